@@ -1,0 +1,270 @@
+"""A whole PySpark streaming aggregation, its state in our store beside RocksDB with changelog.
+
+    python benchmarks/query.py
+    python benchmarks/query.py --keys 100000 --rows 20000 --stores rocksdb-changelog
+
+Each store has a Python process and a Spark of its own. Prints what a batch took, keeps it in
+build/benchmarks/query.json, and exits 1 when the target is missed. See benchmarks/README.md for what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # pyarrow ships no types
+from database import REGION, database
+from rich.console import Console
+from rich.table import Table
+from targets import RESULTS, ROOT, Target, console, save, show
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+CONF = "spark.sql.streaming.stateStore"
+SPARK_STATE = "org.apache.spark.sql.execution.streaming.state"
+OURS = "ours"
+BASELINE = "rocksdb-changelog"
+#: What the stores that come with Spark are chosen with; ours is chosen by dynastate.configure().
+SPARK_STORES = {
+    BASELINE: {
+        f"{CONF}.providerClass": f"{SPARK_STATE}.RocksDBStateStoreProvider",
+        f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "hdfs": {f"{CONF}.providerClass": f"{SPARK_STATE}.HDFSBackedStateStoreProvider"},
+}
+PARTITIONS = 2
+#: One query: thirty batches of a second or two, and what a slow machine makes of them.
+RUN_TIMEOUT_S = 1800
+#: What the table shows of each measured batch: key, text.
+SHOWN = [
+    ("trigger_ms", "whole batch (triggerExecution), ms"),
+    ("add_batch_ms", "its computation (addBatch), ms"),
+    ("commit_ms", "commit, all partitions added up, ms"),
+]
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Keys of state, rows a batch, measured batches, the seed of their keys, the heap of Spark's JVM."""
+
+    keys: int
+    rows: int
+    batches: int
+    seed: int
+    heap: str
+
+    @property
+    def fill_batches(self) -> int:
+        return -(-self.keys // self.rows)
+
+
+def make_input(plan: Plan, folder: Path) -> None:
+    """One parquet file a batch: first every key once, in random order, then random keys."""
+    folder.mkdir()
+    random = np.random.default_rng(plan.seed)
+    every = random.permutation(plan.keys)
+    fill = [every[start : start + plan.rows] for start in range(0, plan.keys, plan.rows)]
+    measured = [random.integers(0, plan.keys, plan.rows) for _ in range(plan.batches)]
+    for number, keys in enumerate([*fill, *measured]):
+        names = pa.array([f"customer-{key:09d}" for key in keys.tolist()])
+        table = pa.table({"customer": names, "amount": random.random(len(keys))})
+        file = folder / f"{number:04d}.parquet"
+        pq.write_table(table, file)
+        # Spark's file source goes by the time of change; files of one second would come in any order.
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def spark_session(plan: Plan, store: str, endpoint: str | None, scratch: Path) -> SparkSession:
+    """A Spark of two threads, whose state goes to the store that is named."""
+    from pyspark.sql import SparkSession
+
+    conf: dict[str, bool | float | int | str | None] = {
+        "spark.driver.memory": plan.heap,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.streaming.numRecentProgressUpdates": str(plan.fill_batches + plan.batches + 10),
+        **SPARK_STORES.get(store, {}),
+    }
+    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=conf)
+    if store == OURS:
+        import dynastate
+
+        builder = dynastate.configure(builder, endpoint=endpoint, region=REGION)
+    return builder.getOrCreate()
+
+
+def aggregation(spark: SparkSession, folder: Path) -> DataFrame:
+    """Count, sum and maximum by customer, one file a batch."""
+    from pyspark.sql import functions as f
+
+    rows = spark.readStream.schema("customer string, amount double").option("maxFilesPerTrigger", 1)
+    amounts = rows.parquet(str(folder)).groupBy("customer")
+    return amounts.agg(f.count("*").alias("orders"), f.sum("amount").alias("total"), f.max("amount").alias("largest"))
+
+
+def run_query(plan: Plan, store: str, endpoint: str | None, scratch: Path) -> list[dict[str, int]]:
+    """Run the query to the end of its files; what each batch took, in the order of batches."""
+    spark = spark_session(plan, store, endpoint, scratch)
+    writer = aggregation(spark, scratch / "input").writeStream.outputMode("update").format("noop")
+    started = writer.option("checkpointLocation", str(scratch / "checkpoint")).trigger(availableNow=True).start()
+    started.awaitTermination()
+    progress = [batch_figures(batch) for batch in started.recentProgress if batch.numInputRows > 0]
+    spark.stop()
+    return sorted(progress, key=lambda batch: batch["batch"])
+
+
+def batch_figures(progress: StreamingQueryProgress) -> dict[str, int]:
+    """The durations of one batch, ms, and the state after it."""
+    (state,) = progress.stateOperators
+    return {
+        "batch": progress.batchId,
+        "trigger_ms": progress.durationMs["triggerExecution"],
+        "add_batch_ms": progress.durationMs["addBatch"],
+        "commit_ms": state.commitTimeMs,
+        "state_rows": state.numRowsTotal,
+        "state_bytes": state.memoryUsedBytes,
+    }
+
+
+def in_own_process(
+    plan: Plan, store: str, endpoint: str | None, environment: Mapping[str, str], scratch: Path
+) -> Figures:
+    """Run one store's query in a fresh Python process; its log goes to a file that failure shows."""
+    answer = scratch / "batches.json"
+    log = RESULTS / f"query-{store}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    work = {"plan": asdict(plan), "store": store, "endpoint": endpoint, "scratch": str(scratch), "answer": str(answer)}
+    with log.open("w") as output:
+        done = subprocess.run(
+            [sys.executable, __file__, "--work", json.dumps(work)],
+            env=dict(environment) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=output,
+            stderr=output,
+            check=False,
+            timeout=RUN_TIMEOUT_S,
+        )
+    if done.returncode != 0:
+        tail = "\n".join(log.read_text().splitlines()[-40:])
+        sys.exit(f"benchmark: the query ended with {done.returncode}; the end of {log.relative_to(ROOT)}:\n{tail}")
+    return summary(plan, store, json.loads(answer.read_text()))
+
+
+def summary(plan: Plan, store: str, batches: list[dict[str, int]]) -> Figures:
+    """Medians of the measured batches, once it is sure that all batches ran and all keys are there."""
+    expected = plan.fill_batches + plan.batches
+    if len(batches) != expected or batches[-1]["state_rows"] != plan.keys:
+        found = f"{len(batches)} batches and {batches[-1]['state_rows'] if batches else 0} keys"
+        sys.exit(f"benchmark: {store} ended with {found}, expected {expected} and {plan.keys}")
+    measured = batches[plan.fill_batches :]
+    medians = {key: statistics.median(batch[key] for batch in measured) for key, _ in SHOWN}
+    return {**medians, "state_mb": batches[-1]["state_bytes"] / 2**20, "batches": batches}
+
+
+def measure_all(plan: Plan, stores: list[str], endpoint: str | None, out: Console) -> dict[str, Figures]:
+    """Every store asked for, one after the other, on the same files."""
+    found: dict[str, Figures] = {}
+    with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
+        shared = Path(folder) / "input"
+        make_input(plan, shared)
+        for store in stores:
+            scratch = Path(folder) / store
+            scratch.mkdir()
+            (scratch / "input").symlink_to(shared, target_is_directory=True)
+            with out.status(store), ExitStack() as stack:
+                url, environment = endpoint, dict(os.environ)
+                if store == OURS:
+                    url, environment = stack.enter_context(database(endpoint))
+                found[store] = in_own_process(plan, store, url, environment, scratch)
+    return found
+
+
+def targets(found: Mapping[str, Figures]) -> list[Target]:
+    """The one target, when both sides of it were measured."""
+    if OURS not in found or BASELINE not in found:
+        return []
+    ratio = found[OURS]["trigger_ms"] / found[BASELINE]["trigger_ms"]
+    return [Target("median batch: ours / RocksDB with changelog", ratio, 0.8)]
+
+
+def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None:
+    """One column for each store."""
+    title = (
+        f"{plan.keys:,} keys, {plan.rows:,} rows a batch, {PARTITIONS} partitions, medians of {plan.batches} batches"
+    )
+    table = Table()
+    table.add_column("")
+    for name in found:
+        table.add_column(name, justify="right")
+    for key, text in [*SHOWN, ("state_mb", "memory the store says it uses, MB")]:
+        table.add_row(text, *(f"{figures[key]:,.0f}" for figures in found.values()))
+    out.print(title, table, sep="\n")
+
+
+def work(order: str) -> None:
+    """What the process of one store does: run the query, leave its batches in a file."""
+    given = json.loads(order)
+    batches = run_query(Plan(**given["plan"]), given["store"], given["endpoint"], Path(given["scratch"]))
+    Path(given["answer"]).write_text(json.dumps(batches))
+
+
+def arguments() -> argparse.Namespace:
+    known = [OURS, *SPARK_STORES]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=500_000, help="keys in the state (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=50_000, help="rows a batch (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=20, help="measured batches (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the keys and amounts (default: %(default)s)")
+    parser.add_argument(
+        "--stores", default=f"{OURS},{BASELINE}", help=f"any of {','.join(known)} (default: %(default)s)"
+    )
+    parser.add_argument("--heap", default="4g", help="of Spark's JVM (default: %(default)s)")
+    parser.add_argument("--endpoint", help="a DynamoDB with both tables; default: the embedded one, started afresh")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    unknown = set(given.stores.split(",")) - set(known)
+    if unknown:
+        parser.error(f"unknown stores: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    if given.work is not None:
+        work(given.work)
+        return
+    plan = Plan(given.keys, given.rows, given.batches, given.seed, given.heap)
+    out = console()
+    found = measure_all(plan, given.stores.split(","), given.endpoint, out)
+    show_figures(out, plan, found)
+    judged = targets(found)
+    if judged:
+        show(out, judged)
+    else:
+        out.print(f"No target is judged: it compares {OURS} with {BASELINE}.")
+    file = save("query", asdict(plan), {name: dict(figures) for name, figures in found.items()}, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+package io.dynastate.benchmarks
+
+import java.lang.management.ManagementFactory
+import java.nio.file.{Files, NoSuchFileException, Paths}
+
+import scala.jdk.CollectionConverters._
+import scala.jdk.OptionConverters._
+import scala.util.Try
+
+/** What this process, and the sidecar below it, take. All in bytes. */
+private[benchmarks] object Memory {
+
+  /** Heap in use once garbage collection finds no more: what is reachable. */
+  def reachableHeap(): Long = {
+    (1 to 5).foreach { _ =>
+      System.gc()
+      Thread.sleep(100)
+    }
+    ManagementFactory.getMemoryMXBean.getHeapMemoryUsage.getUsed
+  }
+
+  /** A `kB` line of /proc/PID/status, 0 where the process or the line is gone. */
+  def status(pid: Long, name: String): Long = {
+    try {
+      Files.readAllLines(Paths.get(s"/proc/$pid/status")).asScala
+        .find(_.startsWith(name + ":"))
+        .map(_.replaceAll("[^0-9]", "").toLong * 1024)
+        .getOrElse(0L)
+    } catch {
+      case _: NoSuchFileException => 0L
+      case _: java.io.IOException => 0L
+    }
+  }
+}
+
+/**
+ * Watches the resident memory of the Python processes below this one, every 50 ms, in a daemon thread.
+ * It reads the kernel's own high-water mark (VmHWM), so a peak between two samples is not missed.
+ * The list of processes is refreshed once a second only: that walk over /proc costs milliseconds.
+ */
+private[benchmarks] final class SidecarWatch extends AutoCloseable {
+  private val SampleMs = 50L
+  private val SamplesPerWalk = 20
+
+  @volatile private var stopped = false
+  @volatile private var peak = 0L
+  @volatile private var handles = Seq.empty[ProcessHandle]
+
+  private val thread = new Thread(() => run(), "sidecar-watch")
+  thread.setDaemon(true)
+  thread.start()
+
+  /** The most the sidecar held so far; 0 when there was none. */
+  def peakBytes: Long = {
+    sample()
+    peak
+  }
+
+  /** User and system time of the sidecar so far, ms. */
+  def cpuMs: Long = handles.flatMap(_.info.totalCpuDuration.toScala).map(_.toMillis).sum
+
+  override def close(): Unit = stopped = true
+
+  private def run(): Unit = {
+    var turn = 0
+    while (!stopped) {
+      if (turn % SamplesPerWalk == 0) handles = pythons()
+      sample()
+      turn += 1
+      Thread.sleep(SampleMs)
+    }
+  }
+
+  private def sample(): Unit = synchronized {
+    peak = math.max(peak, handles.map(handle => Memory.status(handle.pid, "VmHWM")).sum)
+  }
+
+  private def pythons(): Seq[ProcessHandle] = {
+    // A process may end while the stream walks over it; the next walk sees the rest.
+    Try {
+      ProcessHandle.current().descendants().iterator().asScala
+        .filter(_.info.command.toScala.exists(_.contains("python")))
+        .toSeq
+    }.getOrElse(Seq.empty)
+  }
+}

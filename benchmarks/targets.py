@@ -1,0 +1,75 @@
+"""What a benchmark has to reach, and how that is shown and kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "benchmarks"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure and the most it may be, in the same unit: a ratio, or what the text names."""
+
+    text: str
+    measured: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        return self.measured <= self.limit
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        # JSON has no word for "not a number", which stands for what could not be measured.
+        measured = self.measured if math.isfinite(self.measured) else None
+        return {"figure": self.text, "measured": measured, "at_most": self.limit, "verdict": self.verdict}
+
+    @property
+    def verdict(self) -> str:
+        return "PASS" if self.met else "FAIL"
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or wide enough for the tables where there is none."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=120)
+
+
+def show(out: Console, targets: Sequence[Target]) -> None:
+    """Print one line for each target."""
+    table = Table()
+    table.add_column("figure")
+    for heading in ("measured", "at most"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for target in targets:
+        table.add_row(target.text, f"{target.measured:.3g}", f"{target.limit:g}", target.verdict)
+    out.print(table)
+
+
+def save(name: str, asked: dict[str, Any], figures: dict[str, Any], targets: Sequence[Target]) -> Path:
+    """Write what was asked, found and judged to build/benchmarks/<name>.json; returns the file."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / f"{name}.json"
+    content = {
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "asked": asked,
+        "figures": figures,
+        "targets": [target.as_json for target in targets],
+    }
+    file.write_text(json.dumps(content, indent=2) + "\n")
+    return file

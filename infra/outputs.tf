@@ -1,0 +1,27 @@
+output "delta_table_name" {
+  description = "Name of the delta table."
+  value       = aws_dynamodb_table.state["delta"].name
+}
+
+output "delta_table_arn" {
+  description = "ARN of the delta table, for policies."
+  value       = aws_dynamodb_table.state["delta"].arn
+}
+
+output "snapshot_group_table_name" {
+  description = "Name of the snapshot-group table."
+  value       = aws_dynamodb_table.state["snapshot_group"].name
+}
+
+output "snapshot_group_table_arn" {
+  description = "ARN of the snapshot-group table, for policies."
+  value       = aws_dynamodb_table.state["snapshot_group"].arn
+}
+
+output "spark_conf" {
+  description = "The Spark settings that point dynastate at these tables, by key."
+  value = {
+    "spark.sql.streaming.stateStore.dynastate.deltaTable"    = aws_dynamodb_table.state["delta"].name
+    "spark.sql.streaming.stateStore.dynastate.snapshotTable" = aws_dynamodb_table.state["snapshot_group"].name
+  }
+}

@@ -1,0 +1,106 @@
+# What the module plans, without AWS: the provider is mocked, only its schema is real.
+
+mock_provider "aws" {}
+
+run "defaults" {
+  command = plan
+
+  assert {
+    condition     = toset(keys(aws_dynamodb_table.state)) == toset(["delta", "snapshot_group"])
+    error_message = "The module must make the delta table and the snapshot-group table, and no other."
+  }
+
+  assert {
+    condition     = aws_dynamodb_table.state["delta"].name == "dynastate-delta"
+    error_message = "The delta table's default name must be dynastate-delta."
+  }
+
+  assert {
+    condition     = aws_dynamodb_table.state["snapshot_group"].name == "dynastate-snapshot-group"
+    error_message = "The snapshot-group table's default name must be dynastate-snapshot-group."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.hash_key == "store_shard"])
+    error_message = "Both tables must have the partition key store_shard."
+  }
+
+  assert {
+    condition     = aws_dynamodb_table.state["delta"].range_key == "part"
+    error_message = "The delta table's sort key must be part."
+  }
+
+  assert {
+    condition     = aws_dynamodb_table.state["snapshot_group"].range_key == "entry"
+    error_message = "The snapshot-group table's sort key must be entry."
+  }
+
+  assert {
+    condition = alltrue([
+      for table in aws_dynamodb_table.state :
+      { for attribute in table.attribute : attribute.name => attribute.type } == { (table.hash_key) = "S", (table.range_key) = "S" }
+    ])
+    error_message = "Each table must declare its two keys, as strings, and nothing else."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.billing_mode == "PAY_PER_REQUEST"])
+    error_message = "Both tables must be on demand."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.point_in_time_recovery[0].enabled])
+    error_message = "Both tables must have point-in-time recovery by default."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.server_side_encryption[0].enabled])
+    error_message = "Both tables must be encrypted with a KMS key."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.deletion_protection_enabled])
+    error_message = "Both tables must be protected from deletion by default."
+  }
+}
+
+run "every_variable_reaches_both_tables" {
+  command = plan
+
+  variables {
+    delta_table_name          = "team.one_delta"
+    snapshot_group_table_name = "team.one_groups"
+    point_in_time_recovery    = false
+    kms_key_arn               = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    deletion_protection       = false
+    tags                      = { team = "one" }
+  }
+
+  assert {
+    condition     = [for table in aws_dynamodb_table.state : table.name] == ["team.one_delta", "team.one_groups"]
+    error_message = "The tables must have the names given."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : !table.point_in_time_recovery[0].enabled])
+    error_message = "Point-in-time recovery must be off for both tables."
+  }
+
+  assert {
+    condition = alltrue([
+      for table in aws_dynamodb_table.state :
+      table.server_side_encryption[0].enabled && table.server_side_encryption[0].kms_key_arn == var.kms_key_arn
+    ])
+    error_message = "Both tables must be encrypted with the key given."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : !table.deletion_protection_enabled])
+    error_message = "Deletion protection must be off for both tables."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.tags == tomap({ team = "one" })])
+    error_message = "Both tables must have the tags given."
+  }
+}

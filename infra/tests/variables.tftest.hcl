@@ -1,0 +1,151 @@
+# What the module refuses, and the edges of what it takes.
+
+mock_provider "aws" {}
+
+run "accepts_the_shortest_and_the_longest_name" {
+  command = plan
+
+  variables {
+    delta_table_name          = "a.b"
+    snapshot_group_table_name = join("", [for i in range(255) : "a"])
+  }
+}
+
+run "accepts_a_key_of_another_aws_partition" {
+  command = plan
+
+  variables {
+    kms_key_arn = "arn:aws-us-gov:kms:us-gov-west-1:111122223333:key/mrk-1234abcd12ab34cd56ef1234567890ab"
+  }
+}
+
+run "refuses_delta_name_too_short" {
+  command = plan
+
+  variables {
+    delta_table_name = "ab"
+  }
+
+  expect_failures = [var.delta_table_name]
+}
+
+run "refuses_delta_name_too_long" {
+  command = plan
+
+  variables {
+    delta_table_name = join("", [for i in range(256) : "a"])
+  }
+
+  expect_failures = [var.delta_table_name]
+}
+
+run "refuses_delta_name_with_a_character_outside_the_set" {
+  command = plan
+
+  variables {
+    delta_table_name = "dynastate/delta"
+  }
+
+  expect_failures = [var.delta_table_name]
+}
+
+run "refuses_snapshot_group_name_too_short" {
+  command = plan
+
+  variables {
+    snapshot_group_table_name = "ab"
+  }
+
+  expect_failures = [var.snapshot_group_table_name]
+}
+
+run "refuses_snapshot_group_name_too_long" {
+  command = plan
+
+  variables {
+    snapshot_group_table_name = join("", [for i in range(256) : "a"])
+  }
+
+  expect_failures = [var.snapshot_group_table_name]
+}
+
+run "refuses_snapshot_group_name_with_a_character_outside_the_set" {
+  command = plan
+
+  variables {
+    snapshot_group_table_name = "dynastate groups"
+  }
+
+  expect_failures = [var.snapshot_group_table_name]
+}
+
+run "refuses_equal_names" {
+  command = plan
+
+  variables {
+    delta_table_name          = "dynastate"
+    snapshot_group_table_name = "dynastate"
+  }
+
+  expect_failures = [var.snapshot_group_table_name]
+}
+
+run "refuses_kms_alias" {
+  command = plan
+
+  variables {
+    kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:alias/state"
+  }
+
+  expect_failures = [var.kms_key_arn]
+}
+
+run "refuses_kms_bare_id" {
+  command = plan
+
+  variables {
+    kms_key_arn = "1234abcd-12ab-34cd-56ef-1234567890ab"
+  }
+
+  expect_failures = [var.kms_key_arn]
+}
+
+run "refuses_arn_of_another_service" {
+  command = plan
+
+  variables {
+    kms_key_arn = "arn:aws:s3:::bucket"
+  }
+
+  expect_failures = [var.kms_key_arn]
+}
+
+run "refuses_reserved_tag_key" {
+  command = plan
+
+  variables {
+    tags = { "aws:team" = "one" }
+  }
+
+  expect_failures = [var.tags]
+}
+
+run "refuses_tag_value_too_long" {
+  command = plan
+
+  variables {
+    tags = { team = join("", [for i in range(257) : "a"]) }
+  }
+
+  expect_failures = [var.tags]
+}
+
+run "refuses_too_many_tags" {
+  command = plan
+
+  variables {
+    tags = { for i in range(51) : "tag${i}" => "" }
+  }
+
+  expect_failures = [var.tags]
+}

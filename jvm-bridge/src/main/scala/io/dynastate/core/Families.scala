@@ -1,0 +1,33 @@
+package io.dynastate.core
+
+/** Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads. */
+final class Families {
+  private[this] var tables = new Array[RowTable](1)
+
+  /** One more than the largest family id that may have a table. */
+  def bound: Int = tables.length
+
+  /** The table of a family, or null while it has no rows. */
+  def existing(family: Int): RowTable = if (family < tables.length) tables(family) else null
+
+  /** The table of a family, made if it has none, with room for the rows that are expected. */
+  def apply(family: Int, expectedRows: Int = 0): RowTable = {
+    if (family >= tables.length) tables = java.util.Arrays.copyOf(tables, Integer.highestOneBit(family) * 2)
+    if (tables(family) == null) tables(family) = new RowTable(expectedRows)
+    tables(family)
+  }
+
+  def heapBytes: Long = sum(_.heapBytes)
+
+  def rows: Long = sum(_.size.toLong)
+
+  private def sum(of: RowTable => Long): Long = {
+    var total = 0L
+    var family = 0
+    while (family < tables.length) {
+      if (tables(family) != null) total += of(tables(family))
+      family += 1
+    }
+    total
+  }
+}

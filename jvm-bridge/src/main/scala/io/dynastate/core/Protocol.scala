@@ -1,0 +1,114 @@
+package io.dynastate.core
+
+import java.io.{DataInputStream, IOException}
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets.UTF_8
+
+/**
+ * Frames between the JVM and Python (docs/protocol.md, version 1). No I/O but `readFrame`.
+ *
+ * {{{ frame := length:u32 type:u8 body }}}
+ */
+object Protocol {
+  val Version = 1
+  val TokenBytes = 32
+  val FrameBytesMax: Int = 64 * 1024 * 1024 + 4096
+
+  val Hello = 1
+  val Open = 2
+  val Begin = 3
+  val Append = 4
+  val Commit = 5
+  val Abort = 6
+  val Welcome = 64
+  val Rows = 65
+  val Opened = 66
+  val Committed = 67
+  val Error = 127
+
+  /** Bytes before the run in an APPEND frame: header and three numbers. */
+  val AppendHeadBytes: Int = 5 + 12
+
+  def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer =
+    frame(Hello, 2 + TokenBytes + textBytes(packageVersion) + textBytes(settings)) { out =>
+      out.putShort(Version.toShort).put(token)
+      putText(out, packageVersion)
+      putText(out, settings)
+    }
+
+  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer =
+    frame(Open, textBytes(store) + 8 + 16 + 2 + 24 * have.length) { out =>
+      putText(out, store)
+      out.putLong(version)
+      attempt.writeTo(out)
+      out.putShort(have.length.toShort)
+      have.foreach { case (held, by) => out.putLong(held); by.writeTo(out) }
+    }
+
+  def begin(store: String, run: String, checkpoint: String, base: Long, parent: Attempt, attempt: Attempt, schema: String): ByteBuffer =
+    frame(Begin, textBytes(store) + textBytes(run) + textBytes(checkpoint) + 8 + 32 + textBytes(schema)) { out =>
+      Seq(store, run, checkpoint).foreach(putText(out, _))
+      out.putLong(base)
+      parent.writeTo(out)
+      attempt.writeTo(out)
+      putText(out, schema)
+    }
+
+  /** Everything of an APPEND frame but the run, which follows it. */
+  def appendHead(records: Int, hashMin: Int, hashMax: Int, runBytes: Int): ByteBuffer = {
+    val out = ByteBuffer.allocate(AppendHeadBytes).order(ByteOrder.LITTLE_ENDIAN)
+    out.putInt(checked(1 + 12 + runBytes)).put(Append.toByte).putInt(records).putInt(hashMin).putInt(hashMax)
+    out.flip()
+  }
+
+  def commit(keys: Array[Long]): ByteBuffer = frame(Commit, 2 + 10 * keys.length) { out =>
+    out.putShort(keys.length.toShort)
+    keys.indices.foreach(family => out.putShort(family.toShort).putLong(keys(family)))
+  }
+
+  def abort(): ByteBuffer = frame(Abort, 0)(_ => ())
+
+  /** A frame as it arrives; `body` is little-endian and stands at its beginning. */
+  final class Frame(val frameType: Int, val body: ByteBuffer)
+
+  def readFrame(in: DataInputStream): Frame = {
+    val length = Integer.reverseBytes(in.readInt())
+    if (length < 1 || length > FrameBytesMax) throw new IOException(s"a frame has an impossible length: $length")
+    val frameType = in.readUnsignedByte()
+    val body = new Array[Byte](length - 1)
+    in.readFully(body)
+    new Frame(frameType, ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN))
+  }
+
+  def takeText(body: ByteBuffer): String = {
+    val length = body.getInt
+    if (length < 0 || length > body.remaining) throw new IOException(s"a text is longer than its frame: $length")
+    val text = new String(body.array, body.arrayOffset + body.position(), length, UTF_8)
+    body.position(body.position() + length)
+    text
+  }
+
+  def takeCounters(body: ByteBuffer): Map[String, Long] =
+    Seq.fill(body.getShort & 0xFFFF)(takeText(body) -> body.getLong).toMap
+
+  private def frame(frameType: Int, bodyBytes: Int)(fill: ByteBuffer => Unit): ByteBuffer = {
+    val out = ByteBuffer.allocate(5 + bodyBytes).order(ByteOrder.LITTLE_ENDIAN)
+    out.putInt(checked(1 + bodyBytes)).put(frameType.toByte)
+    fill(out)
+    out.flip()
+  }
+
+  private def checked(length: Int): Int = {
+    if (length < 1 || length > FrameBytesMax) {
+      throw new DynastateException(ErrorKind.Configuration, s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
+    }
+    length
+  }
+
+  private def textBytes(text: String): Int = 4 + text.getBytes(UTF_8).length
+
+  private def putText(out: ByteBuffer, text: String): Unit = {
+    val bytes = text.getBytes(UTF_8)
+    out.putInt(bytes.length).put(bytes)
+  }
+}

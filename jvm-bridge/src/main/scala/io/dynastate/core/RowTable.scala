@@ -1,0 +1,175 @@
+package io.dynastate.core
+
+import java.util.concurrent.atomic.AtomicInteger
+
+/**
+ * A hash map from key bytes to entries: open addressing with linear probing, at most three quarters full, no tombstones.
+ *
+ * The home of a hash is its product with a number that is another for every capacity. Were it the same, filling a growing table
+ * in the order of another table's slots, or in the order of hashes, as parts are stored, would put all keys into one
+ * corner of it, and take time quadratic in their number (measured: 1.4 µs a row instead of 0.3 for 20,000 rows).
+ *
+ * Iterators work on shared slots: `share` marks them, and the next change copies them first if a reader is still at work.
+ * Not safe for threads; whoever owns the table guards it.
+ */
+final class RowTable(expectedRows: Int = 0) {
+  private[this] var slots = new Slots(RowTable.capacityFor(expectedRows))
+  private[this] var count = 0
+  private[this] var entryHeapBytes = 0L
+
+  def size: Int = count
+
+  /** Bytes of heap: entries and slots. */
+  def heapBytes: Long = entryHeapBytes + 8L * slots.capacity
+
+  /** The entry of a key, or null. */
+  def find(hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = slots.find(hash, base, offset, length)
+
+  /** Put an entry in place of the one with its key, which is returned, or null. */
+  def put(hash: Int, entry: Array[Byte]): Array[Byte] = {
+    own()
+    val at = slots.indexOf(hash, entry, Entry.KeyOffset, Entry.keyLength(entry))
+    val previous = slots.entries(at)
+    slots.hashes(at) = hash
+    slots.entries(at) = entry
+    entryHeapBytes += Entry.heapBytes(entry)
+    if (previous == null) {
+      count += 1
+      if (count > slots.capacity - slots.capacity / 4) grow()
+    } else {
+      entryHeapBytes -= Entry.heapBytes(previous)
+    }
+    previous
+  }
+
+  /** Remove the entry of a key, which is returned, or null. */
+  def remove(hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
+    val found = slots.indexOf(hash, base, offset, length)
+    if (slots.entries(found) == null) return null
+    own()
+    val previous = slots.entries(found)
+    slots.close(found)
+    count -= 1
+    entryHeapBytes -= Entry.heapBytes(previous)
+    previous
+  }
+
+  /** The slots as they are now. They will not change until `Slots.release`; without it the next change copies them. */
+  def share(): Slots = {
+    slots.readers.incrementAndGet()
+    slots
+  }
+
+  /** Slots that hold entries, ordered by the highest byte of their hashes (a counting sort). For whoever shares the slots. */
+  def slotsByHash(): Array[Int] = {
+    val ends = new Array[Int](256)
+    var slot = 0
+    while (slot < slots.capacity) {
+      if (slots.entries(slot) != null) ends(slots.hashes(slot) >>> 24) += 1
+      slot += 1
+    }
+    var byte = 1
+    while (byte < 256) {
+      ends(byte) += ends(byte - 1)
+      byte += 1
+    }
+    val ordered = new Array[Int](count)
+    slot = slots.capacity - 1
+    while (slot >= 0) {
+      if (slots.entries(slot) != null) {
+        val byte = slots.hashes(slot) >>> 24
+        ends(byte) -= 1
+        ordered(ends(byte)) = slot
+      }
+      slot -= 1
+    }
+    ordered
+  }
+
+  private def own(): Unit = if (slots.readers.get > 0) slots = slots.copyTo(slots.capacity)
+
+  private def grow(): Unit = slots = slots.copyTo(Math.multiplyExact(slots.capacity, 2))
+}
+
+object RowTable {
+  private val CapacityMin = 16
+  private val CapacityMax = 1 << 30
+
+  private def capacityFor(rows: Int): Int = {
+    var capacity = CapacityMin
+    while (rows > capacity - capacity / 4 && capacity < CapacityMax) capacity *= 2
+    capacity
+  }
+}
+
+/** The arrays of a table. `capacity` is a power of two; a slot is free where its entry is null. */
+final class Slots(val capacity: Int) {
+  private[core] val hashes = new Array[Int](capacity)
+  private[core] val entries = new Array[Array[Byte]](capacity)
+  private[core] val readers = new AtomicInteger
+  private[this] val shift = Integer.numberOfLeadingZeros(capacity) + 1
+  private[this] val mask = capacity - 1
+  /** Odd, and another for every capacity: a multiple of 2^32 divided by the golden ratio. */
+  private[this] val multiplier = 0x9E3779B1 * (2 * Integer.numberOfTrailingZeros(capacity) + 1)
+
+  private def home(hash: Int): Int = (hash * multiplier) >>> shift
+
+  /** A reader is done with these slots. */
+  def release(): Unit = readers.decrementAndGet()
+
+  def entryAt(slot: Int): Array[Byte] = entries(slot)
+
+  def hashAt(slot: Int): Int = hashes(slot)
+
+  def find(hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = entries(indexOf(hash, base, offset, length))
+
+  /** The slot that holds the key, or the free one where it belongs. */
+  private[core] def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int): Int = {
+    var at = home(hash)
+    var entry = entries(at)
+    while (entry != null && !(hashes(at) == hash && Entry.hasKey(entry, base, offset, length))) {
+      at = (at + 1) & mask
+      entry = entries(at)
+    }
+    at
+  }
+
+  /** Free a slot, and move up what follows it, so that every probe still finds its key. */
+  private[core] def close(freed: Int): Unit = {
+    var hole = freed
+    var at = (hole + 1) & mask
+    while (entries(at) != null) {
+      val distanceFromHome = (at - home(hashes(at))) & mask
+      if (distanceFromHome >= ((at - hole) & mask)) {
+        hashes(hole) = hashes(at)
+        entries(hole) = entries(at)
+        hole = at
+      }
+      at = (at + 1) & mask
+    }
+    entries(hole) = null
+  }
+
+  private[core] def copyTo(newCapacity: Int): Slots = {
+    val copy = new Slots(newCapacity)
+    if (newCapacity == capacity) {
+      System.arraycopy(hashes, 0, copy.hashes, 0, capacity)
+      System.arraycopy(entries, 0, copy.entries, 0, capacity)
+    } else {
+      var slot = 0
+      while (slot < capacity) {
+        if (entries(slot) != null) copy.add(hashes(slot), entries(slot))
+        slot += 1
+      }
+    }
+    copy
+  }
+
+  /** Add an entry whose key is known not to be there. */
+  private def add(hash: Int, entry: Array[Byte]): Unit = {
+    var at = home(hash)
+    while (entries(at) != null) at = (at + 1) & mask
+    hashes(at) = hash
+    entries(at) = entry
+  }
+}

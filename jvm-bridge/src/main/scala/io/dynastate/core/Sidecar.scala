@@ -1,0 +1,281 @@
+package io.dynastate.core
+
+import java.io.{BufferedInputStream, BufferedReader, DataInputStream, EOFException, IOException, InputStreamReader, OutputStream}
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.ByteBuffer
+import java.nio.channels.{Channels, SocketChannel}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path}
+import java.nio.file.attribute.PosixFilePermissions
+import java.security.SecureRandom
+import java.util.HexFormat
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, Executors, ScheduledExecutorService, TimeUnit}
+
+import scala.util.control.NonFatal
+
+import org.slf4j.LoggerFactory
+
+/** The answer to COMMIT and OPEN: what it cost, by the names of docs/metrics.md. */
+final case class Opened(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, counters: Map[String, Long])
+
+/**
+ * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and
+ * again after it died. Its standard input stays open as long as this JVM lives; that is how it knows when to end.
+ *
+ * Connections are pooled: one belongs to one store from `lease` to `giveBack`.
+ */
+final class Sidecar private (python: String) {
+  import Sidecar.{Process, log}
+
+  private[this] var process: Process = _
+
+  /** A connection for these settings (a JSON object), new or used before. */
+  def lease(settings: String): Connection = {
+    val running = synchronized {
+      if (process == null || !process.isAlive) {
+        if (process != null) {
+          log.warn(s"sidecar died, a new one is started: ${process.obituary}")
+          process.end()
+        }
+        process = Process.start(python)
+      }
+      process
+    }
+    running.connect(settings)
+  }
+}
+
+object Sidecar {
+  private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
+  private val StartDeadlineSeconds = 60L
+  private val byPython = new ConcurrentHashMap[String, Sidecar]
+
+  /** The version of this jar, which must be the Python package's. */
+  lazy val packageVersion: String = {
+    val resource = classOf[Connection].getResourceAsStream("/dynastate-version.txt")
+    if (resource == null) throw new DynastateException(ErrorKind.Mismatch, "the jar has no version in it; build it with 'make setup'")
+    try new String(resource.readAllBytes(), UTF_8).trim finally resource.close()
+  }
+
+  def forPython(python: String): Sidecar = byPython.computeIfAbsent(python, new Sidecar(_))
+
+  /** Closes connections whose answer is overdue, so that no task waits for ever. */
+  private[core] val deadlines: ScheduledExecutorService = Executors.newSingleThreadScheduledExecutor { task =>
+    val thread = new Thread(task, "dynastate-deadlines")
+    thread.setDaemon(true)
+    thread
+  }
+
+  /** One run of the sidecar. */
+  private[core] final class Process(os: java.lang.Process, order: OutputStream, folder: Path, socket: Path, token: Array[Byte]) {
+    private[this] val idle = new ConcurrentHashMap[String, ConcurrentLinkedDeque[Connection]]
+    private[this] val lastLines = new ConcurrentLinkedDeque[String]
+
+    def isAlive: Boolean = os.isAlive
+
+    def pid: Long = os.pid
+
+    /** How it ended, with the last lines of its log, for an error message. */
+    def obituary: String = {
+      val ended = os.waitFor(2, TimeUnit.SECONDS)
+      val how = if (ended) s"exit code ${os.exitValue}" else "it is alive but does not answer"
+      s"$how; last lines of its log: ${if (lastLines.isEmpty) "none" else lastLines.toArray.mkString(" | ")}"
+    }
+
+    def connect(settings: String): Connection = {
+      val waiting = idle.computeIfAbsent(settings, _ => new ConcurrentLinkedDeque[Connection])
+      var connection = waiting.pollFirst()
+      while (connection != null && !connection.isUsable) connection = waiting.pollFirst()
+      if (connection != null) connection
+      else Connection.connect(this, UnixDomainSocketAddress.of(socket), token, settings, waiting)
+    }
+
+    /** Close standard input, which ends the process, and remove what it may have left. */
+    def end(): Unit = {
+      try order.close() catch { case _: IOException => () } // it is gone already
+      os.destroy()
+      Files.deleteIfExists(socket)
+      Files.deleteIfExists(folder)
+    }
+
+    /** Copy its log into ours, until it ends. */
+    private[core] def copyLog(): Unit = {
+      val reader = new BufferedReader(new InputStreamReader(os.getErrorStream, UTF_8))
+      val thread = new Thread(() => {
+        try {
+          var line = reader.readLine()
+          while (line != null) {
+            lastLines.addLast(line)
+            if (lastLines.size > 8) lastLines.pollFirst()
+            if (line.startsWith("INFO") || line.startsWith("DEBUG")) log.info(line) else log.warn(line)
+            line = reader.readLine()
+          }
+        } catch { case _: IOException => () } // the process ended
+      }, "dynastate-sidecar-log")
+      thread.setDaemon(true)
+      thread.start()
+    }
+
+    private[core] def awaitReady(python: String): Unit = {
+      val overdue = deadlines.schedule(new Runnable { def run(): Unit = os.destroyForcibly() }, StartDeadlineSeconds, TimeUnit.SECONDS)
+      val said = try new BufferedReader(new InputStreamReader(os.getInputStream, UTF_8)).readLine() finally overdue.cancel(false)
+      if (said != "ready") {
+        val how = obituary
+        end()
+        throw new DynastateException(ErrorKind.Configuration,
+          s"the sidecar did not start with the interpreter $python; the package must be installed there (pip install dynastate==$packageVersion), " +
+            s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $how")
+      }
+    }
+  }
+
+  private[core] object Process {
+    def start(python: String): Process = {
+      val folder = Files.createTempDirectory("dynastate-", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+      val socket = folder.resolve("socket")
+      val token = new Array[Byte](Protocol.TokenBytes)
+      new SecureRandom().nextBytes(token)
+      val builder = new ProcessBuilder(python, "-m", "dynastate.sidecar")
+      builder.environment.put("MALLOC_ARENA_MAX", "2") // a dozen threads would otherwise each keep freed memory
+      val os =
+        try builder.start()
+        catch {
+          case e: IOException =>
+            Files.delete(folder)
+            throw new DynastateException(ErrorKind.Configuration,
+              s"the interpreter of the sidecar cannot be run; set spark.sql.streaming.stateStore.dynastate.python, or spark.pyspark.python: ${e.getMessage}", e)
+        }
+      val order = os.getOutputStream
+      val process = new Process(os, order, folder, socket, token)
+      process.copyLog()
+      try {
+        // JSON needs no escapes here but for what a folder's name could hold.
+        val path = socket.toString.replace("\\", "\\\\").replace("\"", "\\\"")
+        order.write(s"""{"socket": "$path", "token": "${HexFormat.of().formatHex(token)}"}\n""".getBytes(UTF_8))
+        order.flush()
+      } catch { case _: IOException => () } // it ended at once; awaitReady says why
+      process.awaitReady(python)
+      log.info(s"sidecar started pid=${process.pid} python=$python")
+      process
+    }
+  }
+}
+
+/**
+ * One conversation with the sidecar. Legal order, as in docs/protocol.md:
+ *
+ * {{{ open* | begin append* (commit | abort) }}}
+ *
+ * An I/O error or an overdue answer ends it for good; `giveBack` then drops it.
+ */
+final class Connection private (channel: SocketChannel, process: Sidecar.Process, pool: ConcurrentLinkedDeque[Connection]) {
+  private[this] val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
+  @volatile private[this] var overdue = false
+
+  def isUsable: Boolean = channel.isOpen && process.isAlive
+
+  /** Open a version: rows arrive through `onRows`, as runs of changes, oldest first. */
+  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
+      onRows: (Int, ByteBuffer) => Unit): Opened =
+    converse(s"opening version $version of store=$store") {
+      send(Protocol.open(store, version, attempt, have))
+      var frame = receive(deadlineSeconds)
+      while (frame.frameType == Protocol.Rows) {
+        onRows(frame.body.getInt, frame.body)
+        frame = receive(deadlineSeconds)
+      }
+      val body = expect(Protocol.Opened, frame)
+      Opened(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeCounters(body))
+    }
+
+  def begin(store: String, run: String, checkpoint: String, base: Version, attempt: Attempt, schema: String): Unit =
+    converse(s"writing store=$store")(send(Protocol.begin(store, run, checkpoint, base.number, base.attempt, attempt, schema)))
+
+  def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
+    converse("writing changes")(within(deadlineSeconds) {
+      sendAll(Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(run, 0, length))
+    })
+
+  /** Commit, and return what it cost. */
+  def commit(keys: Array[Long], deadlineSeconds: Long): Map[String, Long] =
+    converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown) {
+      send(Protocol.commit(keys))
+      val body = expect(Protocol.Committed, receive(deadlineSeconds))
+      body.getLong
+      Protocol.takeCounters(body)
+    }
+
+  /** Drop the attempt. There is no answer, and a sidecar that is gone has dropped it already. */
+  def abort(): Unit = try send(Protocol.abort()) catch { case _: IOException => close() }
+
+  def giveBack(): Unit = if (isUsable) pool.addFirst(this) else close()
+
+  def close(): Unit = channel.close()
+
+  private[core] def hello(token: Array[Byte], settings: String): Unit = converse("greeting the sidecar") {
+    send(Protocol.hello(token, Sidecar.packageVersion, settings))
+    expect(Protocol.Welcome, receive(Connection.HelloDeadlineSeconds))
+  }
+
+  private def converse[A](doing: String, kind: Int = ErrorKind.Unavailable)(body: => A): A =
+    try body
+    catch {
+      case e: DynastateException => throw e
+      case e: IOException =>
+        close()
+        val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.obituary}"
+        throw new DynastateException(kind, s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
+      case NonFatal(e) =>
+        // Half a conversation cannot be gone on with.
+        close()
+        throw e
+    }
+
+  private def send(frame: ByteBuffer): Unit = within(Connection.SendDeadlineSeconds)(sendAll(frame))
+
+  private def sendAll(buffers: ByteBuffer*): Unit = {
+    val array = buffers.toArray
+    while (array.exists(_.hasRemaining)) channel.write(array)
+  }
+
+  private def receive(deadlineSeconds: Long): Protocol.Frame = within(deadlineSeconds) {
+    val frame = Protocol.readFrame(in)
+    if (frame.frameType == Protocol.Error) {
+      val kind = frame.body.get & 0xFF
+      val store = Protocol.takeText(frame.body)
+      val message = Protocol.takeText(frame.body)
+      throw new DynastateException(kind, if (store.isEmpty || message.contains(store)) message else s"$message store=$store")
+    }
+    frame
+  }
+
+  private def expect(frameType: Int, frame: Protocol.Frame): ByteBuffer =
+    if (frame.frameType == frameType) frame.body else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
+
+  /** Closes the channel at the deadline, which ends any read or write on it. */
+  private def within[A](seconds: Long)(body: => A): A = {
+    val closing = Sidecar.deadlines.schedule(new Runnable { def run(): Unit = { overdue = true; channel.close() } }, seconds, TimeUnit.SECONDS)
+    try body finally closing.cancel(false)
+  }
+}
+
+object Connection {
+  private val HelloDeadlineSeconds = 60L
+  private val SendDeadlineSeconds = 60L
+
+  private[core] def connect(
+      process: Sidecar.Process, address: UnixDomainSocketAddress, token: Array[Byte], settings: String,
+      pool: ConcurrentLinkedDeque[Connection]): Connection = {
+    val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
+    try channel.connect(address)
+    catch {
+      case e: IOException =>
+        channel.close()
+        throw new DynastateException(ErrorKind.Unavailable, s"the sidecar cannot be reached: ${process.obituary}", e)
+    }
+    val connection = new Connection(channel, process, pool)
+    try connection.hello(token, settings)
+    catch { case NonFatal(e) => connection.close(); throw e }
+    connection
+  }
+}

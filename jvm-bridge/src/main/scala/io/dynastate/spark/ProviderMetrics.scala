@@ -1,0 +1,40 @@
+package io.dynastate.spark
+
+import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric}
+
+/** Custom metrics in query progress and in the SQL tab; docs/metrics.md says what each of them counts. */
+object ProviderMetrics {
+  /** Counters of the engine, by their names in the protocol. */
+  private val counted: Seq[(String, StateStoreCustomMetric)] = Seq(
+    "requests" -> StateStoreCustomSumMetric("dynastateRequests", "DynamoDB requests"),
+    "retries" -> StateStoreCustomSumMetric("dynastateRetries", "DynamoDB requests sent again"),
+    "throttles" -> StateStoreCustomSumMetric("dynastateThrottles", "DynamoDB requests throttled"),
+    "writeUnits" -> StateStoreCustomSumMetric("dynastateWriteUnits", "DynamoDB write units"),
+    "readUnits" -> StateStoreCustomSumMetric("dynastateReadUnits", "DynamoDB read units"),
+    "itemsWritten" -> StateStoreCustomSumMetric("dynastateItemsWritten", "DynamoDB items written"),
+    "bytesWritten" -> StateStoreCustomSumMetric("dynastateBytesWritten", "bytes written to DynamoDB"),
+    "bytesRead" -> StateStoreCustomSumMetric("dynastateBytesRead", "bytes read from DynamoDB"),
+    "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
+
+  private val loadMs = StateStoreCustomTimingMetric("dynastateLoadMs", "time to load state from DynamoDB")
+  private val commitMs = StateStoreCustomTimingMetric("dynastateCommitMs", "time to commit to DynamoDB")
+  private val cacheHits = StateStoreCustomSumMetric("dynastateCacheHits", "versions found in the executor's memory")
+  private val cacheMisses = StateStoreCustomSumMetric("dynastateCacheMisses", "versions loaded from DynamoDB")
+
+  val all: Seq[StateStoreCustomMetric] = counted.map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses)
+
+  /** The metrics of one batch of one store. `loaded` is None where the version was in memory. */
+  def of(loaded: Option[Load], committed: Map[String, Long], commitMillis: Long): Map[StateStoreCustomMetric, Long] = {
+    val fromEngine = counted.map { case (name, metric) =>
+      metric -> (committed.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
+    }
+    fromEngine.toMap ++ Map(
+      loadMs -> loaded.map(_.millis).getOrElse(0L),
+      commitMs -> commitMillis,
+      cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L),
+      cacheMisses -> (if (loaded.exists(_.missed)) 1L else 0L))
+  }
+}
+
+/** What it took to find a version: the engine was asked, and `missed` says whether it had to bring rows. */
+final case class Load(missed: Boolean, millis: Long, counters: Map[String, Long])

@@ -1,0 +1,109 @@
+"""The two tables as a whole: make them for development, and tell whether they fit.
+
+In production they come from Terraform (`infra/`), which also sets what a table of state should have: point-in-time
+recovery, encryption, protection from deletion. The engine itself never makes a table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.layout import SPECS, Role
+from dynastate.settings import Settings
+from dynastate.tables import BotoTables, Meter, make_client
+
+#: DynamoDB makes an empty on-demand table in some ten seconds.
+ACTIVE_DEADLINE_S: Final = 120.0
+_POLL_FIRST_S: Final = 0.05
+_POLL_MAX_S: Final = 2.0
+
+
+def create_tables(settings: Settings) -> list[str]:
+    """Make those of the two tables that do not exist, on demand, and return once both can be used.
+
+    A table that exists is left as it is, even where its keys are wrong: `check_tables` tells.
+
+    Returns:
+        The names of the tables made, in the order delta, snapshot-group.
+
+    Raises:
+        ConfigurationError: no Region, no credentials or permission, a wrong or unreachable endpoint.
+        UnavailableError: throttled until `request_deadline_s`, or a table did not become ACTIVE within 120 seconds.
+    """
+    client = make_client(settings)
+    tables = BotoTables(settings, client=client)
+    try:
+        made = [tables.names[role] for role in SPECS if _create(tables, client, role)]
+        deadline = time.monotonic() + ACTIVE_DEADLINE_S
+        for role in SPECS:
+            _wait_until_active(tables, client, role, deadline)
+    finally:
+        tables.close()
+    return made
+
+
+def check_tables(settings: Settings) -> list[str]:
+    """Compare the two tables with what the package needs: a line for each difference; empty: they fit.
+
+    Raises:
+        ConfigurationError: a table is missing; or as for `create_tables`.
+        UnavailableError: throttled until `request_deadline_s`.
+    """
+    tables = BotoTables(settings)
+    try:
+        return tables.check()
+    finally:
+        tables.close()
+
+
+def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 client has no type of its own
+    """Make one table; False: it is there already."""
+    spec, name = SPECS[role], tables.names[role]
+    request = {
+        "TableName": name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [
+            {"AttributeName": key, "AttributeType": "S"} for key in (spec.hash_key, spec.range_key)
+        ],
+        "KeySchema": [
+            {"AttributeName": spec.hash_key, "KeyType": "HASH"},
+            {"AttributeName": spec.range_key, "KeyType": "RANGE"},
+        ],
+        "Tags": [{"Key": "created-by", "Value": "dynastate"}],
+    }
+    try:
+        _send(tables, "CreateTable", role, lambda: client.create_table(**request))
+    except ConfigurationError as refused:
+        if isinstance(refused.__cause__, client.exceptions.ResourceInUseException):
+            return False
+        raise
+    return True
+
+
+def _send(tables: BotoTables, operation: str, role: Role, once: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Send a request that is no verb of the seam (the engine must not make tables), with the seam's retries, deadline and translation of errors."""
+    return tables.call(operation, role, Meter(), once)
+
+
+def _wait_until_active(tables: BotoTables, client: Any, role: Role, deadline: float) -> None:
+    name, status, pause_s = tables.names[role], "", _POLL_FIRST_S
+    while True:
+        try:
+            status = _send(tables, "DescribeTable", role, lambda: client.describe_table(TableName=name))["Table"][
+                "TableStatus"
+            ]
+        except ConfigurationError as refused:
+            # DescribeTable may not know a table yet that CreateTable has just accepted.
+            if not isinstance(refused.__cause__, client.exceptions.ResourceNotFoundException):
+                raise
+        if status in ("ACTIVE", "UPDATING"):
+            return
+        if time.monotonic() + pause_s > deadline:
+            raise UnavailableError(
+                "the table did not become ACTIVE; look at it in the AWS console", table=name, status=status or "unknown"
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _POLL_MAX_S)

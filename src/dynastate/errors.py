@@ -1,0 +1,70 @@
+"""Every exception of dynastate, named by what the one who gets it should do.
+
+    DynastateError
+    ├── ConfigurationError   fix the setting, table or permission it names; trying again changes nothing
+    ├── UnavailableError     try again later: throttled or out of reach until the deadline; nothing was committed
+    ├── UnknownOutcomeError  the write may or may not have happened; a retry of the task is safe
+    ├── VersionMissingError  the version asked for is not there; the message names those that are
+    ├── CorruptStateError    stored bytes are broken or lost; the message names the item
+    ├── MismatchError        the two ends of the bridge differ in version or break the protocol
+    └── InternalError        a defect of dynastate; please report it
+
+Messages are in lower case and carry the facts last, as key=value. `kind` is the number the bridge protocol gives
+each of them (docs/protocol.md, "Errors").
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DynastateError(Exception):
+    """The root of the tree; never raised itself."""
+
+    kind: ClassVar[int] = 7
+
+    def __init__(self, message: str, **facts: object) -> None:
+        tail = " ".join(f"{name}={value}" for name, value in facts.items())
+        super().__init__(f"{message} {tail}" if tail else message)
+
+
+class ConfigurationError(DynastateError):
+    """Fix the setting, table or permission that the message names."""
+
+    kind = 1
+
+
+class UnavailableError(DynastateError):
+    """DynamoDB throttled or did not answer until the deadline; nothing was committed."""
+
+    kind = 2
+
+
+class UnknownOutcomeError(DynastateError):
+    """A write was sent and its fate is not known; a retry of the task is safe."""
+
+    kind = 3
+
+
+class VersionMissingError(DynastateError):
+    """The version asked for does not exist."""
+
+    kind = 4
+
+
+class CorruptStateError(DynastateError):
+    """Stored bytes are broken, lost or of an unknown format."""
+
+    kind = 5
+
+
+class MismatchError(DynastateError):
+    """Jar and Python package differ, or one of them breaks the protocol."""
+
+    kind = 6
+
+
+class InternalError(DynastateError):
+    """A defect of dynastate."""
+
+    kind = 7

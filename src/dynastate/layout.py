@@ -1,0 +1,490 @@
+"""The only module that knows names, keys and items of the two tables (docs/storage-format.md, version 1). No I/O.
+
+    delta table            store_shard = {store}#{shard}    part  = {version}/{attempt}/{sequence}
+    snapshot-group table   store_shard = {store}#0          entry = meta | group/{g} | schema/{digest}
+
+WARNING: every constant here is stored. Changing one makes existing state unreadable; it takes a new format version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from dynastate import blocks, rows
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
+
+FORMAT: Final = 1
+GROUP_SIZE: Final = 10
+CHUNK_BYTES_MAX: Final = 256 * 1024
+PARTS_MAX: Final = 1_000_000
+EPOCHS_KEPT: Final = 16
+STORE_BYTES_MAX: Final = 1_024
+#: The largest chunk a reader accepts: one record with its header.
+RAW_BYTES_MAX: Final = rows.RECORD_BYTES_MAX + 10
+
+Role = Literal["delta", "snapshot"]
+Value = str | int | bytes | list[bytes] | dict[str, int]
+Item = dict[str, Value]
+
+
+class TableSpec(NamedTuple):
+    """What a table must look like: both keys are strings."""
+
+    role: Role
+    hash_key: str
+    range_key: str
+
+
+class Key(NamedTuple):
+    """The primary key of one item, and the table it lies in."""
+
+    role: Role
+    store_shard: str
+    sort: str
+
+
+DELTA = TableSpec("delta", "store_shard", "part")
+SNAPSHOT = TableSpec("snapshot", "store_shard", "entry")
+SPECS: Final[dict[Role, TableSpec]] = {"delta": DELTA, "snapshot": SNAPSHOT}
+
+META: Final = "meta"
+
+
+class Attempt(bytes):
+    """A random 128-bit id, 16 bytes. `hex()` is its form in keys; `NO_ATTEMPT` stands for none."""
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Attempt:
+        if len(raw) != 16:
+            raise CorruptStateError("an attempt is 16 bytes", got=len(raw))
+        return super().__new__(cls, raw)
+
+
+NO_ATTEMPT: Final = Attempt(bytes(16))
+
+
+def check_store(store: str) -> str:
+    """The store's name, once it is known to fit into a key.
+
+    Raises:
+        ConfigurationError: it is empty, holds the shard separator, or is too long.
+    """
+    if not store or "#" in store or len(store.encode()) > STORE_BYTES_MAX:
+        raise ConfigurationError(
+            f"a store name must have 1 to {STORE_BYTES_MAX} bytes and no '#'", store=repr(store[:200])
+        )
+    return store
+
+
+def store_shard(store: str, shard: int) -> str:
+    return f"{store}#{shard}"
+
+
+def part_key(store: str, version: int, attempt: Attempt, sequence: int, shards: int) -> Key:
+    """Where part number `sequence` of an attempt lies."""
+    return Key(
+        "delta", store_shard(store, (version + sequence) % shards), f"{version:020d}/{attempt.hex()}/{sequence:06d}"
+    )
+
+
+def group_key(store: str, version: int) -> Key:
+    """Where the version entry of a version stands."""
+    return Key("snapshot", store_shard(store, 0), f"group/{version // GROUP_SIZE:016d}")
+
+
+def meta_key(store: str) -> Key:
+    return Key("snapshot", store_shard(store, 0), META)
+
+
+def schema_digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def schema_key(store: str, digest: bytes) -> Key:
+    return Key("snapshot", store_shard(store, 0), f"schema/{digest.hex()}")
+
+
+def history_range(lowest: int, highest: int) -> tuple[str, str]:
+    """Sort keys between which everything lies that opening a version can need, from version `lowest` up to `highest`: groups,
+    meta, schemas, snapshots."""
+    return f"group/{lowest // GROUP_SIZE:016d}", f"snapshot/{highest:020d}/~"
+
+
+def item_key(key: Key) -> Item:
+    return {SPECS[key.role].hash_key: key.store_shard, SPECS[key.role].range_key: key.sort}
+
+
+def item_bytes(item: Item) -> int:
+    """Size of an item by DynamoDB's rules (developer guide, "Item sizes and formats"): names and values, in bytes."""
+    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
+
+
+def _value_bytes(value: Value) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, str):
+        return len(value.encode())
+    if isinstance(value, int):
+        return len(str(value)) // 2 + 2
+    if isinstance(value, list):
+        return 3 + sum(1 + len(element) for element in value)
+    return 3 + sum(1 + len(name.encode()) + _value_bytes(number) for name, number in value.items())
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of whole records. `hash_min` and `hash_max` are the bounds of its keys' hashes."""
+
+    records: int
+    hash_min: int
+    hash_max: int
+    run: bytes
+
+
+def _part_crc(key: Key, fields: Sequence[object], data: bytes) -> int:
+    head = "".join(f"{field}\n" for field in (key.store_shard, key.sort, *fields))
+    return zlib.crc32(data, zlib.crc32(head.encode()))
+
+
+def part_items(
+    store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk
+) -> list[tuple[Key, Item]]:
+    """The items one chunk becomes: compressed, cut to item size, each with its checksum."""
+    codec, packed = blocks.compress(chunk.run)
+    fragments = blocks.cut(packed)
+    out: list[tuple[Key, Item]] = []
+    for place, data in enumerate(fragments):
+        key = part_key(store, version, attempt, first_sequence + place, shards)
+        fields = (FORMAT, codec, chunk.records, len(chunk.run), place, len(fragments), chunk.hash_min, chunk.hash_max)
+        item: Item = item_key(key)
+        item.update(zip(_PART_FIELDS, fields, strict=True))
+        item["crc32"] = _part_crc(key, fields, data)
+        item["data"] = data
+        out.append((key, item))
+    return out
+
+
+_PART_FIELDS: Final = ("format", "codec", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part as read back, its checksum verified."""
+
+    codec: str
+    records: int
+    raw_bytes: int
+    fragment: int
+    fragments: int
+    crc32: int
+    data: bytes
+
+
+def parse_part(key: Key, item: Item) -> Part:
+    """Check one item of the delta table.
+
+    Raises:
+        CorruptStateError: an attribute is missing, of an unknown format, or the checksum is wrong.
+    """
+    form = _number(key, item, "format")
+    if form != FORMAT:
+        raise CorruptStateError(
+            f"part has format {form}, this package reads {FORMAT}; upgrade dynastate", **_where(key)
+        )
+    data, codec, crc = item.get("data"), item.get("codec"), _number(key, item, "crc32")
+    if not isinstance(data, bytes) or not isinstance(codec, str):
+        raise CorruptStateError("part has no data or no codec", **_where(key))
+    numbers = {name: _number(key, item, name) for name in _PART_FIELDS if name not in ("format", "codec")}
+    fields = (form, codec, *numbers.values())
+    if _part_crc(key, fields, data) != crc:
+        raise CorruptStateError("part has a wrong checksum: its bytes are broken", **_where(key))
+    if codec not in blocks.CODECS or numbers["raw_bytes"] > max(RAW_BYTES_MAX, CHUNK_BYTES_MAX):
+        raise CorruptStateError(
+            "part has an unknown codec or an impossible size",
+            codec=codec,
+            raw_bytes=numbers["raw_bytes"],
+            **_where(key),
+        )
+    return Part(codec, numbers["records"], numbers["raw_bytes"], numbers["fragment"], numbers["fragments"], crc, data)
+
+
+def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
+    """The chunk that these consecutive parts hold.
+
+    Raises:
+        CorruptStateError: they do not follow each other, or are no block.
+    """
+    first = parts[0]
+    expected = [(place, len(parts), first.codec, first.records, first.raw_bytes) for place in range(len(parts))]
+    if [(part.fragment, part.fragments, part.codec, part.records, part.raw_bytes) for part in parts] != expected:
+        raise CorruptStateError("fragments of a chunk do not follow each other", **_where(key))
+    packed = first.data if len(parts) == 1 else b"".join(part.data for part in parts)
+    try:
+        return blocks.decompress(first.codec, packed, first.raw_bytes)
+    except CorruptStateError as broken:
+        raise CorruptStateError(str(broken), **_where(key)) from broken
+
+
+def _where(key: Key) -> dict[str, object]:
+    return {"table": key.role, "store_shard": key.store_shard, "item": key.sort}
+
+
+def _number(key: Key, item: Item, name: str) -> int:
+    value = item.get(name)
+    if not isinstance(value, int):
+        raise CorruptStateError(f"item has no number {name}", **_where(key))
+    return value
+
+
+# --------------------------------------------------------------------------------------------------------- version list
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """One committed attempt, as the version list names it. Sizes in bytes; `keys` by column family."""
+
+    version: int
+    attempt: Attempt
+    parent: Attempt
+    epoch: int
+    schema: bytes
+    parts: int
+    records: int
+    raw_bytes: int
+    stored_bytes: int
+    digest: bytes
+    keys: dict[int, int]
+
+
+def parts_digest(crcs: Sequence[int]) -> bytes:
+    """BLAKE2b with 8 bytes of output over the parts' CRCs, in sequence."""
+    return hashlib.blake2b(struct.pack(f"<{len(crcs)}I", *crcs), digest_size=8).digest()
+
+
+def encode_entry(store: str, entry: VersionEntry) -> bytes:
+    """The bytes of a version entry; the CRC covers the store's name too.
+
+    entry := format:u8 body crc32:u32
+    body  := version attempt:16 parent:16 epoch schema:8 parts records raw_bytes stored_bytes digest:8 families (family keys)*
+    """
+    out = bytearray([FORMAT])
+    out += _varint(entry.version) + entry.attempt + entry.parent + _varint(entry.epoch) + entry.schema
+    for number in (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
+        out += _varint(number)
+    out += entry.digest + _varint(len(entry.keys))
+    for family, count in sorted(entry.keys.items()):
+        out += _varint(family) + _varint(count)
+    return bytes(out) + struct.pack("<I", _entry_crc(store, bytes(out)))
+
+
+def decode_entry(store: str, raw: bytes) -> VersionEntry:
+    """A version entry from its bytes.
+
+    Raises:
+        CorruptStateError: unknown format, wrong checksum, or not exactly one entry.
+    """
+    if not raw or raw[0] != FORMAT:
+        raise CorruptStateError(
+            f"version entry has format {raw[:1].hex()}, this package reads {FORMAT:02x}; upgrade dynastate", store=store
+        )
+    if len(raw) < 5 or _entry_crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
+        raise CorruptStateError("version entry has a wrong checksum: its bytes are broken", store=store)
+    reader = _Reader(raw[:-4], 1)
+    version, attempt, parent = reader.varint(), Attempt(reader.take(16)), Attempt(reader.take(16))
+    epoch, schema = reader.varint(), reader.take(8)
+    parts, records, raw_bytes, stored_bytes = (reader.varint() for _ in range(4))
+    digest = reader.take(8)
+    keys = {reader.varint(): reader.varint() for _ in range(reader.varint())}
+    if not reader.at_end():
+        raise CorruptStateError("version entry has bytes too many", store=store, version=version)
+    return VersionEntry(version, attempt, parent, epoch, schema, parts, records, raw_bytes, stored_bytes, digest, keys)
+
+
+def _entry_crc(store: str, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(f"{store}\n".encode()))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+class _Reader:
+    """Takes fields off a byte string, never past its end."""
+
+    def __init__(self, raw: bytes, at: int) -> None:
+        self._raw = raw
+        self._at = at
+
+    def take(self, length: int) -> bytes:
+        if self._at + length > len(self._raw):
+            raise CorruptStateError("version entry ends too early")
+        self._at += length
+        return self._raw[self._at - length : self._at]
+
+    def varint(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise CorruptStateError("version entry holds a number that does not end")
+
+    def at_end(self) -> bool:
+        return self._at == len(self._raw)
+
+
+class ShortHistoryError(Exception):
+    """A chain goes on below the lowest version that was read; read from there. Never leaves the engine."""
+
+
+class History:
+    """What the snapshot-group table says of one store: its version lists from a lowest version up, and its meta item
+    (None: not made yet)."""
+
+    def __init__(self, store: str, items: Sequence[tuple[Key, Item]], lowest: int = 0) -> None:
+        self.store = store
+        self._lowest = lowest
+        self.meta: Item | None = None
+        self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
+        for key, item in items:
+            self._add(key, item)
+
+    def _add(self, key: Key, item: Item) -> None:
+        form = _number(key, item, "format")
+        if form != FORMAT or key.sort.startswith("snapshot/"):
+            raise CorruptStateError(
+                "store was written by a newer package; upgrade dynastate", format=form, **_where(key)
+            )
+        if key.sort == META:
+            self.meta = item
+        elif key.sort.startswith("group/"):
+            listed = item.get("versions")
+            if not isinstance(listed, list):
+                raise CorruptStateError("group has no version list", **_where(key))
+            for raw in listed:
+                entry = decode_entry(self.store, raw)
+                # A repeated append of one attempt keeps its first place in the order of commits.
+                self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
+
+    def versions(self) -> list[int]:
+        """Versions that exist, ascending."""
+        return sorted(self._entries)
+
+    def find(self, version: int, attempt: Attempt) -> VersionEntry:
+        """The entry of a version: the attempt asked for, or for NO_ATTEMPT the highest epoch, of equals the last appended.
+
+        Raises:
+            VersionMissingError: there is none; the message names the versions that are there.
+        """
+        candidates = self._entries.get(version, {})
+        if attempt != NO_ATTEMPT:
+            found = candidates.get(attempt)
+        else:
+            found = None
+            for entry in candidates.values():
+                if found is None or entry.epoch >= found.epoch:
+                    found = entry
+        if found is None:
+            raise self._missing(version, attempt)
+        return found
+
+    def chain(
+        self, version: int, attempt: Attempt, have: Sequence[tuple[int, Attempt]]
+    ) -> tuple[tuple[int, Attempt], list[VersionEntry]]:
+        """Walk parents down from a version to the newest of `have` on its way, or to version 0.
+
+        Returns:
+            The (version, attempt) reached, and the entries after it, oldest first.
+
+        Raises:
+            VersionMissingError: the version is not there.
+            CorruptStateError: a parent is not there.
+            ShortHistoryError: a parent is below the lowest version that was read.
+        """
+        held = set(have)
+        entry = self.find(version, attempt)
+        entries: list[VersionEntry] = []
+        while (entry.version, entry.attempt) not in held:
+            entries.append(entry)
+            if entry.version == 1:
+                return (0, NO_ATTEMPT), entries[::-1]
+            if entry.version <= self._lowest:
+                raise ShortHistoryError
+            try:
+                entry = (
+                    self.find(entry.version - 1, entry.parent) if entry.parent != NO_ATTEMPT else self._no_parent(entry)
+                )
+            except VersionMissingError as gap:
+                raise CorruptStateError(
+                    "a version that this one stands on is not there: its version list is lost or was deleted",
+                    store=self.store,
+                    version=entry.version,
+                    attempt=entry.attempt.hex(),
+                    parent=entry.parent.hex(),
+                ) from gap
+        return (entry.version, entry.attempt), entries[::-1]
+
+    def _no_parent(self, entry: VersionEntry) -> VersionEntry:
+        raise CorruptStateError(
+            "a version entry names no parent", store=self.store, version=entry.version, attempt=entry.attempt.hex()
+        )
+
+    def _missing(self, version: int, attempt: Attempt) -> VersionMissingError:
+        there = self.versions()
+        if not there:
+            return VersionMissingError(
+                "no state of this store is in the tables; if the checkpoint was copied or moved, set "
+                "spark.sql.streaming.stateStore.dynastate.namespace to the namespace it had, and check both table names",
+                store=self.store,
+                version=version,
+            )
+        if version in self._entries:
+            known = ",".join(known.hex() for known in self._entries[version])
+            return VersionMissingError(
+                "this version exists, but not by that attempt",
+                store=self.store,
+                version=version,
+                attempt=attempt.hex(),
+                attempts=known,
+            )
+        return VersionMissingError(
+            "this version does not exist", store=self.store, version=version, versions=_ranges(there)
+        )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """1-5,8 for [1, 2, 3, 4, 5, 8]."""
+    out: list[list[int]] = []
+    for number in numbers:
+        if out and number == out[-1][1] + 1:
+            out[-1][1] = number
+        else:
+            out.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in out)
+
+
+def parse_schema(key: Key, item: Item) -> str:
+    """The schema text of a schema item, its digest verified.
+
+    Raises:
+        CorruptStateError: it has no text, or not the text its key names.
+    """
+    text = item.get("text")
+    if not isinstance(text, str) or schema_key("", schema_digest(text)).sort != key.sort:
+        raise CorruptStateError("schema item has not the content its key names", **_where(key))
+    return text

@@ -1,0 +1,225 @@
+"""The embedded DynamoDB: moto's server in a process of its own, for the demo, for tests and for trying things out.
+
+It keeps everything in memory and ends with the process that started it. Requests are served one at a time, because
+moto loses acknowledged writes when they are not. It listens on 127.0.0.1 only, and asks for no permission.
+
+Child and parent: the child makes both tables, writes one line to its standard output (`ready ENDPOINT` or
+`failed MESSAGE`), and ends when its standard input does, so it cannot outlive the parent, however that dies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Final, final
+
+from dynastate.admin import create_tables
+from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
+from dynastate.settings import Settings
+
+HOST: Final = "127.0.0.1"
+REGION: Final = "us-east-1"
+#: moto takes about a second to import; a busy machine may take many times that.
+START_DEADLINE_S: Final = 60.0
+STOP_DEADLINE_S: Final = 5.0
+#: DynamoDB takes 16 MB a request; waitress refuses before it has read the rest, so leave room.
+REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Every executor's connections stay open, some twenty each; waitress's own 100 would let the next one hang.
+CONNECTIONS_MAX: Final = 2_000
+#: What must not reach moto or the client that makes the tables: someone's account, proxy, recording or authorisation.
+_ENVIRONMENT_DROPPED: Final = (
+    "AWS_",
+    "MOTO_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "INITIAL_NO_AUTH_ACTION_COUNT",
+    "TEST_",
+)
+
+
+def credentials() -> dict[str, str]:
+    """Environment variables for clients of the embedded DynamoDB: boto3 signs with any key, and moto takes any."""
+    return {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+
+
+@final
+class EmbeddedDynamoDB:
+    """A DynamoDB with both tables in it, for as long as the `with` block runs. Starts empty each time.
+
+    Args:
+        port: TCP port on 127.0.0.1, from 1 to 65535; 0: one that is free.
+        settings: names of the tables and the Region (empty: us-east-1); its endpoint is not used.
+
+    Raises:
+        ConfigurationError: on entering: the port is taken, not allowed or none, or `dynastate[local]` is not installed.
+        UnavailableError: on entering: it did not answer within 60 seconds, or ended.
+    """
+
+    def __init__(self, port: int = 0, settings: Settings | None = None) -> None:
+        if port not in range(65_536):
+            raise ConfigurationError("the port of the embedded DynamoDB must be from 0 to 65535", port=port)
+        wanted = settings or Settings()
+        self._port = port
+        self._settings = replace(wanted, endpoint="", region=wanted.region or REGION)
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings to use it with: tables, Region and, once it runs, the endpoint."""
+        return self._settings
+
+    @property
+    def endpoint(self) -> str:
+        """`http://127.0.0.1:PORT` while it runs."""
+        self._running()
+        return self._settings.endpoint
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server while it runs."""
+        return self._running().pid
+
+    def __enter__(self) -> EmbeddedDynamoDB:
+        """Start the server, and return once it answers and has both tables."""
+        if self._process is not None:
+            raise InternalError("the embedded DynamoDB runs already", pid=self._process.pid)
+        self._process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
+            [sys.executable, "-m", "dynastate.local", str(self._port), json.dumps(asdict(self._settings))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is for the parent, which then stops the server
+        )
+        try:
+            self._settings = replace(self._settings, endpoint=self._ready(self._process))
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the server."""
+        self._stop()
+
+    def wait(self) -> None:
+        """Wait until the server ends by itself, which it should not; a KeyboardInterrupt ends the waiting.
+
+        Raises:
+            UnavailableError: it ended.
+        """
+        code = self._running().wait()
+        raise UnavailableError(
+            "the embedded DynamoDB has ended, and its tables with it; start it again", exit_code=code
+        )
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise InternalError("the embedded DynamoDB does not run; enter it with 'with'")
+        return self._process
+
+    def _ready(self, process: subprocess.Popen[str]) -> str:
+        """Wait for the line the child writes once both tables are there; it holds the endpoint."""
+        assert process.stdout is not None  # noqa: S101  # for mypy: stdout=PIPE gives one
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(START_DEADLINE_S):
+                raise UnavailableError(
+                    "the embedded DynamoDB did not start until the deadline; try again", seconds=START_DEADLINE_S
+                )
+        word, _, rest = process.stdout.readline().strip().partition(" ")
+        if word == "failed":
+            raise ConfigurationError(rest)
+        if word != "ready":
+            raise UnavailableError(
+                "the embedded DynamoDB ended while it started; its standard error says why", said=repr(word)
+            )
+        return rest
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        self._settings = replace(self._settings, endpoint="")
+        if process is None:
+            return
+        try:
+            process.kill()  # it holds nothing that is worth an orderly end
+            process.wait(STOP_DEADLINE_S)
+        finally:
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+
+
+def _environment() -> dict[str, str]:
+    """Take what would reach into moto out of our environment, and put the dummy credentials in."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(_ENVIRONMENT_DROPPED)}
+    return kept | credentials() | {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+
+
+def main(arguments: list[str]) -> int:
+    """Be the child: serve on a port the tables of these settings (JSON) until standard input ends.
+
+    Returns:
+        The exit code: 0, or 2 after an error of dynastate.
+    """
+    settings = Settings(**json.loads(arguments[1])) if len(arguments) > 1 else Settings(region=REGION)
+    try:
+        settings = replace(settings, endpoint=f"http://{HOST}:{_serve(int(arguments[0]))}")
+        create_tables(settings)
+    except DynastateError as error:
+        _tell("failed", str(error))
+        return 2
+    _tell("ready", settings.endpoint)
+    while sys.stdin.read(1):
+        pass
+    return 0
+
+
+def _tell(word: str, text: str) -> None:
+    """Write the one line the parent waits for."""
+    sys.stdout.write(f"{word} {' '.join(text.split())}\n")
+    sys.stdout.flush()
+
+
+def _serve(port: int) -> int:
+    """Start to serve in the background; return the port it listens on."""
+    try:
+        from moto.moto_server.werkzeug_app import create_backend_app
+        from waitress.server import create_server
+    except ImportError as error:
+        what = "the embedded DynamoDB needs moto and waitress; pip install 'dynastate[local]'"
+        raise ConfigurationError(f"{what} ({error})") from error
+    # It warns of every request that waits for the one before it.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    try:
+        # DynamoDB's application alone: moto's dispatcher in front of it lists its package directory at every request.
+        server = create_server(
+            create_backend_app("dynamodb"),
+            host=HOST,
+            port=port,
+            threads=1,
+            max_request_body_size=REQUEST_BYTES_MAX,
+            connection_limit=CONNECTIONS_MAX,
+            asyncore_use_poll=True,  # select() takes no more than 1,024 file descriptors
+        )
+    except OSError as error:
+        what = f"the embedded DynamoDB cannot listen: {error.strerror}; choose another port, or 0 for a free one"
+        raise ConfigurationError(what, port=port) from error
+    threading.Thread(target=server.run, name="dynamodb", daemon=True).start()
+    return int(server.effective_port)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # No orderly end of the interpreter: the server's threads are at work, and nothing is to be saved.
+    os._exit(code)

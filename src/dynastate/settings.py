@@ -1,0 +1,127 @@
+"""The settings of one query, checked once, before anything is opened.
+
+In Spark each is `spark.sql.streaming.stateStore.dynastate.<name>`; `dynastate.configure` takes the same names in
+snake case. There is no setting for credentials: they come from boto3's standard chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from urllib.parse import urlsplit
+
+from dynastate.errors import ConfigurationError
+
+PREFIX = "spark.sql.streaming.stateStore.dynastate."
+DELTA_TABLE = "dynastate-delta"
+SNAPSHOT_TABLE = "dynastate-snapshot-group"
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+
+
+def _spark_name(python_name: str) -> str:
+    head, *rest = python_name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may set.
+
+    Raises:
+        ConfigurationError: a value is not of its kind or out of its range; the message names the Spark setting.
+    """
+
+    delta_table: str = DELTA_TABLE
+    """Name of the delta table."""
+    snapshot_table: str = SNAPSHOT_TABLE
+    """Name of the snapshot-group table."""
+    region: str = ""
+    """AWS Region; empty: boto3's standard chain (AWS_REGION, the profile, …)."""
+    endpoint: str = ""
+    """URL of the DynamoDB endpoint; empty: the Region's own."""
+    namespace: str = ""
+    """First part of every store's name; empty: a digest of the checkpoint's state root. Set it so that a checkpoint may move."""
+    python: str = ""
+    """Interpreter of the sidecar on the executors; empty: the one PySpark uses there."""
+    shards: int = field(default=4, metadata={"range": (1, 256)})
+    """Partition keys over which a *new* store's parts are spread; each takes 1,000 write units a second."""
+    parallel_requests: int = field(default=8, metadata={"range": (1, 64)})
+    """Requests of one executor under way at once; more of them need more sidecar memory (about 2 MB each)."""
+    request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
+    """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if "range" not in item.metadata and not isinstance(getattr(self, item.name), str):
+                raise ConfigurationError(f"{PREFIX}{_spark_name(item.name)} must be text", got=getattr(self, item.name))
+        for name in ("delta_table", "snapshot_table"):
+            self._require(name, _TABLE_NAME, "3 to 255 characters of A-Z a-z 0-9 _ . -")
+        if self.delta_table == self.snapshot_table:
+            raise ConfigurationError(f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ", both=self.delta_table)
+        if self.namespace:
+            self._require("namespace", _NAMESPACE, "1 to 128 characters of A-Z a-z 0-9 . _ -")
+        if self.region:
+            self._require("region", _REGION, "an AWS Region such as eu-west-1")
+        if self.endpoint:
+            self._require_url()
+        for item in fields(self):
+            if "range" in item.metadata:
+                low, high = item.metadata["range"]
+                value = getattr(self, item.name)
+                if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                    raise ConfigurationError(
+                        f"{PREFIX}{_spark_name(item.name)} must be a whole number from {low} to {high}", got=value
+                    )
+
+    def _require(self, name: str, pattern: re.Pattern[str], what: str) -> None:
+        value = getattr(self, name)
+        if not pattern.fullmatch(value):
+            raise ConfigurationError(f"{PREFIX}{_spark_name(name)} must be {what}", got=repr(value))
+
+    def _require_url(self) -> None:
+        try:
+            url = urlsplit(self.endpoint)
+            usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
+            usable = usable and url.username is None and url.password is None
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ConfigurationError(
+                f"{PREFIX}endpoint must be a URL such as http://127.0.0.1:8000, without user or password",
+                got=repr(self.endpoint),
+            )
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str]) -> Settings:
+        """Settings from Spark's names without the prefix (`deltaTable`, …) to text.
+
+        Raises:
+            ConfigurationError: an unknown name, or a value that is not of its kind.
+        """
+        known = {_spark_name(item.name): item for item in fields(cls)}
+        values: dict[str, str | int] = {}
+        for name, text in given.items():
+            item = known.get(name)
+            if item is None:
+                raise ConfigurationError(f"unknown setting {PREFIX}{name}; known are {', '.join(sorted(known))}")
+            values[item.name] = _whole_number(name, text) if "range" in item.metadata else text
+        return cls(**values)  # type: ignore[arg-type]  # each value was made of its field's own type just above
+
+    def to_spark(self) -> dict[str, str]:
+        """The settings that differ from their defaults, by full Spark name."""
+        return {
+            PREFIX + _spark_name(item.name): str(getattr(self, item.name))
+            for item in fields(self)
+            if getattr(self, item.name) != item.default
+        }
+
+
+def _whole_number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(f"{PREFIX}{name} must be a whole number", got=repr(text)) from None

@@ -1,0 +1,310 @@
+"""The engine's process on an executor: socket, threads and clock; puts the pieces together (docs/protocol.md).
+
+    python -m dynastate.sidecar
+
+The JVM that starts it writes one line of JSON, {"socket": path, "token": hex}, to standard input and keeps that open.
+When it ends, the executor is gone, and so is the sidecar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import BinaryIO
+
+import dynastate
+from dynastate import protocol
+from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError
+from dynastate.layout import Chunk
+from dynastate.protocol import State, Type
+from dynastate.settings import Settings
+from dynastate.store import Engine, WriteAttempt, counters
+from dynastate.tables import BotoTables
+
+log = logging.getLogger("dynastate.sidecar")
+
+READ_BUFFER_BYTES = 1024 * 1024
+
+
+class Engines:
+    """One engine for each distinct settings, made when they are first asked for: that is also when the tables are checked."""
+
+    def __init__(self) -> None:
+        self._engines: dict[Settings, Engine] = {}
+        self._lock = threading.Lock()
+
+    def get(self, settings_json: str) -> Engine:
+        """The engine for the settings of a HELLO.
+
+        Raises:
+            ConfigurationError: a setting is wrong, a table is missing or has other keys, or DynamoDB is out of reach.
+        """
+        settings = _parse_settings(settings_json)
+        with self._lock:
+            engine = self._engines.get(settings)
+            if engine is None:
+                engine = self._engines[settings] = self._make(settings)
+            return engine
+
+    def _make(self, settings: Settings) -> Engine:
+        tables = BotoTables(settings)
+        drift = tables.check()
+        if drift:
+            tables.close()
+            raise ConfigurationError(
+                "; ".join(drift) + "; 'dynastate tables check' says the same, infra/ makes tables that fit"
+            )
+        return Engine(
+            tables,
+            shards=settings.shards,
+            parallel_requests=settings.parallel_requests,
+            deadline_s=settings.request_deadline_s,
+            package=dynastate.__version__,
+            now=lambda: datetime.now(timezone.utc),
+        )
+
+
+def _parse_settings(settings_json: str) -> Settings:
+    try:
+        given = json.loads(settings_json)
+    except ValueError:
+        raise MismatchError("settings in HELLO are not JSON") from None
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        raise MismatchError("settings in HELLO are not an object of text to text")
+    return Settings.from_spark(given)
+
+
+class Connection:
+    """One conversation with the JVM, in a thread of its own. At most one attempt is under way in it.
+
+    What goes wrong in frames that have no answer is kept, and said in answer to COMMIT.
+    """
+
+    def __init__(self, stream: BinaryIO, send: Callable[[bytes], None], token: bytes, engines: Engines) -> None:
+        self._stream = stream
+        self._send = send
+        self._token = token
+        self._engines = engines
+        self._state = State.NEW
+        self._engine: Engine | None = None
+        self._attempt: WriteAttempt | None = None
+        self._store = ""
+        self._failed: Exception | None = None
+
+    def serve(self) -> None:
+        """Answer frames until the JVM closes, or breaks the protocol."""
+        handlers: dict[int, Callable[[bytes], None]] = {
+            Type.HELLO: self._hello,
+            Type.OPEN: self._open,
+            Type.BEGIN: self._begin,
+            Type.APPEND: self._append,
+            Type.COMMIT: self._commit,
+            Type.ABORT: lambda _: self._abort(),
+        }
+        try:
+            while (received := self._receive()) is not None:
+                frame_type, body = received
+                self._state = protocol.follow(self._state, frame_type)
+                handlers[frame_type](body)
+        except MismatchError as broken:
+            log.error("connection refused store=%s: %s", self._store, broken)
+            self._error(broken)
+        except ConfigurationError as wrong:
+            self._error(wrong)
+        except OSError as gone:
+            log.info("connection ended store=%s: %s", self._store, gone)
+        finally:
+            if self._attempt is not None:
+                self._abort()
+
+    def _receive(self) -> tuple[int, bytes] | None:
+        header = self._stream.read(protocol.HEADER.size)
+        if not header:
+            return None
+        if len(header) < protocol.HEADER.size:
+            raise MismatchError("connection ended within a frame")
+        length, frame_type = protocol.HEADER.unpack(header)
+        wanted = protocol.check_length(length)
+        if self._state is State.NEW and wanted > READ_BUFFER_BYTES:
+            raise MismatchError("first frame is too long", length=length)
+        body = self._stream.read(wanted)
+        if len(body) < wanted:
+            raise MismatchError("connection ended within a frame")
+        return frame_type, body
+
+    def _hello(self, body: bytes) -> None:
+        if not hmac.compare_digest(protocol.token_of_hello(body), self._token):
+            raise MismatchError("wrong token: this is not the process that started the sidecar")
+        hello = protocol.parse_hello(body)
+        if (hello.protocol, hello.package) != (protocol.PROTOCOL, dynastate.__version__):
+            raise MismatchError(
+                f"jar is dynastate {hello.package} (protocol {hello.protocol}), the Python package of the executor is {dynastate.__version__} "
+                f"(protocol {protocol.PROTOCOL}): install dynastate=={hello.package} in {sys.executable}, or use the jar that 'dynastate jar' prints"
+            )
+        self._engine = self._engines.get(hello.settings)
+        self._send(protocol.welcome(dynastate.__version__))
+
+    def _open(self, body: bytes) -> None:
+        request = protocol.parse_open(body)
+        self._store = request.store
+        engine = self._needed_engine()
+        try:
+            opening = engine.open(request.store, request.version, request.attempt, request.have)
+            for records, run in opening.chunks:
+                self._send(protocol.rows(records, run))
+            self._send(protocol.opened(opening.version, opening.attempt, opening.base, counters(opening.meter)))
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this OPEN
+            self._answer_failure("open", failed)
+
+    def _begin(self, body: bytes) -> None:
+        request = protocol.parse_begin(body)
+        self._store = request.store
+        self._failed = None
+        engine = self._needed_engine()
+        try:
+            self._attempt = engine.begin(
+                request.store,
+                request.run,
+                request.checkpoint,
+                request.base,
+                request.parent,
+                request.attempt,
+                request.schema,
+            )
+        except DynastateError as failed:
+            self._failed = failed
+
+    def _append(self, body: bytes) -> None:
+        request = protocol.parse_append(body)
+        if self._failed is None and self._attempt is not None:
+            try:
+                self._attempt.append(Chunk(request.records, request.hash_min, request.hash_max, request.run))
+            except Exception as failed:  # noqa: BLE001  # raised at commit: an append has no answer
+                self._failed = failed
+
+    def _commit(self, body: bytes) -> None:
+        request = protocol.parse_commit(body)
+        attempt = self._attempt
+        try:
+            if self._failed is not None:
+                raise self._failed
+            if attempt is None:
+                raise InternalError("commit without an attempt", store=self._store)
+            spent = attempt.commit(request.keys)
+            self._attempt = None
+            self._send(protocol.committed(attempt.version, spent))
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this COMMIT
+            self._answer_failure("commit", failed)
+            self._abort()
+
+    def _abort(self) -> None:
+        attempt, self._attempt, self._failed = self._attempt, None, None
+        if attempt is not None:
+            try:
+                attempt.abort()
+            except Exception:  # an abort that cannot finish is not an error: no list names those parts
+                log.warning(
+                    "abort left parts behind store=%s version=%d attempt=%s",
+                    attempt.store,
+                    attempt.version,
+                    attempt.attempt.hex(),
+                    exc_info=True,
+                )
+
+    def _needed_engine(self) -> Engine:
+        if self._engine is None:
+            raise InternalError("a connection without HELLO was let in")
+        return self._engine
+
+    def _answer_failure(self, operation: str, failed: Exception) -> None:
+        expected = isinstance(failed, DynastateError)
+        log.error("%s failed store=%s: %s", operation, self._store, failed, exc_info=not expected)
+        self._error(failed)
+
+    def _error(self, failed: Exception) -> None:
+        kind = failed.kind if isinstance(failed, DynastateError) else InternalError.kind
+        message = str(failed) if isinstance(failed, DynastateError) else f"{type(failed).__name__}: {failed}"
+        with contextlib.suppress(OSError):  # whoever would have read it has closed already
+            self._send(protocol.error(kind, self._store, message))
+
+
+def serve(listener: socket.socket, token: bytes) -> None:
+    """Accept connections for ever, each in a thread of its own."""
+    engines = Engines()
+    while True:
+        peer, _ = listener.accept()
+        threading.Thread(
+            target=_converse, args=(peer, token, engines), name="dynastate-connection", daemon=True
+        ).start()
+
+
+def _converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
+    with peer, peer.makefile("rb", buffering=READ_BUFFER_BYTES) as stream:
+        Connection(stream, peer.sendall, token, engines).serve()
+
+
+def check_folder(folder: Path) -> None:
+    """The socket's folder must be ours alone.
+
+    Raises:
+        ConfigurationError: someone else owns it or may enter it.
+    """
+    status = folder.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+        raise ConfigurationError(
+            "the socket's folder must be owned by this user with mode 0700",
+            folder=folder,
+            mode=oct(stat.S_IMODE(status.st_mode)),
+        )
+
+
+def _end_with(parent: BinaryIO, path: Path) -> None:
+    """Wait until standard input ends: the executor is gone. Attempts under way are dropped; nothing names their parts."""
+    while parent.read(4096):
+        pass
+    remove_socket(path)
+    os._exit(0)
+
+
+def remove_socket(path: Path) -> None:
+    """Remove the socket and its folder, if they are still there."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
+def main() -> None:
+    """Read where to listen, say `ready`, and serve until standard input ends."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Spark, which still has a batch to end
+    parent = sys.stdin.buffer
+    order = json.loads(parent.readline())
+    path, token = Path(order["socket"]), bytes.fromhex(order["token"])
+    check_folder(path.parent)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(256)
+        threading.Thread(target=_end_with, args=(parent, path), name="dynastate-parent", daemon=True).start()
+        print("ready", flush=True)
+        serve(listener, token)
+
+
+if __name__ == "__main__":
+    main()

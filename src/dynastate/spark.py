@@ -1,0 +1,101 @@
+"""The only module that imports pyspark: the jar, and `configure`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from dynastate import __version__
+from dynastate.errors import ConfigurationError
+from dynastate.settings import Settings
+
+try:
+    import pyspark
+    from pyspark.sql import SparkSession
+except ImportError as missing:
+    raise ConfigurationError("pyspark is not installed here; pip install 'dynastate[spark]'") from missing
+
+PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+JARS = "spark.jars"
+
+Builder = TypeVar("Builder", bound=SparkSession.Builder)
+
+
+def jar_path() -> Path:
+    """Path of the jar for the Spark that is installed here.
+
+    Raises:
+        ConfigurationError: there is none for this Spark, or it was not built.
+    """
+    found = re.match(r"(\d+\.\d+)\.", pyspark.__version__)
+    minor = found.group(1) if found else pyspark.__version__
+    folder = Path(__file__).parent / "jars"
+    jar = folder / f"dynastate-spark-{minor}_2.13-{__version__}.jar"
+    if jar.is_file():
+        return jar
+    shipped = sorted(other.name for other in folder.glob("*.jar")) if folder.is_dir() else []
+    if shipped:
+        raise ConfigurationError(
+            f"pyspark {pyspark.__version__} is installed, and dynastate {__version__} has no jar for it; install a Spark it has one for",
+            jars=",".join(shipped),
+        )
+    raise ConfigurationError(
+        "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar
+    )
+
+
+def configure(builder: Builder, **settings: str | int) -> Builder:
+    """Let the sessions of a builder keep streaming state in DynamoDB.
+
+    Adds the jar to `spark.jars` (keeping what is there), sets the provider class, checkpoint format version 2 for new
+    queries, and the given settings. The names of settings are the fields of `dynastate.Settings`:
+
+        spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
+
+    Without `python`, and with nothing said about PySpark's interpreter, a local master gets the interpreter that runs now.
+
+    Raises:
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a session that runs already without the jar.
+    """
+    unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
+    if unknown:
+        raise ConfigurationError(
+            f"unknown setting {unknown[0]}; known are {', '.join(sorted(Settings.__dataclass_fields__))}"
+        )
+    checked = Settings(**settings)  # type: ignore[arg-type]  # Settings checks the type of each value itself
+    jar = str(jar_path())
+    _refuse_running_session(jar)
+    options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
+    if not checked.python and _is_local(options) and not _names_python(options):
+        checked = replace(checked, python=sys.executable)
+    jars = [each for each in options.get(JARS, "").split(",") if each]
+    if jar not in jars:
+        jars.append(jar)
+    builder.config(JARS, ",".join(jars))
+    builder.config("spark.sql.streaming.stateStore.providerClass", PROVIDER_CLASS)
+    builder.config(CHECKPOINT_FORMAT, options.get(CHECKPOINT_FORMAT, "2"))
+    for name, value in checked.to_spark().items():
+        builder.config(name, value)
+    return builder
+
+
+def _refuse_running_session(jar: str) -> None:
+    running = SparkSession.getActiveSession()
+    if running is not None and jar not in running.sparkContext.getConf().get(JARS, ""):
+        raise ConfigurationError(
+            "a Spark session runs already, and jars cannot be added to it; call dynastate.configure before the first getOrCreate"
+        )
+
+
+def _is_local(options: dict[str, str]) -> bool:
+    master = options.get("spark.master") or os.environ.get("MASTER", "local")
+    return master.startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
+def _names_python(options: dict[str, str]) -> bool:
+    return bool(options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON"))

@@ -1,0 +1,439 @@
+"""Open, write, commit and abort (design.md, section 4). Each operation is one function with numbered steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+from dynastate import layout
+from dynastate.errors import ConfigurationError, CorruptStateError, InternalError
+from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
+from dynastate.tables import WRITES_MAX, Meter, Tables
+from dynastate.writer import PartWriter, Ticket
+
+#: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
+WINDOW: Final = 25
+#: An attempt hands its parts on when it has a full request, or this many bytes.
+HAND_ON_BYTES: Final = 512 * 1024
+#: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
+SESSIONS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one query run knows of a store it writes to: its epoch, the store's shards, and schema items it has seen or written."""
+
+    epoch: int
+    shards: int
+    schemas: set[bytes] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """An opened version: who made it, on what it builds, and the chunks that lead there, oldest first."""
+
+    version: int
+    attempt: Attempt
+    base: tuple[int, Attempt]
+    entries: tuple[VersionEntry, ...]
+    chunks: Iterator[tuple[int, bytes]]
+    meter: Meter
+
+
+class Engine:
+    """Everything durable, for all stores on one pair of tables. Safe for threads.
+
+    `now` gives the wall clock, in UTC, for what people read; nothing is decided by it.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        shards: int,
+        parallel_requests: int,
+        deadline_s: float,
+        package: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._tables = tables
+        self._shards = shards
+        self._deadline_s = deadline_s
+        self._package = package
+        self._now = now
+        self._parallel = parallel_requests
+        self._writer = PartWriter(tables, parallel_requests)
+        self._readers = ThreadPoolExecutor(parallel_requests, thread_name_prefix="dynastate-reader")
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let what is under way end, then stop the threads."""
+        self._writer.close()
+        self._readers.shutdown(cancel_futures=True)
+
+    # ------------------------------------------------------------------------------------------------------------- open
+
+    def open(self, store: str, version: int, attempt: Attempt, have: Sequence[tuple[int, Attempt]] = ()) -> Opening:
+        """Open a version for a provider that holds the versions in `have`.
+
+        1. One strongly consistent Query brings the version lists and the meta item.
+        2. Pick the entry: the attempt asked for, else the highest epoch.
+        3. Walk parents down to the newest version in `have`, or to version 0.
+        4. Read the parts in between with parallel BatchGetItem, verify them, and hand them on in order.
+
+        It only reads: a crash after any step leaves nothing behind.
+
+        Returns:
+            The opening, whose `chunks` read on while they are taken: (records, run) each.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+        """
+        meter = Meter()
+        # A provider that holds a version near by needs the newest version lists only, most of the time.
+        lowest = max((held for held, _ in have if held <= version), default=0)
+        history = self._history(store, lowest, version, meter)  # 1
+        entry = history.find(version, attempt)  # 2
+        try:
+            base, entries = history.chain(version, entry.attempt, have)  # 3
+        except layout.ShortHistoryError:
+            history = self._history(store, 0, version, meter)
+            base, entries = history.chain(version, entry.attempt, have)
+        shards = self._shards_of(history) if entries else 1
+        chunks = self._chunks(store, entries, shards, meter)  # 4
+        return Opening(version, entry.attempt, base, tuple(entries), chunks, meter)
+
+    def history(self, store: str) -> History:
+        """The version lists and meta item of a store."""
+        return self._history(store, 0, 10**20 - 1, Meter())
+
+    def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
+        low, high = layout.history_range(lowest, highest)
+        found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, high, meter)
+        items = [(key, item) for key, item in found if not key.sort.startswith("schema/")]
+        return History(store, items, lowest)
+
+    def _shards_of(self, history: History) -> int:
+        shards = (history.meta or {}).get("shards")
+        if not isinstance(shards, int) or shards < 1:
+            raise CorruptStateError("the store has versions, but its meta item is lost", store=history.store)
+        return shards
+
+    def _chunks(
+        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter
+    ) -> Iterator[tuple[int, bytes]]:
+        keys = (
+            layout.part_key(store, entry.version, entry.attempt, sequence, shards)
+            for entry in entries
+            for sequence in range(entry.parts)
+        )
+        parts = self._parts(keys, meter)
+        for entry in entries:
+            yield from _verified_chunks(store, entry, islice(parts, entry.parts))
+
+    def _parts(self, keys: Iterator[Key], meter: Meter) -> Iterator[tuple[Key, layout.Part]]:
+        """Parts in the order of their keys, with a bounded number of windows read ahead."""
+        under_way: deque[Future[tuple[list[tuple[Key, layout.Part]], Meter]]] = deque()
+        try:
+            while True:
+                while len(under_way) < self._parallel and (window := list(islice(keys, WINDOW))):
+                    under_way.append(self._readers.submit(self._read_window, window))
+                if not under_way:
+                    return
+                read, spent = under_way.popleft().result()
+                meter.add(spent)
+                yield from read
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _read_window(self, keys: list[Key]) -> tuple[list[tuple[Key, layout.Part]], Meter]:
+        spent = Meter()
+        found = self._tables.get(keys, spent)
+        lost = [key for key in keys if key not in found]
+        if lost:
+            raise CorruptStateError(
+                "a part that the version list names is not in the delta table",
+                store_shard=lost[0].store_shard,
+                item=lost[0].sort,
+                lost=len(lost),
+            )
+        return [(key, layout.parse_part(key, found[key])) for key in keys], spent
+
+    # ------------------------------------------------------------------------------------------------------------ write
+
+    def begin(
+        self, store: str, run: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt, schema: str
+    ) -> WriteAttempt:
+        """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""
+        layout.check_store(store)
+        if attempt == NO_ATTEMPT or (base == 0) != (parent == NO_ATTEMPT):
+            raise InternalError(
+                "an attempt needs an id, and a parent unless its base is version 0", store=store, base=base
+            )
+        return WriteAttempt(self, store, run, checkpoint, base, parent, attempt, schema)
+
+    def session(self, store: str, run: str, checkpoint: str, meter: Meter) -> Session:
+        """Epoch and shards for a query run, entered into the meta item at its first commit to the store."""
+        with self._lock:
+            known = self._sessions.get((store, run))
+            if known is not None:
+                self._sessions.move_to_end((store, run))
+                return known
+        found = self._enter_run(store, run, checkpoint, meter)
+        with self._lock:
+            session = self._sessions.setdefault((store, run), found)
+            while len(self._sessions) > SESSIONS_MAX:
+                self._sessions.popitem(last=False)
+        return session
+
+    def _enter_run(self, store: str, run: str, checkpoint: str, meter: Meter) -> Session:
+        """1. Make the meta item, if there is none. 2. Read it. 3. Unless the run is in it, raise the epoch; then read again.
+
+        A crash after 1 or 3 leaves an epoch that nobody uses: epochs only break ties.
+        """
+        key = layout.meta_key(store)
+        fresh: Item = layout.item_key(key) | {
+            "format": layout.FORMAT,
+            "store": store,
+            "checkpoint": checkpoint,
+            "shards": self._shards,
+            "package": self._package,
+            "created": self._now().isoformat(timespec="seconds"),
+            "epoch": 1,
+            "epochs": {run: 1},
+        }
+        if self._tables.put_new(key, fresh, meter):  # 1
+            return Session(1, self._shards)
+        for _ in range(layout.EPOCHS_KEPT):
+            meta = self._tables.get([key], meter).get(key)  # 2
+            if meta is None:
+                raise CorruptStateError("the store's meta item was deleted while it was opened", store=store)
+            epochs, shards = meta.get("epochs"), meta.get("shards")
+            if (
+                meta.get("format") != layout.FORMAT
+                or not isinstance(epochs, dict)
+                or not isinstance(shards, int)
+                or shards < 1
+            ):
+                raise CorruptStateError(
+                    "the store's meta item is broken, or written by a newer package",
+                    store=store,
+                    format=meta.get("format"),
+                )
+            if run in epochs:
+                return Session(epochs[run], shards)
+            oldest = sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - layout.EPOCHS_KEPT)]
+            self._tables.advance_epoch(key, run, oldest, meter)  # 3
+        raise InternalError(
+            "the epoch of this query run could not be entered: too many runs open the store at once",
+            store=store,
+            run=run,
+        )
+
+    def submit(self, ticket: Ticket, items: Sequence[tuple[Key, Item]]) -> None:
+        self._writer.submit(ticket, items, self._deadline_s)
+
+    def settle(self, ticket: Ticket) -> None:
+        # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
+        ticket.wait(10 * self._deadline_s)
+
+    def append_entry(self, store: str, entry: VersionEntry, meter: Meter) -> None:
+        self._tables.append_version(layout.group_key(store, entry.version), layout.encode_entry(store, entry), meter)
+
+    def forget_parts(self, ticket: Ticket, meter: Meter) -> None:
+        ticket.cancel(2 * self._deadline_s)
+        written = list(ticket.written)
+        for at in range(0, len(written), WRITES_MAX):
+            self._tables.delete(written[at : at + WRITES_MAX], meter)
+        # A delete is paid for by the size of what it deletes.
+        meter.write_units += sum(max(1, -(-size // 1024)) for size in ticket.written.values())
+
+
+def _verified_chunks(
+    store: str, entry: VersionEntry, parts: Iterable[tuple[Key, layout.Part]]
+) -> Iterator[tuple[int, bytes]]:
+    """The chunks of one version, once their parts are joined; at the end all sums are compared with its entry."""
+    crcs: list[int] = []
+    records = raw_bytes = stored_bytes = 0
+    fragments: list[layout.Part] = []
+    for key, part in parts:
+        crcs.append(part.crc32)
+        stored_bytes += len(part.data)
+        fragments.append(part)
+        if len(fragments) < part.fragments:
+            continue
+        run = layout.join_fragments(key, fragments)
+        records += part.records
+        raw_bytes += len(run)
+        fragments = []
+        yield part.records, run
+    sums = (len(crcs), records, raw_bytes, stored_bytes, layout.parts_digest(crcs))
+    if fragments or sums != (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes, entry.digest):
+        raise CorruptStateError(
+            "parts and version entry do not agree",
+            store=store,
+            version=entry.version,
+            attempt=entry.attempt.hex(),
+            parts=entry.parts,
+        )
+
+
+class WriteAttempt:
+    """One attempt under way. Used by one thread at a time; legal order: append*, then commit or abort, once."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: str,
+        run: str,
+        checkpoint: str,
+        base: int,
+        parent: Attempt,
+        attempt: Attempt,
+        schema: str,
+    ) -> None:
+        self.store = store
+        self.version = base + 1
+        self.attempt = attempt
+        self._engine = engine
+        self._run = run
+        self._checkpoint = checkpoint
+        self._parent = parent
+        self._schema = schema
+        self._ticket = Ticket()
+        self._meter = Meter()
+        self._ready: list[tuple[Key, Item]] = []
+        self._ready_bytes = 0
+        self._crcs: list[int] = []
+        self._records = self._raw_bytes = self._stored_bytes = 0
+        self._ended = False
+
+    def append(self, chunk: Chunk) -> None:
+        """Compress one chunk and write its parts in the background; blocks while too much is under way.
+
+        Raises:
+            DynastateError: an earlier part failed, or the store cannot be entered.
+        """
+        self._must_be_open("append")
+        session = self._engine.session(self.store, self._run, self._checkpoint, self._meter)
+        items = layout.part_items(self.store, self.version, self.attempt, len(self._crcs), session.shards, chunk)
+        if len(self._crcs) + len(items) > layout.PARTS_MAX:
+            raise ConfigurationError(
+                "an attempt has too many parts; use more shuffle partitions or smaller batches",
+                store=self.store,
+                most=layout.PARTS_MAX,
+            )
+        for key, item in items:
+            data, crc = item["data"], item["crc32"]
+            if not isinstance(data, bytes) or not isinstance(crc, int):
+                raise InternalError("a part was made without data", item=key.sort)
+            self._crcs.append(crc)
+            self._stored_bytes += len(data)
+            self._ready_bytes += len(data)
+            self._ready.append((key, item))
+            if len(self._ready) == WRITES_MAX or self._ready_bytes >= HAND_ON_BYTES:
+                self._hand_on()
+        self._records += chunk.records
+        self._raw_bytes += len(chunk.run)
+
+    def commit(self, keys: dict[int, int]) -> dict[str, int]:
+        """Make the attempt a version. `keys` counts keys by column family.
+
+        1. Write what is left. (Crash: parts that no list names; clean-up takes them.)
+        2. Wait until every part is durable. (Crash: the same.)
+        3. Append the entry to the version list: the commit point. (Crash: the version exists, and is the same as if
+           the task had gone on; Spark runs the batch again from its base, as another attempt.)
+        4. Answer with what it cost.
+
+        Raises:
+            UnavailableError: DynamoDB throttled or was away until the deadline; nothing is committed.
+            UnknownOutcomeError: step 3 was sent and its fate could not be learnt.
+        """
+        self._must_be_open("commit")
+        engine = self._engine
+        session = engine.session(self.store, self._run, self._checkpoint, self._meter)
+        digest = layout.schema_digest(self._schema)
+        if digest not in session.schemas:
+            schema_key = layout.schema_key(self.store, digest)
+            self._ready.append((schema_key, self._schema_item(schema_key)))
+        self._hand_on()  # 1
+        engine.settle(self._ticket)  # 2
+        session.schemas.add(digest)
+        entry = VersionEntry(
+            version=self.version,
+            attempt=self.attempt,
+            parent=self._parent,
+            epoch=session.epoch,
+            schema=digest,
+            parts=len(self._crcs),
+            records=self._records,
+            raw_bytes=self._raw_bytes,
+            stored_bytes=self._stored_bytes,
+            digest=layout.parts_digest(self._crcs),
+            keys=keys,
+        )
+        engine.append_entry(self.store, entry, self._meter)  # 3
+        self._ended = True
+        self._meter.add(self._ticket.meter)
+        return counters(self._meter) | {
+            "parts": len(self._crcs),
+            "records": self._records,
+            "rawBytes": self._raw_bytes,
+        }  # 4
+
+    def abort(self) -> None:
+        """Drop what is queued, delete the parts already written, forget the attempt.
+
+        Raises:
+            DynastateError: parts could not be deleted. They are harmless: no list names them, and clean-up takes them.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        self._ready.clear()
+        self._engine.forget_parts(self._ticket, self._meter)
+
+    def _schema_item(self, key: Key) -> Item:
+        item: Item = layout.item_key(key) | {"format": layout.FORMAT, "text": self._schema}
+        if layout.item_bytes(item) > 400_000:
+            raise ConfigurationError(
+                "the schema of this operator's state is too large for one DynamoDB item",
+                store=self.store,
+                item_bytes=layout.item_bytes(item),
+            )
+        return item
+
+    def _hand_on(self) -> None:
+        if self._ready:
+            self._engine.submit(self._ticket, self._ready)
+            self._ready = []
+            self._ready_bytes = 0
+
+    def _must_be_open(self, operation: str) -> None:
+        if self._ended:
+            raise InternalError(
+                f"{operation} on an attempt that has ended", store=self.store, attempt=self.attempt.hex()
+            )
+
+
+def counters(meter: Meter) -> dict[str, int]:
+    """What an operation cost, under the names of docs/metrics.md."""
+    return {
+        "requests": meter.requests,
+        "retries": meter.retries,
+        "throttles": meter.throttles,
+        "writeUnits": meter.write_units,
+        "readUnits": meter.read_units,
+        "itemsWritten": meter.items_written,
+        "bytesWritten": meter.bytes_written,
+        "bytesRead": meter.bytes_read,
+    }

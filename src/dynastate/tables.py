@@ -1,0 +1,640 @@
+"""The seam to DynamoDB: the few verbs dynastate uses, and the only boto3.
+
+Rules of DynamoDB that engines for tests do not enforce are enforced here, before anything is sent. Retries are ours
+(botocore's are off): jittered exponential back-off that starts again when there was progress, and ends at a deadline.
+Every ClientError is translated here. Units are counted by DynamoDB's own rules, so that they are the same on every engine.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, auto
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.exceptions as boto_errors
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    DynastateError,
+    InternalError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key
+from dynastate.settings import PREFIX, Settings
+
+WRITES_MAX: Final = 25
+KEYS_MAX: Final = 100
+ITEM_BYTES_MAX: Final = 400_000
+#: BatchWriteItem takes 16 MB on the wire, where binary data is base64: a third longer.
+REQUEST_BYTES_MAX: Final = 11_000_000
+PARTITION_KEY_BYTES_MAX: Final = 2_048
+SORT_KEY_BYTES_MAX: Final = 1_024
+#: Until DynamoDB has answered once, a wrong endpoint is likelier than an outage: fail within seconds.
+FIRST_CONTACT_DEADLINE_S: Final = 6.0
+BACK_OFF_FIRST_S: Final = 0.05
+BACK_OFF_MAX_S: Final = 5.0
+
+_THROTTLED = {"ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling"}
+_CREDENTIALS = {
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "ExpiredTokenException",
+    "MissingAuthenticationTokenException",
+    "IncompleteSignatureException",
+}
+_DENIED = {"AccessDeniedException", "KMSAccessDeniedException"}
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Meter:
+    """What was spent: requests with their retries, throttles, write and read units by DynamoDB's rules, bytes and items moved."""
+
+    requests: int = 0
+    retries: int = 0
+    throttles: int = 0
+    write_units: int = 0
+    read_units: int = 0
+    items_written: int = 0
+    bytes_written: int = 0
+    items_read: int = 0
+    bytes_read: int = 0
+    items_deleted: int = 0
+
+    def add(self, other: Meter) -> None:
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+    def wrote(self, size: int) -> None:
+        """Count one written item of `size` bytes: one unit a KB, rounded up."""
+        self.write_units += max(1, -(-size // 1024))
+        self.items_written += 1
+        self.bytes_written += size
+
+    def read(self, sizes: Iterable[int], *, together: bool) -> None:
+        """Count a strongly consistent read: one unit per 4 KB, rounded up per item, or (Query) over the sum."""
+        listed = list(sizes)
+        self.read_units += (
+            max(1, -(-sum(listed) // 4096)) if together else sum(max(1, -(-size // 4096)) for size in listed)
+        )
+        self.items_read += len(listed)
+        self.bytes_read += sum(listed)
+
+
+class Tables(Protocol):
+    """What the engine asks of DynamoDB. Reads are strongly consistent; each verb counts what it spent into `meter`.
+
+    Every verb raises ConfigurationError where trying again changes nothing, and UnavailableError at the deadline.
+    """
+
+    def check(self) -> list[str]:
+        """How the live tables differ from what the package needs; empty: they fit."""
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        """All items of one partition key with sort keys from low to high, both inclusive, in order."""
+
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        """Up to 100 items; those that do not exist are left out."""
+
+    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        """Put up to 25 items; returns when all of them are durable."""
+
+    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+        """Delete up to 25 items; those that do not exist are none."""
+
+    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        """Put an item unless its key is taken; False: it is."""
+
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+        """Append to the version list. Raises UnknownOutcomeError when it may or may not have happened."""
+
+    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
+        """Advance the meta item's epoch by one and enter the run; False: the run is there already, or one to forget is not."""
+
+
+class Fate(Enum):
+    """What became of a request that failed."""
+
+    REFUSED = auto()  # for good: nothing was done, and trying again changes nothing
+    THROTTLED = auto()  # nothing was done; later it may be
+    NOT_SENT = auto()  # nothing was done: no connection
+    UNKNOWN = auto()  # it may have been done
+
+
+def fate_of(error: Exception) -> Fate:
+    """Sort an error of boto3 by what it says of the request."""
+    if isinstance(error, boto_errors.ClientError):
+        code, status = (
+            error.response["Error"].get("Code", ""),
+            error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
+        )
+        if code in _THROTTLED:
+            return Fate.THROTTLED
+        return (
+            Fate.UNKNOWN
+            if status >= 500 or code in ("InternalServerError", "TransactionInProgressException")
+            else Fate.REFUSED
+        )
+    if isinstance(
+        error,
+        (
+            boto_errors.EndpointConnectionError,
+            boto_errors.ConnectTimeoutError,
+            boto_errors.ProxyConnectionError,
+            boto_errors.SSLError,
+        ),
+    ):
+        return Fate.NOT_SENT
+    if isinstance(error, (boto_errors.HTTPClientError, ResponseParserError)):
+        return Fate.UNKNOWN
+    return Fate.REFUSED
+
+
+def throttling_reasons(error: Exception) -> str:
+    """Which limit was hit, as DynamoDB says: table, key range, account or on-demand cap; empty where it does not."""
+    if not isinstance(error, boto_errors.ClientError):
+        return ""
+    reasons: list[dict[str, str]] = (
+        error.response.get("ThrottlingReasons") or error.response["Error"].get("ThrottlingReasons") or []
+    )  # type: ignore[assignment,call-overload]  # newer than botocore's types
+    return ",".join(f"{reason.get('reason', '?')}:{reason.get('resource', '?')}" for reason in reasons)
+
+
+class BotoTables:
+    """The two tables through boto3. Safe for threads. `sleep`, `clock` and `random` come in so that tests can own them.
+
+    Raises:
+        ConfigurationError: no Region, or the client cannot be made.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        randomness: random.Random | None = None,
+        client: Any = None,  # a boto3 client has no type of its own
+    ) -> None:
+        self.settings = settings
+        self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
+        self._clock = clock
+        self._sleep = sleep
+        self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
+        self._client = client or make_client(settings)
+        self._answered = False
+
+    # ------------------------------------------------------------------------------------------------------------ verbs
+
+    def check(self) -> list[str]:
+        drift: list[str] = []
+        for role in SPECS:
+            described = self.call(
+                "DescribeTable",
+                role,
+                Meter(),
+                lambda role=role: self._client.describe_table(TableName=self.names[role]),
+            )
+            drift += table_drift(role, self.names[role], described["Table"])
+        return drift
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        spec = SPECS[role]
+        request: dict[str, Any] = {
+            "TableName": self.names[role],
+            "ConsistentRead": True,
+            "KeyConditionExpression": "#h = :h AND #r BETWEEN :low AND :high",
+            "ExpressionAttributeNames": {"#h": spec.hash_key, "#r": spec.range_key},
+            "ExpressionAttributeValues": to_wire({":h": store_shard, ":low": low, ":high": high}),
+        }
+        found: list[tuple[Key, Item]] = []
+        while True:
+            page = self.call("Query", role, meter, lambda: self._client.query(**request))
+            items = [from_wire(raw) for raw in page["Items"]]
+            meter.read(map(item_bytes, items), together=True)
+            found += [(self._key(role, item), item) for item in items]
+            # A page may be empty and still not be the last one.
+            if not page.get("LastEvaluatedKey"):
+                return found
+            request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        refuse_keys(keys, KEYS_MAX)
+        waiting: dict[str, Any] = {}
+        for key in keys:
+            table = waiting.setdefault(self.names[key.role], {"Keys": [], "ConsistentRead": True})
+            table["Keys"].append(to_wire(item_key(key)))
+        roles: dict[str, Role] = {name: role for role, name in self.names.items()}
+        found: dict[Key, Item] = {}
+        retry = _Retry(self, "BatchGetItem", meter)
+        while waiting:
+            request = waiting
+            answer = retry.attempt(
+                keys[0].role, lambda request=request: self._client.batch_get_item(RequestItems=request)
+            )
+            if answer is None:
+                continue
+            before = len(found)
+            for name, raws in answer["Responses"].items():
+                items = [from_wire(raw) for raw in raws]
+                meter.read(map(item_bytes, items), together=False)
+                found.update((self._key(roles[name], item), item) for item in items)
+            waiting = answer.get("UnprocessedKeys") or {}
+            if waiting:
+                retry.answered_in_part(keys[0].role, progress=len(found) > before)
+        return found
+
+    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        refuse_keys([key for key, _ in puts], WRITES_MAX)
+        refuse_items(puts)
+        requests = [(key, {"PutRequest": {"Item": to_wire(item)}}) for key, item in puts]
+        self._batch_write(requests, meter)
+        for _, item in puts:
+            meter.wrote(item_bytes(item))
+
+    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+        refuse_keys(keys, WRITES_MAX)
+        self._batch_write([(key, {"DeleteRequest": {"Key": to_wire(item_key(key))}}) for key in keys], meter)
+        meter.items_deleted += len(keys)
+
+    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        refuse_items([(key, item)])
+        request = {
+            "TableName": self.names[key.role],
+            "Item": to_wire(item),
+            "ConditionExpression": "attribute_not_exists(#h)",
+            "ExpressionAttributeNames": {"#h": SPECS[key.role].hash_key},
+        }
+        return self._conditional("PutItem", key, lambda: self._client.put_item(**request), item_bytes(item), meter)
+
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+        request = {
+            "TableName": self.names[key.role],
+            "Key": to_wire(item_key(key)),
+            "UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
+            "ExpressionAttributeNames": {"#f": "format"},
+            "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT}),
+            "ReturnValues": "UPDATED_NEW",
+        }
+        retry = _Retry(self, "UpdateItem", meter)
+        while True:
+            # After an answer was lost, the list itself says whether the entry is in it.
+            if retry.unknown and self._is_listed(key, entry, retry, meter):
+                return
+            answer = retry.attempt(key.role, lambda: self._client.update_item(**request))
+            if answer is not None:
+                meter.wrote(item_bytes(item_key(key) | from_wire(answer["Attributes"])))
+                return
+
+    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
+        names = {"#run": run} | {f"#old{n}": old for n, old in enumerate(forget)}
+        remove = " REMOVE " + ", ".join(f"epochs.#old{n}" for n in range(len(forget))) if forget else ""
+        # The condition on runs to forget keeps two executors from removing more than each of them saw.
+        condition = " AND ".join(
+            ["attribute_not_exists(epochs.#run)", *(f"attribute_exists(epochs.#old{n})" for n in range(len(forget)))]
+        )
+        request = {
+            "TableName": self.names[key.role],
+            "Key": to_wire(item_key(key)),
+            "UpdateExpression": f"SET epoch = epoch + :one, epochs.#run = epoch + :one{remove}",
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": to_wire({":one": 1}),
+        }
+        return self._conditional("UpdateItem", key, lambda: self._client.update_item(**request), 1024, meter)
+
+    def close(self) -> None:
+        """Close the connections. The verbs must not be called after it."""
+        self._client.close()
+
+    # ---------------------------------------------------------------------------------------------------------- inside
+
+    def _key(self, role: Role, item: Item) -> Key:
+        return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
+
+    def call(self, operation: str, role: Role, meter: Meter, once: Callable[[], Result]) -> Result:
+        """Send one request until it is answered. Raises what every verb raises."""
+        retry = _Retry(self, operation, meter)
+        while True:
+            answer = retry.attempt(role, once)
+            if answer is not None:
+                return answer
+
+    def _batch_write(self, requests: Sequence[tuple[Key, dict[str, Any]]], meter: Meter) -> None:
+        waiting: dict[str, list[dict[str, Any]]] = {}
+        for key, request in requests:
+            waiting.setdefault(self.names[key.role], []).append(request)
+        retry = _Retry(self, "BatchWriteItem", meter)
+        while waiting:
+            sent = waiting
+            answer = retry.attempt(
+                requests[0][0].role, lambda sent=sent: self._client.batch_write_item(RequestItems=sent)
+            )
+            if answer is None:
+                continue
+            waiting = answer.get("UnprocessedItems") or {}
+            if waiting:
+                retry.answered_in_part(requests[0][0].role, progress=_count(waiting) < _count(sent))
+
+    def _conditional(
+        self, operation: str, key: Key, once: Callable[[], dict[str, Any]], size: int, meter: Meter
+    ) -> bool:
+        try:
+            self.call(operation, key.role, meter, once)
+            applied = True
+        except _ConditionFailedError:
+            applied = False
+        meter.wrote(size)  # a failed condition is paid for too
+        return applied
+
+    def _is_listed(self, key: Key, entry: bytes, retry: _Retry, meter: Meter) -> bool:
+        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
+        while True:
+            answer = retry.attempt(key.role, lambda: self._client.get_item(**request))
+            if answer is not None:
+                item = from_wire(answer.get("Item") or {})
+                meter.read([item_bytes(item)], together=False)
+                listed = item.get("versions", [])
+                retry.unknown = False
+                return isinstance(listed, list) and entry in listed
+
+
+def _count(requests: Mapping[str, Sequence[object]]) -> int:
+    return sum(map(len, requests.values()))
+
+
+class _ConditionFailedError(Exception):
+    """A condition was not met. Never leaves this module."""
+
+
+class _Retry:
+    """The retries of one verb: back-off with full jitter that starts again at progress, and a deadline without any.
+
+    `unknown` is set while a request that may have been applied has no answer, `doubt` once there was one.
+    """
+
+    def __init__(self, tables: BotoTables, operation: str, meter: Meter) -> None:
+        self._tables = tables
+        self._operation = operation
+        self._meter = meter
+        self._failures = 0
+        self._since = tables._clock()  # noqa: SLF001  # one class in two parts
+        self.unknown = False
+        self.doubt = False
+
+    def attempt(self, role: Role, once: Callable[[], Result]) -> Result | None:
+        """Send one request; None: it failed, and was waited for, so send it again."""
+        tables = self._tables
+        self._meter.requests += 1
+        try:
+            answer = once()
+        except (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError) as error:
+            fate = fate_of(error)
+            tables._answered |= isinstance(error, boto_errors.ClientError)  # noqa: SLF001
+            if fate is Fate.REFUSED:
+                refused = translate(error, self._operation, role, tables)
+                if self.doubt and self._operation == "UpdateItem" and not isinstance(refused, _ConditionFailedError):
+                    raise UnknownOutcomeError(
+                        f"a commit was sent and may have happened; retry the task: {refused}"
+                    ) from error
+                raise refused from error
+            self.unknown |= fate is Fate.UNKNOWN
+            self.doubt |= self.unknown
+            self._meter.throttles += fate is Fate.THROTTLED
+            self._wait(error, role)
+            return None
+        tables._answered = True  # noqa: SLF001
+        return answer
+
+    def answered_in_part(self, role: Role, *, progress: bool) -> None:
+        """Some of the request was not done (DynamoDB throttles so): wait before the rest is sent."""
+        self._meter.throttles += 1
+        if progress:
+            self._failures = 0
+            self._since = self._tables._clock()  # noqa: SLF001
+        self._wait(None, role)
+
+    def _wait(self, error: Exception | None, role: Role) -> None:
+        tables = self._tables
+        deadline_s = float(tables.settings.request_deadline_s)
+        if not tables._answered:  # noqa: SLF001
+            deadline_s = min(deadline_s, FIRST_CONTACT_DEADLINE_S)
+        pause = tables._random.uniform(0, min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**self._failures))  # noqa: SLF001
+        waited = tables._clock() - self._since  # noqa: SLF001
+        if waited + pause > deadline_s:
+            raise self._gave_up(error, role, waited) from error
+        self._failures += 1
+        self._meter.retries += 1
+        tables._sleep(pause)  # noqa: SLF001
+
+    def _gave_up(self, error: Exception | None, role: Role, waited: float) -> DynastateError:
+        tables = self._tables
+        facts = {
+            "operation": self._operation,
+            "table": tables.names[role],
+            "tries": self._failures + 1,
+            "seconds": round(waited, 1),
+        }
+        if error is None or fate_of(error) is Fate.THROTTLED:
+            why = throttling_reasons(error) if error is not None else ""
+            text = f"DynamoDB throttled this request until the deadline; raise the table's capacity, or {PREFIX}requestDeadlineS"
+            found: DynastateError = UnavailableError(text, **facts, reasons=why or "not said")
+        elif isinstance(error, boto_errors.SSLError):
+            found = ConfigurationError(
+                f"no TLS connection to DynamoDB; check {PREFIX}endpoint (http or https?): {error}", **facts
+            )
+        elif fate_of(error) is Fate.NOT_SENT:
+            where = tables.settings.endpoint or f"the Region {tables.settings.region or 'of the environment'}"
+            kind = UnavailableError if tables._answered else ConfigurationError  # noqa: SLF001
+            found = kind(
+                f"DynamoDB cannot be reached at {where}; check {PREFIX}endpoint and {PREFIX}region, and the network",
+                **facts,
+            )
+        else:
+            found = UnavailableError(f"DynamoDB gave no proper answer until the deadline: {error}", **facts)
+        if self.doubt and self._operation == "UpdateItem":
+            return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {found}")
+        return found
+
+
+def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
+    """A boto3 client for these settings, with its own retries off. Credentials come from boto3's standard chain.
+
+    Raises:
+        ConfigurationError: no Region is known.
+    """
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=2,
+        read_timeout=10,
+        tcp_keepalive=True,
+        max_pool_connections=2 * settings.parallel_requests + 4,
+        parameter_validation=False,  # our own checks stand before it, and it costs a third of a request's CPU
+        user_agent_extra="dynastate",
+        # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
+        proxies={} if (urlsplit(settings.endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
+    )
+    try:
+        return boto3.session.Session().client(
+            "dynamodb", region_name=settings.region or None, endpoint_url=settings.endpoint or None, config=config
+        )
+    except boto_errors.NoRegionError as error:
+        raise ConfigurationError(
+            f"no AWS Region is known; set {PREFIX}region (--region), or AWS_REGION on the executors"
+        ) from error
+    except (boto_errors.BotoCoreError, ValueError) as error:
+        raise ConfigurationError(
+            f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile: {error}"
+        ) from error
+
+
+def translate(error: Exception, operation: str, role: Role, tables: BotoTables) -> Exception:
+    """The error a user gets for one that trying again does not mend."""
+    table, setting = tables.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
+    facts = {"operation": operation, "table": table}
+    if isinstance(
+        error,
+        (boto_errors.NoCredentialsError, boto_errors.PartialCredentialsError, boto_errors.CredentialRetrievalError),
+    ):
+        return ConfigurationError(
+            f"no AWS credentials: boto3's standard chain found none on this machine ({error})", **facts
+        )
+    if isinstance(error, boto_errors.NoRegionError):
+        return ConfigurationError(
+            f"no AWS Region is known; set {PREFIX}region (--region), or AWS_REGION on the executors", **facts
+        )
+    if not isinstance(error, boto_errors.ClientError):
+        return ConfigurationError(f"boto3 cannot send this request: {error}", **facts)
+    code, text = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+    if code == "ConditionalCheckFailedException":
+        return _ConditionFailedError()
+    if code == "ResourceNotFoundException":
+        return ConfigurationError(
+            f"table {table} ({setting}) does not exist in {tables.settings.endpoint or tables.settings.region or 'this Region'}; "
+            f"make it with Terraform (infra/), for development with 'dynastate tables create', or correct the setting",
+            **facts,
+        )
+    if code in _CREDENTIALS:
+        return ConfigurationError(f"AWS refuses the credentials: {text or code}", **facts)
+    if code in _DENIED:
+        return ConfigurationError(
+            f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}",
+            **facts,
+        )
+    if code == "ValidationException":
+        return ConfigurationError(
+            f"DynamoDB refuses the request; 'dynastate tables check' tells whether table {table} ({setting}) has the right keys: {text}",
+            **facts,
+        )
+    return ConfigurationError(f"DynamoDB refuses the request: {code}: {text}", **facts)
+
+
+def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:
+    """How one described table differs from what the package needs."""
+    spec = SPECS[role]
+    kinds = {
+        definition["AttributeName"]: definition["AttributeType"] for definition in described["AttributeDefinitions"]
+    }
+    keys = [
+        (element["AttributeName"], element["KeyType"], kinds.get(element["AttributeName"]))
+        for element in described["KeySchema"]
+    ]
+    needed = [(spec.hash_key, "HASH", "S"), (spec.range_key, "RANGE", "S")]
+    drift: list[str] = []
+    if keys != needed:
+        drift.append(f"table {name} has keys {_spell(keys)}, needed are {_spell(needed)}")
+    if described.get("TableStatus", "ACTIVE") not in ("ACTIVE", "UPDATING"):
+        drift.append(f"table {name} is {described['TableStatus']}, needed is ACTIVE")
+    return drift
+
+
+def _spell(keys: Sequence[tuple[str, str, str | None]]) -> str:
+    return ", ".join(f"{name} ({kind}, {data})" for name, kind, data in keys)
+
+
+def refuse_keys(keys: Sequence[Key], most: int) -> None:
+    """What DynamoDB refuses a whole request for: none or too many keys, one twice, one empty or too long.
+
+    Raises:
+        InternalError: always a defect of ours, found before it is sent.
+    """
+    if not 1 <= len(keys) <= most:
+        raise InternalError("a request has no or too many items", items=len(keys), most=most)
+    if len(set(keys)) != len(keys):
+        raise InternalError("a request has one key twice", keys=len(keys), distinct=len(set(keys)))
+    for key in keys:
+        lengths = len(key.store_shard.encode()), len(key.sort.encode())
+        if not (1 <= lengths[0] <= PARTITION_KEY_BYTES_MAX and 1 <= lengths[1] <= SORT_KEY_BYTES_MAX):
+            raise InternalError("a key is empty or too long", partition_key_bytes=lengths[0], sort_key_bytes=lengths[1])
+
+
+def refuse_items(puts: Sequence[tuple[Key, Item]]) -> None:
+    """What DynamoDB refuses items for: one too large, or too much together.
+
+    Raises:
+        InternalError: a defect of ours, found before it is sent.
+    """
+    sizes = [item_bytes(item) for _, item in puts]
+    if max(sizes) > ITEM_BYTES_MAX:
+        raise InternalError(
+            "an item is too large for DynamoDB",
+            item=puts[sizes.index(max(sizes))][0].sort,
+            item_bytes=max(sizes),
+            most=ITEM_BYTES_MAX,
+        )
+    if sum(sizes) > REQUEST_BYTES_MAX:
+        raise InternalError("a request is too large for DynamoDB", request_bytes=sum(sizes), most=REQUEST_BYTES_MAX)
+
+
+def to_wire(item: Item) -> dict[str, Any]:
+    """DynamoDB's attribute values for ours."""
+    return {name: _value_to_wire(value) for name, value in item.items()}
+
+
+def _value_to_wire(value: Value) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"S": value}
+    if isinstance(value, bytes):
+        return {"B": value}
+    if isinstance(value, int):
+        return {"N": str(value)}
+    if isinstance(value, list):
+        return {"L": [{"B": element} for element in value]}
+    return {"M": {name: {"N": str(number)} for name, number in value.items()}}
+
+
+def from_wire(raw: dict[str, Any]) -> Item:
+    """Our values for DynamoDB's.
+
+    Raises:
+        CorruptStateError: a value of a kind that dynastate never writes: the item is someone else's.
+    """
+    return {name: _value_from_wire(name, value) for name, value in raw.items()}
+
+
+def _value_from_wire(name: str, value: dict[str, Any]) -> Value:
+    kind, held = next(iter(value.items()))
+    try:
+        if kind in ("S", "B"):
+            return held  # type: ignore[no-any-return]  # text and bytes as they are
+        if kind == "N":
+            return int(held)
+        if kind == "L":
+            return [element["B"] for element in held]
+        if kind == "M":
+            return {inner: int(number["N"]) for inner, number in held.items()}
+    except (ValueError, KeyError) as error:
+        raise CorruptStateError(
+            "an item holds a value that dynastate never writes", attribute=name, kind=kind
+        ) from error
+    raise CorruptStateError("an item holds a value that dynastate never writes", attribute=name, kind=kind)

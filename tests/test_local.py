@@ -1,0 +1,229 @@
+"""The embedded DynamoDB: a real process, spoken to over real HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from dynastate.admin import check_tables, create_tables
+from dynastate.errors import ConfigurationError, InternalError, UnavailableError
+from dynastate.layout import Item, Key, item_key
+from dynastate.local import HOST, REGION, EmbeddedDynamoDB, credentials
+from dynastate.settings import Settings
+from dynastate.tables import BotoTables, Meter, make_client
+
+ENDED_WITHIN_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in credentials().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[EmbeddedDynamoDB]:
+    """One server for all tests that only add to it."""
+    with EmbeddedDynamoDB() as running:
+        yield running
+
+
+def answers(endpoint: str) -> bool:
+    """Whether something listens at an endpoint."""
+    url = urlsplit(endpoint)
+    with socket.socket() as probe:
+        return probe.connect_ex((str(url.hostname), int(url.port or 0))) == 0
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that only its parent's `wait` is missing for."""
+    words = ["ps", "-o", "stat=", "-p", str(pid)]
+    state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return not state or state.startswith("Z")
+
+
+def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDynamoDB) -> None:
+    """Both tables are there, on demand, with string keys and the tag that says who made them."""
+    client = make_client(database.settings)
+    found = {name: client.describe_table(TableName=name)["Table"] for name in client.list_tables()["TableNames"]}
+
+    keys = {
+        name: [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] for name, table in found.items()
+    }
+    assert keys == {
+        "dynastate-delta": [("store_shard", "HASH"), ("part", "RANGE")],
+        "dynastate-snapshot-group": [("store_shard", "HASH"), ("entry", "RANGE")],
+    }
+    for table in found.values():
+        assert {definition["AttributeType"] for definition in table["AttributeDefinitions"]} == {"S"}
+        assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+        assert client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"] == [
+            {"Key": "created-by", "Value": "dynastate"}
+        ]
+    assert check_tables(database.settings) == []
+
+
+def test_it_takes_names_and_region_from_the_settings() -> None:
+    """Tables are made under the names and in the Region asked for, and its settings say where it is."""
+    with EmbeddedDynamoDB(settings=Settings(delta_table="one", snapshot_table="two", region="eu-west-1")) as running:
+        assert running.settings == Settings(
+            delta_table="one", snapshot_table="two", region="eu-west-1", endpoint=running.endpoint
+        )
+        assert check_tables(running.settings) == []
+
+
+def test_tables_that_exist_are_left_alone(database: EmbeddedDynamoDB) -> None:
+    """Making the tables again makes none, and what is in them stays."""
+    tables, meter = BotoTables(database.settings), Meter()
+    key = Key("delta", "left-alone#0", "1")
+    tables.write([(key, item_key(key))], meter)
+
+    assert create_tables(database.settings) == []
+    assert key in tables.get([key], meter)
+
+
+def test_only_what_is_missing_is_made(database: EmbeddedDynamoDB) -> None:
+    """Of two tables, the one that is missing is made and named."""
+    settings = Settings(
+        delta_table="dynastate-delta", snapshot_table="another", region=REGION, endpoint=database.endpoint
+    )
+    assert create_tables(settings) == ["another"]
+
+
+def test_tables_at_an_unreachable_endpoint_are_not_made() -> None:
+    """Nothing answers at the endpoint: the error names it and the setting, once the deadline is over."""
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be reached at http://127\.0\.0\.1:9; check .*dynastate\.endpoint"
+    ):
+        create_tables(Settings(region=REGION, endpoint="http://127.0.0.1:9", request_deadline_s=1))
+
+
+def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
+    """Appends to one version list from eight threads are all in it: moto without a lock loses some."""
+    tables = BotoTables(database.settings)
+    key = Key("snapshot", "at-once#0", "group/0")
+    entries = [number.to_bytes(2, "big") for number in range(160)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda entry: tables.append_version(key, entry, Meter()), entries))
+
+    item = tables.get([key], Meter())[key]
+    assert isinstance(item["versions"], list)
+    assert sorted(item["versions"]) == entries
+
+
+def test_it_takes_the_largest_request_the_engine_sends(database: EmbeddedDynamoDB) -> None:
+    """25 items of nearly 400 KB, some 13 MB on the wire, are one request."""
+    puts: list[tuple[Key, Item]] = []
+    for number in range(25):
+        key = Key("delta", "large#0", f"{number}")
+        puts.append((key, item_key(key) | {"data": bytes(399_000)}))
+    tables = BotoTables(database.settings)
+    tables.write(puts, Meter())
+    assert len(tables.get([key for key, _ in puts[:2]], Meter())) == 2
+
+
+def test_it_listens_on_loopback_only(database: EmbeddedDynamoDB) -> None:
+    """Only 127.0.0.1 answers: another address of this very machine does not."""
+    assert answers(database.endpoint)
+    assert urlsplit(database.endpoint).hostname == HOST
+    assert not answers(database.endpoint.replace(HOST, "127.0.0.2"))
+
+
+def test_the_end_of_the_block_leaves_no_process() -> None:
+    """After the block, even one left by an exception, the process is gone and its port is free for the next."""
+    with contextlib.suppress(ZeroDivisionError), EmbeddedDynamoDB() as first:
+        pid, endpoint = first.pid, first.endpoint
+        make_client(first.settings).list_tables()
+        _ = 1 / 0
+
+    assert has_ended(pid)
+    assert not answers(endpoint)
+    with EmbeddedDynamoDB(port=int(urlsplit(endpoint).port or 0)) as second:
+        assert second.endpoint == endpoint
+        assert check_tables(second.settings) == []
+
+
+def test_it_ends_with_a_parent_that_is_killed() -> None:
+    """A parent that dies by SIGKILL cannot stop its child; the child ends by itself."""
+    program = """
+import time
+from dynastate.local import EmbeddedDynamoDB
+
+with EmbeddedDynamoDB() as running:
+    print(running.pid, running.endpoint, flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, endpoint = parent.stdout.readline().split()
+        assert answers(endpoint)
+        parent.kill()
+
+    # The first thread of a process may be a zombie a moment before the last one closes the socket.
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    while (answers(endpoint) or not has_ended(int(pid))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert has_ended(int(pid))
+    assert not answers(endpoint)
+
+
+def test_a_port_in_use_is_said(database: EmbeddedDynamoDB) -> None:
+    """A port that another process has is an error that names it and what to do."""
+    port = urlsplit(database.endpoint).port
+    with pytest.raises(ConfigurationError, match=f"choose another port, or 0 .* port={port}"):
+        EmbeddedDynamoDB(port=int(port or 0)).__enter__()
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_number_that_is_no_port_is_refused(port: int) -> None:
+    """A number outside of 0 to 65535 is refused before anything is started."""
+    with pytest.raises(ConfigurationError, match="from 0 to 65535"):
+        EmbeddedDynamoDB(port=port)
+
+
+def test_the_environment_of_the_caller_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Someone's profile, endpoint, proxy or moto settings do not keep it from starting."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "0")
+    with EmbeddedDynamoDB() as running:
+        assert answers(running.endpoint)
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where moto cannot be imported, the error is the pip command."""
+    (tmp_path / "moto.py").write_text("raise ImportError('no moto here')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(ConfigurationError, match=r"pip install 'dynastate\[local\]'"):
+        EmbeddedDynamoDB().__enter__()
+
+
+def test_its_own_end_is_an_error_for_who_waits() -> None:
+    """A server that dies is noticed, and said to whoever waits for it."""
+    with EmbeddedDynamoDB() as running:
+        os.kill(running.pid, signal.SIGKILL)
+        with pytest.raises(UnavailableError, match="has ended"):
+            running.wait()
+
+
+def test_it_has_no_endpoint_before_it_runs() -> None:
+    """Asking for endpoint or process outside of the block is a defect of the caller, and is said."""
+    stopped = EmbeddedDynamoDB()
+    with pytest.raises(InternalError, match="does not run"):
+        _ = stopped.endpoint
+    with pytest.raises(InternalError, match="does not run"):
+        _ = stopped.pid
