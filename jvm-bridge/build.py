@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 BRIDGE = ROOT / "jvm-bridge" / "src" / "main" / "scala"
@@ -25,7 +26,7 @@ SPARK_MINOR = "4.3"
 EPOCH = (2026, 1, 1, 0, 0, 0)
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     sys.exit(f"dynastate: {message}")
 
 
@@ -48,9 +49,7 @@ def pyspark_jars() -> Path:
     except ImportError:
         fail(f"pyspark is missing; run 'make setup', or pip install 'pyspark=={SPARK_MINOR}.*'")
     if not pyspark.__version__.startswith(SPARK_MINOR + "."):
-        fail(
-            f"pyspark {pyspark.__version__} is installed; the bridge needs {SPARK_MINOR}: pip install 'pyspark=={SPARK_MINOR}.*'"
-        )
+        fail(f"pyspark {pyspark.__version__} is installed; the bridge needs pip install 'pyspark=={SPARK_MINOR}.*'")
     return Path(pyspark.__file__).parent / "jars"
 
 
@@ -99,7 +98,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sources", type=Path, help="a Scala tree that stands on the bridge")
     parser.add_argument("--jar", type=Path, help="where its jar goes")
+    parser.add_argument("--check-java", action="store_true", help="only say whether a usable Java is installed")
     given = parser.parse_args()
+    if given.check_java:
+        java()
+        return
     if (given.sources is None) != (given.jar is None):
         parser.error("--sources and --jar go together")
     bridge = bridge_jar()

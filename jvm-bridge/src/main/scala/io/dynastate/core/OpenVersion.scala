@@ -52,7 +52,7 @@ final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
     var layers = base.tree.share(base, family)
     if (sent != null && sent.existing(family) != null) layers ::= sent.existing(family).share()
     if (fresh.existing(family) != null) layers ::= fresh.existing(family).share()
-    new EntryIterator(layers.toArray)
+    new EntryIterator(layers.toArray, showDeletes = false)
   }
 
   /** Send what has not been sent. */
@@ -99,7 +99,7 @@ final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
     while (family < from.bound) {
       val table = from.existing(family)
       if (table != null) {
-        val entries = new EntryIterator(Array(table.share()))
+        val entries = new EntryIterator(Array(table.share()), showDeletes = true)
         while (entries.advance()) to(family).put(entries.hash, entries.entry)
       }
       family += 1
@@ -157,10 +157,10 @@ object OpenVersion {
 }
 
 /**
- * Entries of layers laid over each other, topmost first: an entry counts unless a higher layer has its key, and a delete marker
- * is no entry. Releases the layers at the end, or at `close`.
+ * Entries of layers laid over each other, topmost first: an entry counts unless a higher layer has its key. Delete markers
+ * hide entries of lower layers, and are shown themselves only if asked for. Releases the layers at the end, or at `close`.
  */
-final class EntryIterator(layers: Array[Slots]) {
+final class EntryIterator(layers: Array[Slots], showDeletes: Boolean) {
   private[this] var layer = 0
   private[this] var slot = -1
   private[this] var closed = false
@@ -171,14 +171,14 @@ final class EntryIterator(layers: Array[Slots]) {
 
   def hash: Int = currentHash
 
-  /** Go to the next entry that is not hidden; false at the end. Delete markers show only in a single layer. */
+  /** Go to the next entry; false at the end. */
   def advance(): Boolean = {
     while (!closed && layer < layers.length) {
       val slots = layers(layer)
       slot += 1
       while (slot < slots.capacity) {
         val candidate = slots.entryAt(slot)
-        if (candidate != null && !isHidden(candidate, slots.hashAt(slot))) {
+        if (candidate != null && (showDeletes || !Entry.isDelete(candidate)) && !isHidden(candidate, slots.hashAt(slot))) {
           currentEntry = candidate
           currentHash = slots.hashAt(slot)
           return true

@@ -3,19 +3,19 @@ package io.dynastate.core
 import java.io.{BufferedInputStream, BufferedReader, DataInputStream, EOFException, IOException, InputStreamReader, OutputStream}
 import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.nio.ByteBuffer
-import java.nio.channels.{Channels, SocketChannel}
+import java.nio.channels.{Channels, ClosedByInterruptException, SocketChannel}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 import java.security.SecureRandom
 import java.util.HexFormat
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, Executors, ScheduledExecutorService, TimeUnit}
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, ScheduledExecutorService, ScheduledThreadPoolExecutor, TimeUnit}
 
 import scala.util.control.NonFatal
 
 import org.slf4j.LoggerFactory
 
-/** The answer to COMMIT and OPEN: what it cost, by the names of docs/metrics.md. */
+/** The answer to OPEN: what was opened, on which version held it builds, and what it cost, by the names of docs/metrics.md. */
 final case class Opened(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, counters: Map[String, Long])
 
 /**
@@ -60,10 +60,15 @@ object Sidecar {
   def forPython(python: String): Sidecar = byPython.computeIfAbsent(python, new Sidecar(_))
 
   /** Closes connections whose answer is overdue, so that no task waits for ever. */
-  private[core] val deadlines: ScheduledExecutorService = Executors.newSingleThreadScheduledExecutor { task =>
-    val thread = new Thread(task, "dynastate-deadlines")
-    thread.setDaemon(true)
-    thread
+  private[core] val deadlines: ScheduledExecutorService = {
+    val executor = new ScheduledThreadPoolExecutor(1, { task =>
+      val thread = new Thread(task, "dynastate-deadlines")
+      thread.setDaemon(true)
+      thread
+    })
+    // Nearly every deadline is cancelled, long before its time: it must not stay queued until then.
+    executor.setRemoveOnCancelPolicy(true)
+    executor
   }
 
   /** One run of the sidecar. */
@@ -221,6 +226,7 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     try body
     catch {
       case e: DynastateException => throw e
+      case e: ClosedByInterruptException => throw e // Spark kills the task
       case e: IOException =>
         close()
         val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.obituary}"

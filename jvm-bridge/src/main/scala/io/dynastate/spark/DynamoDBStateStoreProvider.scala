@@ -4,7 +4,7 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.collection.mutable
 
-import io.dynastate.core.{Attempt, Connection, DynastateException, Entry, ErrorKind, Families, Opened, Sidecar, Version, VersionTree}
+import io.dynastate.core.{Attempt, Connection, DynastateException, Entry, EntryIterator, ErrorKind, Families, Opened, Sidecar, Version, VersionTree}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.json4s.JsonAST.{JArray, JBool, JInt, JObject, JString}
@@ -251,7 +251,7 @@ object DynamoDBStateStoreProvider {
     while (family < rows.bound) {
       val table = rows.existing(family)
       if (table != null) {
-        val entries = new io.dynastate.core.EntryIterator(Array(table.share()))
+        val entries = new EntryIterator(Array(table.share()), showDeletes = true)
         while (entries.advance()) {
           val entry = entries.entry
           if (Entry.isDelete(entry)) table.remove(entries.hash, entry, Entry.KeyOffset, Entry.keyLength(entry))
