@@ -360,6 +360,7 @@ class History:
         self.store = store
         self._lowest = lowest
         self.meta: Item | None = None
+        self._schemas: dict[str, tuple[Key, Item]] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
         for key, item in items:
             self._add(key, item)
@@ -372,6 +373,8 @@ class History:
             )
         if key.sort == META:
             self.meta = item
+        elif key.sort.startswith("schema/"):
+            self._schemas[key.sort] = (key, item)
         elif key.sort.startswith("group/"):
             listed = item.get("versions")
             if not isinstance(listed, list):
@@ -402,6 +405,18 @@ class History:
         if found is None:
             raise self._missing(version, attempt)
         return found
+
+    def schema(self, entry: VersionEntry) -> str:
+        """The schema text of a version.
+
+        Raises:
+            CorruptStateError: its item is lost or broken.
+        """
+        wanted = schema_key(self.store, entry.schema)
+        held = self._schemas.get(wanted.sort)
+        if held is None:
+            raise CorruptStateError("the schema item of a version is lost", version=entry.version, **_where(wanted))
+        return parse_schema(*held)
 
     def chain(
         self, version: int, attempt: Attempt, have: Sequence[tuple[int, Attempt]]

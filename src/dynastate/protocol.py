@@ -34,10 +34,13 @@ class Type(IntEnum):
     APPEND = 4
     COMMIT = 5
     ABORT = 6
+    CHANGES = 7
     WELCOME = 64
     ROWS = 65
     OPENED = 66
     COMMITTED = 67
+    FOUND = 68
+    CHANGES_OF = 69
     ERROR = 127
 
 
@@ -53,6 +56,7 @@ class State(Enum):
 TRANSITIONS: Final[dict[tuple[State, Type], State]] = {
     (State.NEW, Type.HELLO): State.READY,
     (State.READY, Type.OPEN): State.READY,
+    (State.READY, Type.CHANGES): State.READY,
     (State.READY, Type.BEGIN): State.WRITING,
     (State.WRITING, Type.APPEND): State.WRITING,
     (State.WRITING, Type.COMMIT): State.READY,
@@ -102,7 +106,16 @@ class Begin:
     base: int
     parent: Attempt
     attempt: Attempt
-    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Read the changes of the versions from `first` to `last`, the last of them by that attempt."""
+
+    store: str
+    first: int
+    last: int
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +130,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Keys by column family at the version that is committed."""
+    """Keys by column family at the version that is committed, and how to read its rows."""
 
     keys: dict[int, int]
+    schema: str
 
 
 class _Body:
@@ -203,7 +217,7 @@ def parse_open(body: bytes) -> Open:
 def parse_begin(body: bytes) -> Begin:
     fields = _Body(body)
     begin = Begin(
-        fields.text(), fields.text(), fields.text(), fields.u64(), fields.attempt(), fields.attempt(), fields.text()
+        fields.text(), fields.text(), fields.text(), fields.u64(), fields.attempt(), fields.attempt()
     )
     fields.end()
     if begin.attempt == NO_ATTEMPT or (begin.base == 0) != (begin.parent == NO_ATTEMPT):
@@ -225,8 +239,18 @@ def parse_append(body: bytes) -> Append:
 def parse_commit(body: bytes) -> Commit:
     fields = _Body(body)
     keys = {fields.u16(): fields.u64() for _ in range(fields.u16())}
+    request = Commit(keys, fields.text())
     fields.end()
-    return Commit(keys)
+    return request
+
+
+def parse_changes(body: bytes) -> Changes:
+    fields = _Body(body)
+    request = Changes(fields.text(), fields.u64(), fields.u64(), fields.attempt())
+    fields.end()
+    if not 1 <= request.first <= request.last:
+        raise MismatchError("changes are asked for of no version", first=request.first, last=request.last)
+    return request
 
 
 def frame(frame_type: Type, body: bytes = b"") -> bytes:
@@ -256,7 +280,12 @@ def open_(request: Open) -> bytes:
 
 def begin(request: Begin) -> bytes:
     names = _text(request.store) + _text(request.run) + _text(request.checkpoint)
-    return frame(Type.BEGIN, names + _U64.pack(request.base) + request.parent + request.attempt + _text(request.schema))
+    return frame(Type.BEGIN, names + _U64.pack(request.base) + request.parent + request.attempt)
+
+
+def changes(request: Changes) -> bytes:
+    versions = _U64.pack(request.first) + _U64.pack(request.last)
+    return frame(Type.CHANGES, _text(request.store) + versions + request.attempt)
 
 
 def append(chunk: Append) -> bytes:
@@ -267,7 +296,8 @@ def commit(request: Commit) -> bytes:
     return frame(
         Type.COMMIT,
         _U16.pack(len(request.keys))
-        + b"".join(_U16.pack(family) + _U64.pack(keys) for family, keys in request.keys.items()),
+        + b"".join(_U16.pack(family) + _U64.pack(keys) for family, keys in request.keys.items())
+        + _text(request.schema),
     )
 
 
@@ -279,8 +309,16 @@ def rows(records: int, run: bytes) -> bytes:
     return frame(Type.ROWS, _U32.pack(records) + run)
 
 
-def opened(version: int, attempt: Attempt, base: tuple[int, Attempt], counters: Mapping[str, int]) -> bytes:
-    return frame(Type.OPENED, _U64.pack(version) + attempt + _U64.pack(base[0]) + base[1] + _counters(counters))
+def found(version: int, attempt: Attempt, base: tuple[int, Attempt], schema: str) -> bytes:
+    return frame(Type.FOUND, _U64.pack(version) + attempt + _U64.pack(base[0]) + base[1] + _text(schema))
+
+
+def changes_of(version: int) -> bytes:
+    return frame(Type.CHANGES_OF, _U64.pack(version))
+
+
+def opened(counters: Mapping[str, int]) -> bytes:
+    return frame(Type.OPENED, _counters(counters))
 
 
 def committed(version: int, counters: Mapping[str, int]) -> bytes:

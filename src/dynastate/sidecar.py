@@ -26,7 +26,7 @@ from typing import BinaryIO
 import dynastate
 from dynastate import protocol
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError
-from dynastate.layout import Chunk
+from dynastate.layout import NO_ATTEMPT, Chunk
 from dynastate.protocol import State, Type
 from dynastate.settings import Settings
 from dynastate.store import Engine, WriteAttempt, counters
@@ -107,6 +107,7 @@ class Connection:
         handlers: dict[int, Callable[[bytes], None]] = {
             Type.HELLO: self._hello,
             Type.OPEN: self._open,
+            Type.CHANGES: self._changes,
             Type.BEGIN: self._begin,
             Type.APPEND: self._append,
             Type.COMMIT: self._commit,
@@ -161,13 +162,31 @@ class Connection:
         engine = self._needed_engine()
         try:
             opening = engine.open(request.store, request.version, request.attempt, request.have)
+            self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
             for records, run in opening.chunks:
                 self._send(protocol.rows(records, run))
-            self._send(protocol.opened(opening.version, opening.attempt, opening.base, counters(opening.meter)))
+            self._send(protocol.opened(counters(opening.meter)))
         except OSError:
             raise
         except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this OPEN
             self._answer_failure("open", failed)
+
+    def _changes(self, body: bytes) -> None:
+        request = protocol.parse_changes(body)
+        self._store = request.store
+        engine = self._needed_engine()
+        try:
+            feed = engine.changes(request.store, request.first, request.last, request.attempt)
+            self._send(protocol.found(request.last, feed.attempt, (0, NO_ATTEMPT), feed.schema))
+            for version, chunks in feed.versions:
+                self._send(protocol.changes_of(version))
+                for records, run in chunks:
+                    self._send(protocol.rows(records, run))
+            self._send(protocol.opened(counters(feed.meter)))
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this CHANGES
+            self._answer_failure("changes", failed)
 
     def _begin(self, body: bytes) -> None:
         request = protocol.parse_begin(body)
@@ -181,8 +200,7 @@ class Connection:
                 request.checkpoint,
                 request.base,
                 request.parent,
-                request.attempt,
-                request.schema,
+                request.attempt
             )
         except DynastateError as failed:
             self._failed = failed
@@ -203,7 +221,7 @@ class Connection:
                 raise self._failed
             if attempt is None:
                 raise InternalError("commit without an attempt", store=self._store)
-            spent = attempt.commit(request.keys)
+            spent = attempt.commit(request.keys, request.schema)
             self._attempt = None
             self._send(protocol.committed(attempt.version, spent))
         except OSError:

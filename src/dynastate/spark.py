@@ -22,6 +22,8 @@ except ImportError as missing:
 PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS = "spark.jars"
+EXTENSIONS = "spark.sql.extensions"
+EXTENSION_CLASS = "org.apache.spark.sql.dynastate.DynastateExtensions"
 
 Builder = TypeVar("Builder", bound=SparkSession.Builder)
 
@@ -73,15 +75,19 @@ def configure(builder: Builder, **settings: str | int) -> Builder:
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if not checked.python and _is_local(options) and not _names_python(options):
         checked = replace(checked, python=sys.executable)
-    jars = [each for each in options.get(JARS, "").split(",") if each]
-    if jar not in jars:
-        jars.append(jar)
-    builder.config(JARS, ",".join(jars))
+    builder.config(JARS, _with(options.get(JARS, ""), jar))
+    builder.config(EXTENSIONS, _with(options.get(EXTENSIONS, ""), EXTENSION_CLASS))
     builder.config("spark.sql.streaming.stateStore.providerClass", PROVIDER_CLASS)
     builder.config(CHECKPOINT_FORMAT, options.get(CHECKPOINT_FORMAT, "2"))
     for name, value in checked.to_spark().items():
         builder.config(name, value)
     return builder
+
+
+def _with(listed: str, wanted: str) -> str:
+    """A comma-separated list with one more element, unless it is there."""
+    elements = [each for each in listed.split(",") if each]
+    return ",".join(elements if wanted in elements else [*elements, wanted])
 
 
 def _refuse_running_session(jar: str) -> None:

@@ -41,8 +41,19 @@ class Opening:
     version: int
     attempt: Attempt
     base: tuple[int, Attempt]
+    schema: str
     entries: tuple[VersionEntry, ...]
     chunks: Iterator[tuple[int, bytes]]
+    meter: Meter
+
+
+@dataclass(frozen=True)
+class ChangeFeed:
+    """Versions with their chunks, oldest first: (version, (records, run)*)*; and the schema of the newest."""
+
+    attempt: Attempt
+    schema: str
+    versions: Iterator[tuple[int, Iterator[tuple[int, bytes]]]]
     meter: Meter
 
 
@@ -109,7 +120,22 @@ class Engine:
             base, entries = history.chain(version, entry.attempt, have)
         shards = self._shards_of(history) if entries else 1
         chunks = self._chunks(store, entries, shards, meter)  # 4
-        return Opening(version, entry.attempt, base, tuple(entries), chunks, meter)
+        return Opening(version, entry.attempt, base, history.schema(entry), tuple(entries), chunks, meter)
+
+    def changes(self, store: str, first: int, last: int, attempt: Attempt) -> ChangeFeed:
+        """The changes of each version from `first` to `last`, as they were committed.
+
+        Raises:
+            VersionMissingError: `last` is not there, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+        """
+        meter = Meter()
+        history = self._history(store, 0, last, meter)
+        newest = history.find(last, attempt)
+        _, entries = history.chain(last, newest.attempt, ())
+        shards = self._shards_of(history)
+        versions = ((entry.version, self._chunks(store, [entry], shards, meter)) for entry in entries[first - 1 :])
+        return ChangeFeed(newest.attempt, history.schema(newest), versions, meter)
 
     def history(self, store: str) -> History:
         """The version lists and meta item of a store."""
@@ -118,8 +144,7 @@ class Engine:
     def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
         low, high = layout.history_range(lowest, highest)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, high, meter)
-        items = [(key, item) for key, item in found if not key.sort.startswith("schema/")]
-        return History(store, items, lowest)
+        return History(store, found, lowest)
 
     def _shards_of(self, history: History) -> int:
         shards = (history.meta or {}).get("shards")
@@ -171,7 +196,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------------ write
 
     def begin(
-        self, store: str, run: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt, schema: str
+        self, store: str, run: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt
     ) -> WriteAttempt:
         """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""
         layout.check_store(store)
@@ -179,7 +204,7 @@ class Engine:
             raise InternalError(
                 "an attempt needs an id, and a parent unless its base is version 0", store=store, base=base
             )
-        return WriteAttempt(self, store, run, checkpoint, base, parent, attempt, schema)
+        return WriteAttempt(self, store, run, checkpoint, base, parent, attempt)
 
     def session(self, store: str, run: str, checkpoint: str, meter: Meter) -> Session:
         """Epoch and shards for a query run, entered into the meta item at its first commit to the store."""
@@ -299,7 +324,6 @@ class WriteAttempt:
         base: int,
         parent: Attempt,
         attempt: Attempt,
-        schema: str,
     ) -> None:
         self.store = store
         self.version = base + 1
@@ -308,7 +332,6 @@ class WriteAttempt:
         self._run = run
         self._checkpoint = checkpoint
         self._parent = parent
-        self._schema = schema
         self._ticket = Ticket()
         self._meter = Meter()
         self._ready: list[tuple[Key, Item]] = []
@@ -345,8 +368,8 @@ class WriteAttempt:
         self._records += chunk.records
         self._raw_bytes += len(chunk.run)
 
-    def commit(self, keys: dict[int, int]) -> dict[str, int]:
-        """Make the attempt a version. `keys` counts keys by column family.
+    def commit(self, keys: dict[int, int], schema: str) -> dict[str, int]:
+        """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
 
         1. Write what is left. (Crash: parts that no list names; clean-up takes them.)
         2. Wait until every part is durable. (Crash: the same.)
@@ -361,10 +384,10 @@ class WriteAttempt:
         self._must_be_open("commit")
         engine = self._engine
         session = engine.session(self.store, self._run, self._checkpoint, self._meter)
-        digest = layout.schema_digest(self._schema)
+        digest = layout.schema_digest(schema)
         if digest not in session.schemas:
             schema_key = layout.schema_key(self.store, digest)
-            self._ready.append((schema_key, self._schema_item(schema_key)))
+            self._ready.append((schema_key, self._schema_item(schema_key, schema)))
         self._hand_on()  # 1
         engine.settle(self._ticket)  # 2
         session.schemas.add(digest)
@@ -402,8 +425,8 @@ class WriteAttempt:
         self._ready.clear()
         self._engine.forget_parts(self._ticket, self._meter)
 
-    def _schema_item(self, key: Key) -> Item:
-        item: Item = layout.item_key(key) | {"format": layout.FORMAT, "text": self._schema}
+    def _schema_item(self, key: Key, schema: str) -> Item:
+        item: Item = layout.item_key(key) | {"format": layout.FORMAT, "text": schema}
         if layout.item_bytes(item) > 400_000:
             raise ConfigurationError(
                 "the schema of this operator's state is too large for one DynamoDB item",

@@ -65,20 +65,104 @@ object Entry {
     entry
   }
 
+  /** A copy of a value that is to be appended to the list of a key. */
+  def copyOf(keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Array[Byte] = {
+    refuseLarge(HeaderBytes.toLong + keyLength + valueLength)
+    val value = new Array[Byte](valueLength)
+    Platform.copyMemory(valueBase, valueOffset, value, Platform.BYTE_ARRAY_OFFSET, valueLength)
+    value
+  }
+
+  /** Write the header of an entry into an array. */
+  def writeHeader(into: Array[Byte], at: Int, keyLength: Int, valueLength: Int): Unit = {
+    Platform.putInt(into, Platform.BYTE_ARRAY_OFFSET + at, keyLength)
+    Platform.putInt(into, Platform.BYTE_ARRAY_OFFSET + at + 4, valueLength)
+  }
+
   private def allocate(keyLength: Int, valueBytes: Int, valueLength: Int): Array[Byte] = {
     val bytes = HeaderBytes.toLong + keyLength + valueBytes
-    if (bytes > RecordBytesMax - TagBytes) {
-      throw new DynastateException(ErrorKind.Configuration,
-        s"a row of state may have at most $RecordBytesMax bytes, key and value together bytes=$bytes")
-    }
+    refuseLarge(bytes)
     val entry = new Array[Byte](bytes.toInt)
-    Platform.putInt(entry, Platform.BYTE_ARRAY_OFFSET, keyLength)
-    Platform.putInt(entry, Platform.BYTE_ARRAY_OFFSET + 4, valueLength)
+    writeHeader(entry, 0, keyLength, valueLength)
     entry
+  }
+
+  private def refuseLarge(bytes: Long): Unit = if (bytes > RecordBytesMax - TagBytes) {
+    throw new DynastateException(ErrorKind.Configuration,
+      s"a row of state may have at most $RecordBytesMax bytes, key and value together bytes=$bytes")
   }
 
   /** Bytes of heap one entry takes: header of the array, contents, rounded to 8. */
   def heapBytes(entry: Array[Byte]): Int = (16 + entry.length + 7) & ~7
+}
+
+/**
+ * What a slot of a table holds: an entry, or a `ValueList` for a key with several values. Typed as AnyRef, because an array
+ * of bytes and an object have nothing else in common, and a wrapper for every row would cost 16 bytes.
+ */
+object Row {
+  /** The entry with the key: the row itself, or the first of its values. */
+  def root(row: AnyRef): Array[Byte] = row match {
+    case entry: Array[Byte] => entry
+    case list: ValueList => list.first
+  }
+
+  def isDelete(row: AnyRef): Boolean = row match {
+    case entry: Array[Byte] => Entry.isDelete(entry)
+    case _ => false
+  }
+
+  def heapBytes(row: AnyRef): Long = row match {
+    case entry: Array[Byte] => Entry.heapBytes(entry).toLong
+    case list: ValueList => list.heapBytes
+  }
+
+  def valueCount(row: AnyRef): Int = row match {
+    case list: ValueList => list.count
+    case _ => 1
+  }
+
+  /** By key, as unsigned bytes: the order of RocksDB, and of the encoders of Spark's range scans. */
+  val byKey: java.util.Comparator[AnyRef] = (one: AnyRef, other: AnyRef) => {
+    val a = root(one)
+    val b = root(other)
+    java.util.Arrays.compareUnsigned(
+      a, Entry.HeaderBytes, Entry.HeaderBytes + Entry.keyLength(a), b, Entry.HeaderBytes, Entry.HeaderBytes + Entry.keyLength(b))
+  }
+}
+
+/**
+ * Two or more values of one key, in the order in which they were appended, linked from the last to the first: an append costs the
+ * same whatever the length, and a list that others still see is never changed.
+ *
+ * @param previous the list before this value: an entry, or a ValueList
+ */
+final class ValueList(val previous: AnyRef, val value: Array[Byte]) {
+  val first: Array[Byte] = Row.root(previous)
+  val count: Int = Math.addExact(Row.valueCount(previous), 1)
+  val heapBytes: Long = Row.heapBytes(previous) + 40 + ((16 + value.length + 7) & ~7)
+
+  /** The values after `known`, which is the row of an earlier state of this list, or null; oldest first, without the root's. */
+  def valuesSince(known: AnyRef): Array[Array[Byte]] = {
+    val values = new Array[Array[Byte]](count - 1)
+    var at: AnyRef = this
+    var free = values.length
+    while ((at ne known) && at.isInstanceOf[ValueList]) {
+      val list = at.asInstanceOf[ValueList]
+      free -= 1
+      values(free) = list.value
+      at = list.previous
+    }
+    if (free == 0) values else java.util.Arrays.copyOfRange[Array[Byte]](values, free, values.length)
+  }
+
+  /** Whether `known` is an earlier state of this list. */
+  def continues(known: AnyRef): Boolean = known != null && {
+    val length = Row.valueCount(known)
+    var at: AnyRef = this
+    while (at.isInstanceOf[ValueList] && Row.valueCount(at) > length) at = at.asInstanceOf[ValueList].previous
+    at eq known
+  }
 }
 
 /** A random 128-bit id of one task's try at producing one version. `Attempt.None` stands for none. */

@@ -12,59 +12,96 @@ trait ChangeSink {
  * written; then they are sent, and kept as `sent`. Used by one thread at a time; any number may be open on one tree.
  *
  * {{{
- * open -> (put | remove | get | entries)* -> flush, fold, show     after which it shows the new version
- *                                         -> drop                  after which it shows the base
+ * open -> (put | remove | merge | get | rows | scan)* -> flush, fold, show     after which it shows the new version
+ *                                                     -> drop                  after which it shows the base
  * }}}
  */
 final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
   private[this] var fresh = new Families
   private[this] var freshBytes = 0L
   private[this] var sent: Families = _
-  private[this] var chunk: Array[Byte] = _
 
   def version: Version = base
 
-  /** The entry of a key, or null. */
-  def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] = {
-    val hash = Entry.hash(keyBase, keyOffset, keyLength)
-    var entry = find(fresh, family, hash, keyBase, keyOffset, keyLength)
-    if (entry == null && sent != null) entry = find(sent, family, hash, keyBase, keyOffset, keyLength)
-    if (entry == null) base.tree.find(base, family, hash, keyBase, keyOffset, keyLength)
-    else if (Entry.isDelete(entry)) null
-    else entry
-  }
+  /** The row of a key, or null. */
+  def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef =
+    find(family, Entry.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
 
+  /** Put one value in place of all the key has. */
   def put(
       family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
     val entry = Entry.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    change(family, Entry.hash(keyBase, keyOffset, keyLength), entry)
+    change(family, Entry.hash(keyBase, keyOffset, keyLength), entry, entry.length)
+  }
+
+  /** Append a value to those the key has, or make it the first. */
+  def merge(
+      family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+    val before = get(family, keyBase, keyOffset, keyLength)
+    if (before == null) put(family, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    else {
+      val value = Entry.copyOf(keyLength, valueBase, valueOffset, valueLength)
+      val hash = Entry.hash(keyBase, keyOffset, keyLength)
+      change(family, hash, new ValueList(before, value), Entry.HeaderBytes + keyLength + value.length)
+    }
   }
 
   /** Remove a key; nothing happens if it is not there. */
-  def remove(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit =
-    if (get(family, keyBase, keyOffset, keyLength) != null) {
-      change(family, Entry.hash(keyBase, keyOffset, keyLength), Entry.delete(keyBase, keyOffset, keyLength))
+  def remove(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = {
+    val hash = Entry.hash(keyBase, keyOffset, keyLength)
+    if (find(family, hash, keyBase, keyOffset, keyLength) != null) {
+      val entry = Entry.delete(keyBase, keyOffset, keyLength)
+      change(family, hash, entry, entry.length)
     }
+  }
 
-  /** All entries of a family as of now; later changes do not show. In no order. */
-  def entries(family: Int): EntryIterator = {
+  /** Remove every key of a family. Returns how many there were. */
+  def clear(family: Int): Long = {
+    val all = rows(family)
+    var removed = 0L
+    while (all.advance()) {
+      val root = Row.root(all.row)
+      remove(family, root, Entry.KeyOffset, Entry.keyLength(root))
+      removed += 1
+    }
+    removed
+  }
+
+  /** All rows of a family as of now; later changes do not show. In no order. */
+  def rows(family: Int): RowIterator = {
     var layers = base.tree.share(base, family)
     if (sent != null && sent.existing(family) != null) layers ::= sent.existing(family).share()
     if (fresh.existing(family) != null) layers ::= fresh.existing(family).share()
-    new EntryIterator(layers.toArray, showDeletes = false)
+    new SlotIterator(layers.toArray, showDeletes = false)
   }
+
+  /**
+   * Rows of a family in the order of their keys' bytes, from a key to another, exclusive; null: to the edge. As of now: later
+   * changes do not show.
+   */
+  def scan(family: Int, from: Array[Byte], to: Array[Byte]): RowIterator =
+    new ScanIterator(base, family, probe(from), probe(to), ownRows(family, probe(from), probe(to)))
 
   /** Send what has not been sent. */
   def flush(): Unit = if (freshBytes > 0) {
-    send(fresh)
+    val chunks = new Chunks(sink, freshBytes)
+    var family = 0
+    while (family < fresh.bound) {
+      val table = fresh.existing(family)
+      if (table != null) send(family, table, chunks)
+      family += 1
+    }
+    chunks.end()
     if (sent == null) sent = fresh else merge(fresh, sent)
     fresh = new Families
     freshBytes = 0
   }
 
   /** The version that the changes lead to; after `flush`. This still shows the base with the changes, until `show`. */
-  def fold(attempt: Attempt): Version = base.tree.fold(base, if (sent == null) new Families else sent, base.number + 1, attempt)
+  def fold(attempt: Attempt, schema: String): Version =
+    base.tree.fold(base, if (sent == null) new Families else sent, base.number + 1, attempt, schema)
 
   /** Show another version, without changes. */
   def show(version: Version): Unit = {
@@ -82,15 +119,30 @@ final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
   /** Bytes of heap of this attempt's changes. */
   def heapBytes: Long = fresh.heapBytes + (if (sent == null) 0L else sent.heapBytes)
 
-  private def find(in: Families, family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] = {
+  private def find(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef = {
+    var row = findIn(fresh, family, hash, keyBase, keyOffset, keyLength)
+    if (row == null) row = findSent(family, hash, keyBase, keyOffset, keyLength)
+    if (row == null || !Row.isDelete(row)) row else null
+  }
+
+  /** What the engine knows of a key: as sent by this attempt, else as in the base. May be a delete marker. */
+  private def findSent(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef = {
+    val row = if (sent == null) null else findIn(sent, family, hash, keyBase, keyOffset, keyLength)
+    if (row != null) row else base.tree.find(base, family, hash, keyBase, keyOffset, keyLength)
+  }
+
+  private def findIn(in: Families, family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef = {
     val table = in.existing(family)
     if (table == null) null else table.find(hash, keyBase, keyOffset, keyLength)
   }
 
-  private def change(family: Int, hash: Int, entry: Array[Byte]): Unit = {
-    val replaced = fresh(family).put(hash, entry)
-    freshBytes += entry.length + Entry.TagBytes
-    if (replaced != null) freshBytes -= replaced.length + Entry.TagBytes
+  private def change(family: Int, hash: Int, row: AnyRef, bytes: Int): Unit = {
+    val replaced = fresh(family).put(hash, row)
+    freshBytes += bytes + Entry.TagBytes
+    replaced match {
+      case entry: Array[Byte] if row.isInstanceOf[Array[Byte]] => freshBytes -= entry.length + Entry.TagBytes
+      case _ =>
+    }
     if (freshBytes >= OpenVersion.FlushBytes) flush()
   }
 
@@ -99,54 +151,50 @@ final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
     while (family < from.bound) {
       val table = from.existing(family)
       if (table != null) {
-        val entries = new EntryIterator(Array(table.share()), showDeletes = true)
-        while (entries.advance()) to(family).put(entries.hash, entries.entry)
+        val rows = new SlotIterator(Array(table.share()), showDeletes = true)
+        while (rows.advance()) to(family).put(rows.hash, rows.row)
       }
       family += 1
     }
   }
 
-  /** Send every entry of every family, in chunks of at most `ChunkBytes`; an entry that is larger is a chunk of its own. */
-  private def send(changes: Families): Unit = {
-    if (chunk == null) chunk = new Array[Byte](math.min(freshBytes, OpenVersion.ChunkBytes).toInt)
-    var family = 0
-    while (family < changes.bound) {
-      val table = changes.existing(family)
-      if (table != null) sendFamily(family, table)
-      family += 1
-    }
-  }
-
-  private def sendFamily(family: Int, table: RowTable): Unit = {
-    // Keys with near hashes go into one part, so that a reader of one key can pass over most parts.
+  /** Send every row of a family, keys with near hashes together, so that a reader of one key can pass over most parts. */
+  private def send(family: Int, table: RowTable, chunks: Chunks): Unit = {
     val ordered = table.slotsByHash()
     val slots = table.share()
-    var length, records, hashMin, hashMax = 0
     var at = 0
     while (at < ordered.length) {
-      val entry = slots.entryAt(ordered(at))
       val hash = slots.hashAt(ordered(at))
-      val needed = entry.length + Entry.TagBytes
-      if (records > 0 && length + needed > OpenVersion.ChunkBytes) {
-        sink.append(records, hashMin, hashMax, chunk, length)
-        length = 0
-        records = 0
+      slots.rowAt(ordered(at)) match {
+        case entry: Array[Byte] => chunks.add(family, hash, entry)
+        case list: ValueList => sendList(family, hash, list, chunks)
       }
-      if (length + needed > chunk.length) chunk = java.util.Arrays.copyOf(chunk, math.max(length + needed, OpenVersion.ChunkBytes))
-      // tag := operation << 12 | family, and operation 0 is put or remove
-      chunk(length) = family.toByte
-      chunk(length + 1) = (family >>> 8).toByte
-      System.arraycopy(entry, 0, chunk, length + Entry.TagBytes, entry.length)
-      length += needed
-      if (records == 0 || Integer.compareUnsigned(hash, hashMin) < 0) hashMin = hash
-      if (records == 0 || Integer.compareUnsigned(hash, hashMax) > 0) hashMax = hash
-      records += 1
       at += 1
     }
     slots.release()
-    if (records > 0) sink.append(records, hashMin, hashMax, chunk, length)
-    if (chunk.length > OpenVersion.ChunkBytes) chunk = new Array[Byte](OpenVersion.ChunkBytes)
   }
+
+  /** Of a list that continues what the engine knows, only the values after it; else the whole list, the first as a put. */
+  private def sendList(family: Int, hash: Int, list: ValueList, chunks: Chunks): Unit = {
+    val known = findSent(family, hash, list.first, Entry.KeyOffset, Entry.keyLength(list.first))
+    val isContinued = list.continues(known)
+    if (!isContinued) chunks.add(family, hash, list.first)
+    list.valuesSince(if (isContinued) known else null).foreach(chunks.addMerge(family, hash, list.first, _))
+  }
+
+  /** This attempt's rows in a range, in order, with delete markers; a copy, so that later changes do not show. */
+  private def ownRows(family: Int, from: Array[Byte], to: Array[Byte]): java.util.ArrayList[AnyRef] = {
+    val layers = new java.util.ArrayList[java.util.Iterator[AnyRef]]
+    RangeOf.add(fresh.existing(family), from, inclusive = true, to, layers)
+    if (sent != null) RangeOf.add(sent.existing(family), from, inclusive = true, to, layers)
+    val merged = new MergedLayers(layers)
+    val rows = new java.util.ArrayList[AnyRef]
+    while (merged.advance()) rows.add(merged.row)
+    rows
+  }
+
+  private def probe(key: Array[Byte]): Array[Byte] =
+    if (key == null) null else Entry.delete(key, org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET, key.length)
 }
 
 object OpenVersion {
@@ -156,30 +204,90 @@ object OpenVersion {
   val FlushBytes: Long = 4L * 1024 * 1024
 }
 
+/** Collects records into chunks, and sends each when it is full. A record that is larger than a chunk is one of its own. */
+private[core] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
+  private[this] val PutOrRemove = 0
+  private[this] val Merge = 1
+  private[this] var chunk = new Array[Byte](math.min(expectedBytes, OpenVersion.ChunkBytes).toInt)
+  private[this] var length, records, hashMin, hashMax = 0
+
+  /** A put or remove: the entry is the record, after its tag. */
+  def add(family: Int, hash: Int, entry: Array[Byte]): Unit = {
+    begin(PutOrRemove, family, hash, entry.length)
+    System.arraycopy(entry, 0, chunk, length, entry.length)
+    length += entry.length
+  }
+
+  /** A value appended to the list of the key of `first`. */
+  def addMerge(family: Int, hash: Int, first: Array[Byte], value: Array[Byte]): Unit = {
+    val keyLength = Entry.keyLength(first)
+    begin(Merge, family, hash, Entry.HeaderBytes + keyLength + value.length)
+    Entry.writeHeader(chunk, length, keyLength, value.length)
+    System.arraycopy(first, Entry.HeaderBytes, chunk, length + Entry.HeaderBytes, keyLength)
+    System.arraycopy(value, 0, chunk, length + Entry.HeaderBytes + keyLength, value.length)
+    length += Entry.HeaderBytes + keyLength + value.length
+  }
+
+  /** Send what is left. */
+  def end(): Unit = if (records > 0) {
+    sink.append(records, hashMin, hashMax, chunk, length)
+    length = 0
+    records = 0
+  }
+
+  /** Make room for a record, and write its tag: operation << 12 | family. */
+  private def begin(operation: Int, family: Int, hash: Int, bytes: Int): Unit = {
+    val needed = bytes + Entry.TagBytes
+    if (length + needed > OpenVersion.ChunkBytes) {
+      end()
+      // The array that a large record needed is not kept for the small ones after it.
+      if (chunk.length > OpenVersion.ChunkBytes) chunk = new Array[Byte](OpenVersion.ChunkBytes)
+    }
+    if (length + needed > chunk.length) chunk = java.util.Arrays.copyOf(chunk, math.max(length + needed, OpenVersion.ChunkBytes))
+    val tag = operation << 12 | family
+    chunk(length) = tag.toByte
+    chunk(length + 1) = (tag >>> 8).toByte
+    length += Entry.TagBytes
+    if (records == 0 || Integer.compareUnsigned(hash, hashMin) < 0) hashMin = hash
+    if (records == 0 || Integer.compareUnsigned(hash, hashMax) > 0) hashMax = hash
+    records += 1
+  }
+}
+
+/** Rows one after the other: `advance`, then `row`. */
+trait RowIterator {
+  /** Go to the next row; false at the end. */
+  def advance(): Boolean
+
+  def row: AnyRef
+
+  /** Give up what it holds. Called at the end by the iterator itself. */
+  def close(): Unit
+}
+
 /**
- * Entries of layers laid over each other, topmost first: an entry counts unless a higher layer has its key. Delete markers
- * hide entries of lower layers, and are shown themselves only if asked for. Releases the layers at the end, or at `close`.
+ * Rows of layers laid over each other, topmost first: a row counts unless a higher layer has its key. Delete markers
+ * hide rows of lower layers, and are shown themselves only if asked for. Releases the layers at the end, or at `close`.
  */
-final class EntryIterator(layers: Array[Slots], showDeletes: Boolean) {
+final class SlotIterator(layers: Array[Slots], showDeletes: Boolean) extends RowIterator {
   private[this] var layer = 0
   private[this] var slot = -1
   private[this] var closed = false
-  private[this] var currentEntry: Array[Byte] = _
+  private[this] var currentRow: AnyRef = _
   private[this] var currentHash = 0
 
-  def entry: Array[Byte] = currentEntry
+  override def row: AnyRef = currentRow
 
   def hash: Int = currentHash
 
-  /** Go to the next entry; false at the end. */
-  def advance(): Boolean = {
+  override def advance(): Boolean = {
     while (!closed && layer < layers.length) {
       val slots = layers(layer)
       slot += 1
       while (slot < slots.capacity) {
-        val candidate = slots.entryAt(slot)
-        if (candidate != null && (showDeletes || !Entry.isDelete(candidate)) && !isHidden(candidate, slots.hashAt(slot))) {
-          currentEntry = candidate
+        val candidate = slots.rowAt(slot)
+        if (candidate != null && (showDeletes || !Row.isDelete(candidate)) && !isHidden(candidate, slots.hashAt(slot))) {
+          currentRow = candidate
           currentHash = slots.hashAt(slot)
           return true
         }
@@ -192,18 +300,70 @@ final class EntryIterator(layers: Array[Slots], showDeletes: Boolean) {
     false
   }
 
-  def close(): Unit = if (!closed) {
+  override def close(): Unit = if (!closed) {
     closed = true
-    currentEntry = null
+    currentRow = null
     layers.foreach(_.release())
   }
 
-  private def isHidden(entry: Array[Byte], hash: Int): Boolean = {
+  private def isHidden(row: AnyRef, hash: Int): Boolean = {
+    val root = Row.root(row)
     var above = 0
     while (above < layer) {
-      if (layers(above).find(hash, entry, Entry.KeyOffset, Entry.keyLength(entry)) != null) return true
+      if (layers(above).find(hash, root, Entry.KeyOffset, Entry.keyLength(root)) != null) return true
       above += 1
     }
     false
   }
+}
+
+/**
+ * Rows of a range in order: an attempt's own, merged with those of its base, which are read a batch at a time, since a version
+ * never changes, whatever becomes of the tree meanwhile.
+ */
+final class ScanIterator(base: Version, family: Int, from: Array[Byte], to: Array[Byte], own: java.util.List[AnyRef]) extends RowIterator {
+  private[this] var ownAt = 0
+  private[this] var batch: java.util.List[AnyRef] = _
+  private[this] var batchAt = 0
+  private[this] var batchLimit = ScanIterator.BatchRowsFirst
+  private[this] var currentRow: AnyRef = _
+
+  override def row: AnyRef = currentRow
+
+  override def advance(): Boolean = {
+    while (true) {
+      val mine = if (ownAt < own.size) own.get(ownAt) else null
+      val theirs = peekBase()
+      if (mine == null && theirs == null) return false
+      val order = if (mine == null) 1 else if (theirs == null) -1 else Row.byKey.compare(mine, theirs)
+      if (order <= 0) ownAt += 1
+      if (order >= 0) batchAt += 1
+      currentRow = if (order <= 0) mine else theirs
+      if (!Row.isDelete(currentRow)) return true
+    }
+    false
+  }
+
+  override def close(): Unit = {
+    ownAt = own.size
+    batch = java.util.Collections.emptyList[AnyRef]
+    batchAt = 0
+  }
+
+  private def peekBase(): AnyRef = {
+    if (batch == null) batch = base.tree.scan(base, family, from, inclusive = true, to, batchLimit)
+    else if (batchAt == batch.size && batch.size == batchLimit) {
+      val last = Row.root(batch.get(batch.size - 1))
+      batchLimit = ScanIterator.BatchRows
+      batch = base.tree.scan(base, family, last, inclusive = false, to, batchLimit)
+      batchAt = 0
+    }
+    if (batchAt < batch.size) batch.get(batchAt) else null
+  }
+}
+
+private object ScanIterator {
+  /** Most scans are of one prefix, and short. */
+  val BatchRowsFirst = 32
+  val BatchRows = 1024
 }

@@ -20,10 +20,13 @@ object Protocol {
   val Append = 4
   val Commit = 5
   val Abort = 6
+  val Changes = 7
   val Welcome = 64
   val Rows = 65
   val Opened = 66
   val Committed = 67
+  val Found = 68
+  val ChangesOf = 69
   val Error = 127
 
   /** Bytes before the run in an APPEND frame: header and three numbers. */
@@ -45,13 +48,19 @@ object Protocol {
       have.foreach { case (held, by) => out.putLong(held); by.writeTo(out) }
     }
 
-  def begin(store: String, run: String, checkpoint: String, base: Long, parent: Attempt, attempt: Attempt, schema: String): ByteBuffer =
-    frame(Begin, textBytes(store) + textBytes(run) + textBytes(checkpoint) + 8 + 32 + textBytes(schema)) { out =>
+  def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer =
+    frame(Changes, textBytes(store) + 16 + 16) { out =>
+      putText(out, store)
+      out.putLong(first).putLong(last)
+      attempt.writeTo(out)
+    }
+
+  def begin(store: String, run: String, checkpoint: String, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
+    frame(Begin, textBytes(store) + textBytes(run) + textBytes(checkpoint) + 8 + 32) { out =>
       Seq(store, run, checkpoint).foreach(putText(out, _))
       out.putLong(base)
       parent.writeTo(out)
       attempt.writeTo(out)
-      putText(out, schema)
     }
 
   /** Everything of an APPEND frame but the run, which follows it. */
@@ -61,9 +70,10 @@ object Protocol {
     out.flip()
   }
 
-  def commit(keys: Array[Long]): ByteBuffer = frame(Commit, 2 + 10 * keys.length) { out =>
+  def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, 2 + 10 * keys.length + textBytes(schema)) { out =>
     out.putShort(keys.length.toShort)
     keys.indices.foreach(family => out.putShort(family.toShort).putLong(keys(family)))
+    putText(out, schema)
   }
 
   def abort(): ByteBuffer = frame(Abort, 0)(_ => ())

@@ -3,7 +3,7 @@ package io.dynastate.core
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * A hash map from key bytes to entries: open addressing with linear probing, at most three quarters full, no tombstones.
+ * A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones.
  *
  * The home of a hash is its product with a number that is another for every capacity. Were it the same, filling a growing table
  * in the order of another table's slots, or in the order of hashes, as parts are stored, would put all keys into one
@@ -15,42 +15,64 @@ import java.util.concurrent.atomic.AtomicInteger
 final class RowTable(expectedRows: Int = 0) {
   private[this] var slots = new Slots(RowTable.capacityFor(expectedRows))
   private[this] var count = 0
-  private[this] var entryHeapBytes = 0L
+  private[this] var rowHeapBytes = 0L
+  /** The rows in the order of their keys; made when they are first asked for in order, and kept up from then on. */
+  private[this] var ordered: java.util.TreeSet[AnyRef] = _
 
   def size: Int = count
 
-  /** Bytes of heap: entries and slots. */
-  def heapBytes: Long = entryHeapBytes + 8L * slots.capacity
+  /** Bytes of heap: rows, slots and order. */
+  def heapBytes: Long = rowHeapBytes + 8L * slots.capacity + (if (ordered == null) 0L else RowTable.OrderedRowBytes * count)
 
-  /** The entry of a key, or null. */
-  def find(hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = slots.find(hash, base, offset, length)
+  /** The row of a key, or null. */
+  def find(hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = slots.find(hash, base, offset, length)
 
-  /** Put an entry in place of the one with its key, which is returned, or null. */
-  def put(hash: Int, entry: Array[Byte]): Array[Byte] = {
+  /** The rows by key, as unsigned bytes. Not stable: for whoever reads while nothing changes. */
+  def inOrder: java.util.NavigableSet[AnyRef] = {
+    if (ordered == null) {
+      ordered = new java.util.TreeSet[AnyRef](Row.byKey)
+      var slot = 0
+      while (slot < slots.capacity) {
+        if (slots.rows(slot) != null) ordered.add(slots.rows(slot))
+        slot += 1
+      }
+    }
+    ordered
+  }
+
+  /** Put a row in place of the one with its key, which is returned, or null. */
+  def put(hash: Int, row: AnyRef): AnyRef = {
     own()
-    val at = slots.indexOf(hash, entry, Entry.KeyOffset, Entry.keyLength(entry))
-    val previous = slots.entries(at)
+    val root = Row.root(row)
+    val at = slots.indexOf(hash, root, Entry.KeyOffset, Entry.keyLength(root))
+    val previous = slots.rows(at)
     slots.hashes(at) = hash
-    slots.entries(at) = entry
-    entryHeapBytes += Entry.heapBytes(entry)
+    slots.rows(at) = row
+    rowHeapBytes += Row.heapBytes(row)
     if (previous == null) {
       count += 1
       if (count > slots.capacity - slots.capacity / 4) grow()
     } else {
-      entryHeapBytes -= Entry.heapBytes(previous)
+      rowHeapBytes -= Row.heapBytes(previous)
+    }
+    if (ordered != null) {
+      // Removed first, because a set keeps the element it has, and with it the old row.
+      if (previous != null) ordered.remove(previous)
+      ordered.add(row)
     }
     previous
   }
 
-  /** Remove the entry of a key, which is returned, or null. */
-  def remove(hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
+  /** Remove the row of a key, which is returned, or null. */
+  def remove(hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = {
     val found = slots.indexOf(hash, base, offset, length)
-    if (slots.entries(found) == null) return null
+    if (slots.rows(found) == null) return null
     own()
-    val previous = slots.entries(found)
+    val previous = slots.rows(found)
     slots.close(found)
     count -= 1
-    entryHeapBytes -= Entry.heapBytes(previous)
+    rowHeapBytes -= Row.heapBytes(previous)
+    if (ordered != null) ordered.remove(previous)
     previous
   }
 
@@ -60,12 +82,12 @@ final class RowTable(expectedRows: Int = 0) {
     slots
   }
 
-  /** Slots that hold entries, ordered by the highest byte of their hashes (a counting sort). For whoever shares the slots. */
+  /** Slots that hold rows, ordered by the highest byte of their hashes (a counting sort). For whoever shares the slots. */
   def slotsByHash(): Array[Int] = {
     val ends = new Array[Int](256)
     var slot = 0
     while (slot < slots.capacity) {
-      if (slots.entries(slot) != null) ends(slots.hashes(slot) >>> 24) += 1
+      if (slots.rows(slot) != null) ends(slots.hashes(slot) >>> 24) += 1
       slot += 1
     }
     var byte = 1
@@ -76,7 +98,7 @@ final class RowTable(expectedRows: Int = 0) {
     val ordered = new Array[Int](count)
     slot = slots.capacity - 1
     while (slot >= 0) {
-      if (slots.entries(slot) != null) {
+      if (slots.rows(slot) != null) {
         val byte = slots.hashes(slot) >>> 24
         ends(byte) -= 1
         ordered(ends(byte)) = slot
@@ -94,6 +116,8 @@ final class RowTable(expectedRows: Int = 0) {
 object RowTable {
   private val CapacityMin = 16
   private val CapacityMax = 1 << 30
+  /** A node of a red-black tree. */
+  private val OrderedRowBytes = 40L
 
   private def capacityFor(rows: Int): Int = {
     var capacity = CapacityMin
@@ -102,10 +126,10 @@ object RowTable {
   }
 }
 
-/** The arrays of a table. `capacity` is a power of two; a slot is free where its entry is null. */
+/** The arrays of a table. `capacity` is a power of two; a slot is free where its row is null. */
 final class Slots(val capacity: Int) {
   private[core] val hashes = new Array[Int](capacity)
-  private[core] val entries = new Array[Array[Byte]](capacity)
+  private[core] val rows = new Array[AnyRef](capacity)
   private[core] val readers = new AtomicInteger
   private[this] val shift = Integer.numberOfLeadingZeros(capacity) + 1
   private[this] val mask = capacity - 1
@@ -117,19 +141,19 @@ final class Slots(val capacity: Int) {
   /** A reader is done with these slots. */
   def release(): Unit = readers.decrementAndGet()
 
-  def entryAt(slot: Int): Array[Byte] = entries(slot)
+  def rowAt(slot: Int): AnyRef = rows(slot)
 
   def hashAt(slot: Int): Int = hashes(slot)
 
-  def find(hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = entries(indexOf(hash, base, offset, length))
+  def find(hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = rows(indexOf(hash, base, offset, length))
 
   /** The slot that holds the key, or the free one where it belongs. */
   private[core] def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int): Int = {
     var at = home(hash)
-    var entry = entries(at)
-    while (entry != null && !(hashes(at) == hash && Entry.hasKey(entry, base, offset, length))) {
+    var row = rows(at)
+    while (row != null && !(hashes(at) == hash && Entry.hasKey(Row.root(row), base, offset, length))) {
       at = (at + 1) & mask
-      entry = entries(at)
+      row = rows(at)
     }
     at
   }
@@ -138,38 +162,38 @@ final class Slots(val capacity: Int) {
   private[core] def close(freed: Int): Unit = {
     var hole = freed
     var at = (hole + 1) & mask
-    while (entries(at) != null) {
+    while (rows(at) != null) {
       val distanceFromHome = (at - home(hashes(at))) & mask
       if (distanceFromHome >= ((at - hole) & mask)) {
         hashes(hole) = hashes(at)
-        entries(hole) = entries(at)
+        rows(hole) = rows(at)
         hole = at
       }
       at = (at + 1) & mask
     }
-    entries(hole) = null
+    rows(hole) = null
   }
 
   private[core] def copyTo(newCapacity: Int): Slots = {
     val copy = new Slots(newCapacity)
     if (newCapacity == capacity) {
       System.arraycopy(hashes, 0, copy.hashes, 0, capacity)
-      System.arraycopy(entries, 0, copy.entries, 0, capacity)
+      System.arraycopy(rows, 0, copy.rows, 0, capacity)
     } else {
       var slot = 0
       while (slot < capacity) {
-        if (entries(slot) != null) copy.add(hashes(slot), entries(slot))
+        if (rows(slot) != null) copy.add(hashes(slot), rows(slot))
         slot += 1
       }
     }
     copy
   }
 
-  /** Add an entry whose key is known not to be there. */
-  private def add(hash: Int, entry: Array[Byte]): Unit = {
+  /** Add a row whose key is known not to be there. */
+  private def add(hash: Int, row: AnyRef): Unit = {
     var at = home(hash)
-    while (entries(at) != null) at = (at + 1) & mask
+    while (rows(at) != null) at = (at + 1) & mask
     hashes(at) = hash
-    entries(at) = entry
+    rows(at) = row
   }
 }

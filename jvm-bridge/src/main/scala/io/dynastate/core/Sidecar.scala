@@ -15,8 +15,8 @@ import scala.util.control.NonFatal
 
 import org.slf4j.LoggerFactory
 
-/** The answer to OPEN: what was opened, on which version held it builds, and what it cost, by the names of docs/metrics.md. */
-final case class Opened(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, counters: Map[String, Long])
+/** The answer to OPEN: what was found, and on which of the versions held it builds (0: on none). */
+final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, schema: String)
 
 /**
  * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and
@@ -179,22 +179,48 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
 
   def isUsable: Boolean = channel.isOpen && process.isAlive
 
-  /** Open a version: rows arrive through `onRows`, as runs of changes, oldest first. */
+  /**
+   * Open a version. `onFound` is called once, before rows arrive through `onRows` as runs of changes, oldest first.
+   * Returns what it cost, by the names of docs/metrics.md.
+   */
   def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
-      onRows: (Int, ByteBuffer) => Unit): Opened =
+      onFound: Found => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"opening version $version of store=$store") {
       send(Protocol.open(store, version, attempt, have))
+      onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
       var frame = receive(deadlineSeconds)
       while (frame.frameType == Protocol.Rows) {
         onRows(frame.body.getInt, frame.body)
         frame = receive(deadlineSeconds)
       }
-      val body = expect(Protocol.Opened, frame)
-      Opened(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeCounters(body))
+      Protocol.takeCounters(expect(Protocol.Opened, frame))
     }
 
-  def begin(store: String, run: String, checkpoint: String, base: Version, attempt: Attempt, schema: String): Unit =
-    converse(s"writing store=$store")(send(Protocol.begin(store, run, checkpoint, base.number, base.attempt, attempt, schema)))
+  /** Ask for the changes of each version from `first` to `last`, as they were committed; they are taken with `nextChanges`. */
+  def changes(store: String, first: Long, last: Long, attempt: Attempt, deadlineSeconds: Long): Found =
+    converse(s"reading changes of store=$store") {
+      send(Protocol.changes(store, first, last, attempt))
+      foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
+    }
+
+  /** The next run of changes, behind the frames that say of which version it is; None: that was the last. */
+  def nextChanges(deadlineSeconds: Long)(onVersion: Long => Unit): Option[ByteBuffer] = converse("reading changes") {
+    var frame = receive(deadlineSeconds)
+    while (frame.frameType == Protocol.ChangesOf) {
+      onVersion(frame.body.getLong)
+      frame = receive(deadlineSeconds)
+    }
+    if (frame.frameType == Protocol.Rows) {
+      frame.body.getInt
+      Some(frame.body)
+    } else {
+      expect(Protocol.Opened, frame)
+      None
+    }
+  }
+
+  def begin(store: String, run: String, checkpoint: String, base: Version, attempt: Attempt): Unit =
+    converse(s"writing store=$store")(send(Protocol.begin(store, run, checkpoint, base.number, base.attempt, attempt)))
 
   def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
     converse("writing changes")(within(deadlineSeconds) {
@@ -202,9 +228,9 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     })
 
   /** Commit, and return what it cost. */
-  def commit(keys: Array[Long], deadlineSeconds: Long): Map[String, Long] =
+  def commit(keys: Array[Long], schema: String, deadlineSeconds: Long): Map[String, Long] =
     converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown) {
-      send(Protocol.commit(keys))
+      send(Protocol.commit(keys, schema))
       val body = expect(Protocol.Committed, receive(deadlineSeconds))
       body.getLong
       Protocol.takeCounters(body)
@@ -222,13 +248,18 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     expect(Protocol.Welcome, receive(Connection.HelloDeadlineSeconds))
   }
 
+  private def foundIn(body: ByteBuffer): Found =
+    Found(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeText(body))
+
   private def converse[A](doing: String, kind: Int = ErrorKind.Unavailable)(body: => A): A =
     try body
     catch {
       case e: DynastateException => throw e
       case e: ClosedByInterruptException => throw e // Spark kills the task
       case e: IOException =>
+        val said = lastWord()
         close()
+        if (said.isDefined) throw said.get
         val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.obituary}"
         throw new DynastateException(kind, s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
       case NonFatal(e) =>
@@ -255,6 +286,14 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     frame
   }
 
+  /** What a sidecar that closed the connection said before. */
+  private def lastWord(): Option[DynastateException] =
+    try { if (!overdue) receive(Connection.LastWordDeadlineSeconds); None }
+    catch {
+      case e: DynastateException => Some(e)
+      case _: IOException => None
+    }
+
   private def expect(frameType: Int, frame: Protocol.Frame): ByteBuffer =
     if (frame.frameType == frameType) frame.body else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
 
@@ -268,6 +307,7 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
 object Connection {
   private val HelloDeadlineSeconds = 60L
   private val SendDeadlineSeconds = 60L
+  private val LastWordDeadlineSeconds = 1L
 
   private[core] def connect(
       process: Sidecar.Process, address: UnixDomainSocketAddress, token: Array[Byte], settings: String,

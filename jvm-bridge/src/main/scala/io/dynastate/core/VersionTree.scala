@@ -2,11 +2,12 @@ package io.dynastate.core
 
 /**
  * One version of a store in memory. It is the head of its tree, and then the tree's tables hold its rows; or it has a link
- * to a version nearer to the head, and undo records: for every key in which the two differ, this version's entry, or a delete marker.
+ * to a version nearer to the head, and undo records: for every key in which the two differ, this version's row, or a delete marker.
  *
  * Links point towards the head only, so a version nobody holds any more is garbage, with its undo records.
  */
-final class Version private[core] (val number: Long, val attempt: Attempt, val tree: VersionTree, val keys: Array[Long]) {
+final class Version private[core] (
+    val number: Long, val attempt: Attempt, val schema: String, val tree: VersionTree, val keys: Array[Long]) {
   private[core] var next: Version = _
   private[core] var undo: Families = _
 
@@ -27,14 +28,14 @@ final class Version private[core] (val number: Long, val attempt: Attempt, val t
 final class VersionTree private (private[this] val tables: Families) {
   private var head: Version = _
 
-  /** The entry of a key at a version, or null. Never a delete marker. */
-  def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = synchronized {
+  /** The row of a key at a version, or null. Never a delete marker. */
+  def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = synchronized {
     var at = version
     while (at.next != null) {
       val table = at.undo.existing(family)
       if (table != null) {
-        val entry = table.find(hash, base, offset, length)
-        if (entry != null) return if (Entry.isDelete(entry)) null else entry
+        val row = table.find(hash, base, offset, length)
+        if (row != null) return if (Row.isDelete(row)) null else row
       }
       at = at.next
     }
@@ -57,14 +58,33 @@ final class VersionTree private (private[this] val tables: Families) {
   }
 
   /**
+   * Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another, exclusive
+   * (or its end: null): at most `limit`. A version never changes, so a scan goes on after the last row it was given.
+   */
+  def scan(version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] =
+    synchronized {
+      val layers = new java.util.ArrayList[java.util.Iterator[AnyRef]]
+      var at = version
+      while (at.next != null) {
+        RangeOf.add(at.undo.existing(family), from, inclusive, to, layers)
+        at = at.next
+      }
+      RangeOf.add(tables.existing(family), from, inclusive, to, layers)
+      val merged = new MergedLayers(layers)
+      val rows = new java.util.ArrayList[AnyRef]
+      while (rows.size < limit && merged.advance()) if (!Row.isDelete(merged.row)) rows.add(merged.row)
+      rows
+    }
+
+  /**
    * Make the version that changes lead to from its base, and count its keys. The changes belong to the tree from then on.
    * Nobody need hold the new version: if its commit fails, it is garbage, and the base is as readable as before.
    */
-  def fold(base: Version, changes: Families, number: Long, attempt: Attempt): Version = synchronized {
+  def fold(base: Version, changes: Families, number: Long, attempt: Attempt, schema: String): Version = synchronized {
     require(base.tree eq this, "a version of another tree")
     moveHeadTo(base)
     val undo = apply(changes)
-    val version = new Version(number, attempt, this, VersionTree.countKeys(tables))
+    val version = new Version(number, attempt, schema, this, VersionTree.countKeys(tables))
     base.next = version
     base.undo = undo
     head = version
@@ -110,13 +130,13 @@ final class VersionTree private (private[this] val tables: Families) {
     val slots = changed.share()
     var slot = 0
     while (slot < slots.capacity) {
-      val entry = slots.entryAt(slot)
-      if (entry != null) {
+      val row = slots.rowAt(slot)
+      if (row != null) {
         val hash = slots.hashAt(slot)
-        val keyLength = Entry.keyLength(entry)
-        val previous =
-          if (Entry.isDelete(entry)) table.remove(hash, entry, Entry.KeyOffset, keyLength) else table.put(hash, entry)
-        undo.put(hash, if (previous != null) previous else Entry.delete(entry, Entry.KeyOffset, keyLength))
+        val root = Row.root(row)
+        val keyLength = Entry.keyLength(root)
+        val previous = if (Row.isDelete(row)) table.remove(hash, root, Entry.KeyOffset, keyLength) else table.put(hash, row)
+        undo.put(hash, if (previous != null) previous else Entry.delete(root, Entry.KeyOffset, keyLength))
       }
       slot += 1
     }
@@ -126,16 +146,58 @@ final class VersionTree private (private[this] val tables: Families) {
 
 object VersionTree {
   /** Version 0: no rows, whatever the tables hold. */
-  def empty(): Version = load(new Families, 0L, Attempt.None)
+  def empty(schema: String): Version = load(new Families, 0L, Attempt.None, schema)
 
   /** A tree whose head is a version that the engine brought. The tables belong to the tree from then on. */
-  def load(tables: Families, number: Long, attempt: Attempt): Version = {
+  def load(tables: Families, number: Long, attempt: Attempt, schema: String): Version = {
     val tree = new VersionTree(tables)
-    val version = new Version(number, attempt, tree, countKeys(tables))
+    val version = new Version(number, attempt, schema, tree, countKeys(tables))
     tree.synchronized(tree.head = version)
     version
   }
 
   private def countKeys(tables: Families): Array[Long] =
     Array.tabulate(tables.bound)(family => if (tables.existing(family) == null) 0L else tables.existing(family).size.toLong)
+}
+
+/** A range of a table's rows, in order. */
+private[core] object RangeOf {
+  def add(table: RowTable, from: Array[Byte], inclusive: Boolean, to: Array[Byte], layers: java.util.List[java.util.Iterator[AnyRef]]): Unit =
+    if (table != null && table.size > 0) layers.add(rows(table, from, inclusive, to).iterator)
+
+  def rows(table: RowTable, from: Array[Byte], inclusive: Boolean, to: Array[Byte]): java.util.NavigableSet[AnyRef] = {
+    val all = table.inOrder
+    if (from == null && to == null) all
+    else if (from == null) all.headSet(to, false)
+    else if (to == null) all.tailSet(from, inclusive)
+    else if (Row.byKey.compare(from, to) >= 0) java.util.Collections.emptyNavigableSet[AnyRef]
+    else all.subSet(from, inclusive, to, false)
+  }
+}
+
+/** Layers in order, merged: of rows with the same key the topmost layer's counts. Delete markers show. */
+private[core] final class MergedLayers(layers: java.util.List[java.util.Iterator[AnyRef]]) {
+  private[this] val heads: Array[AnyRef] = Array.tabulate(layers.size)(layer => nextOf(layer))
+  private[this] var current: AnyRef = _
+
+  def row: AnyRef = current
+
+  def advance(): Boolean = {
+    var least = -1
+    var layer = 0
+    while (layer < heads.length) {
+      if (heads(layer) != null && (least < 0 || Row.byKey.compare(heads(layer), heads(least)) < 0)) least = layer
+      layer += 1
+    }
+    if (least < 0) return false
+    current = heads(least)
+    layer = least
+    while (layer < heads.length) {
+      if (heads(layer) != null && (layer == least || Row.byKey.compare(heads(layer), current) == 0)) heads(layer) = nextOf(layer)
+      layer += 1
+    }
+    true
+  }
+
+  private def nextOf(layer: Int): AnyRef = if (layers.get(layer).hasNext) layers.get(layer).next() else null
 }

@@ -2,9 +2,10 @@ package io.dynastate.spark
 
 import java.util.concurrent.TimeUnit.NANOSECONDS
 
+import scala.collection.mutable
 import scala.util.control.NonFatal
 
-import io.dynastate.core.{Attempt, ChangeSink, Connection, Entry, EntryIterator, ErrorKind, DynastateException, OpenVersion, Version}
+import io.dynastate.core.{Attempt, ChangeSink, Connection, DynastateException, Entry, ErrorKind, OpenVersion, Row, RowIterator, ValueList, Version}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.TaskContext
@@ -12,6 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.dynastate.SparkInternals
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
+import org.apache.spark.unsafe.Platform
 
 /** Reads of one open version, for read stores and write stores alike. Rows handed out are views of arrays that never change. */
 private[spark] trait VersionReads {
@@ -19,82 +21,195 @@ private[spark] trait VersionReads {
 
   protected def view: OpenVersion
 
+  /** The column families as this store sees them. */
+  protected var schema: StateSchema = _
+
+  private[this] val open = mutable.HashMap.empty[String, OpenFamily]
+  /** Nearly every call is for the same family as the one before. */
+  private[this] var lastName: String = _
+  private[this] var last: OpenFamily = _
+
   def id: StateStoreId = provider.stateStoreId
 
+  /** The first value, where there are several. */
   def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
-    val entry = find(key, colFamilyName)
-    if (entry == null) null
+    val family = familyOf("get", colFamilyName)
+    val row = find(family, key)
+    if (row == null) null
     else {
-      val value = valueRow(entry, new UnsafeRow(provider.valueColumns))
+      val value = valueOf(Row.root(row), new UnsafeRow(family.valueColumns))
       provider.validateFormat(key, value)
       value
     }
   }
 
-  def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = find(key, colFamilyName) != null
+  def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = find(familyOf("keyExists", colFamilyName), key) != null
 
   def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = keys.iterator.map(get(_, colFamilyName))
 
-  /** All pairs as of now. The pair and its rows are reused from one `next` to the other. */
+  def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
+    val family = needMultiple("valuesIterator", colFamilyName)
+    valuesOf(find(family, key), family)
+  }
+
+  /** All pairs as of now; in the order of their bytes where keys can be scanned by range. Pair and rows are reused. */
   def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    val entries = view.entries(family(colFamilyName))
-    new StateStoreIterator(new PairIterator(entries), () => entries.close())
+    val family = familyOf("iterator", colFamilyName)
+    pairs(all(family), family)
   }
 
-  def allColumnFamilyNames: Set[String] = Set(StateStore.DEFAULT_COL_FAMILY_NAME)
-
-  def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    throw new IllegalArgumentException("requirement failed: Prefix scan requires setting prefix key!")
-
-  def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = throw multipleValues("valuesIterator")
-
-  def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = throw multipleValues("iteratorWithMultiValues")
-
-  def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    throw multipleValues("prefixScanWithMultiValues")
-
-  protected def multipleValues(operation: String): Throwable =
-    new IllegalStateException(s"$operation requires a column family with multiple values per key")
-
-  /** The default family has id 0; others come with column families. */
-  protected def family(colFamilyName: String): Int =
-    if (colFamilyName == StateStore.DEFAULT_COL_FAMILY_NAME) 0
-    else throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("access", colFamilyName)
-
-  private def find(key: UnsafeRow, colFamilyName: String): Array[Byte] = {
-    if (key == null) throw new IllegalStateException("Key cannot be null")
-    view.get(family(colFamilyName), key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
+  def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = needMultiple("iteratorWithMultiValues", colFamilyName)
+    valuePairs(all(family), family)
   }
 
-  private def valueRow(entry: Array[Byte], row: UnsafeRow): UnsafeRow = {
+  def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = familyOf("prefixScan", colFamilyName)
+    pairs(prefixed(family, prefixKey), family)
+  }
+
+  def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = needMultiple("prefixScanWithMultiValues", colFamilyName)
+    valuePairs(prefixed(family, prefixKey), family)
+  }
+
+  def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = familyOf("rangeScan", colFamilyName)
+    pairs(range(family, startKey, endKey), family)
+  }
+
+  def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = needMultiple("rangeScanWithMultiValues", colFamilyName)
+    valuePairs(range(family, startKey, endKey), family)
+  }
+
+  def allColumnFamilyNames: Set[String] = schema.ids.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
+
+  protected def forgetFamily(name: String): Unit = {
+    open.remove(name)
+    lastName = null
+  }
+
+  protected def familyOf(operation: String, name: String): OpenFamily =
+    if (name == lastName) last
+    else {
+      val family = open.getOrElseUpdate(name, provider.openFamily(operation, name, schema))
+      lastName = name
+      last = family
+      family
+    }
+
+  protected def needMultiple(operation: String, name: String): OpenFamily = {
+    val family = familyOf(operation, name)
+    if (!family.family.multipleValues) {
+      throw new IllegalStateException(s"$operation requires an encoder that supports multiple values for a single key, column family $name has none")
+    }
+    family
+  }
+
+  protected def find(family: OpenFamily, key: UnsafeRow): AnyRef = {
+    mustBeKey(key)
+    if (family.encoder == null) view.get(family.id, key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
+    else {
+      val bytes = family.encoder.encodeKey(key)
+      view.get(family.id, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+    }
+  }
+
+  protected def mustBeKey(key: UnsafeRow): Unit = if (key == null) throw new IllegalStateException("Key cannot be null")
+
+  protected def range(family: OpenFamily, startKey: Option[UnsafeRow], endKey: Option[UnsafeRow]): RowIterator = {
+    require(family.scansInOrder, "Range scan requires an encoder that supports range scans!")
+    // The encoder may give the same array twice, so the first is copied.
+    val from = startKey.map(family.encoder.encodeKey(_).clone())
+    view.scan(family.id, from.orNull, endKey.map(family.encoder.encodeKey).orNull)
+  }
+
+  private def all(family: OpenFamily): RowIterator = if (family.scansInOrder) view.scan(family.id, null, null) else view.rows(family.id)
+
+  private def prefixed(family: OpenFamily, prefixKey: UnsafeRow): RowIterator = {
+    require(family.encoder != null && family.encoder.supportPrefixKeyScan, "Prefix scan requires setting prefix key!")
+    val prefix = family.encoder.encodePrefixKey(prefixKey)
+    view.scan(family.id, prefix.clone(), VersionReads.after(prefix))
+  }
+
+  private def pairs(rows: RowIterator, family: OpenFamily): StateStoreIterator[UnsafeRowPair] = {
+    val key = new UnsafeRow(family.keyColumns)
+    val value = new UnsafeRow(family.valueColumns)
+    val pair = new UnsafeRowPair()
+    new StateStoreIterator(new Advancing[UnsafeRowPair](rows) {
+      override protected def show(row: AnyRef): UnsafeRowPair = {
+        val entry = Row.root(row)
+        val shown = pair.withRows(family.keyOf(entry, key), valueOf(entry, value))
+        provider.validateFormat(shown.key, shown.value)
+        shown
+      }
+    }, () => rows.close())
+  }
+
+  private def valuePairs(rows: RowIterator, family: OpenFamily): StateStoreIterator[UnsafeRowPair] = {
+    val key = new UnsafeRow(family.keyColumns)
+    val pair = new UnsafeRowPair()
+    val lists = new Advancing[Iterator[UnsafeRowPair]](rows) {
+      override protected def show(row: AnyRef): Iterator[UnsafeRowPair] = {
+        val shownKey = family.keyOf(Row.root(row), key)
+        valuesOf(row, family).map(pair.withRows(shownKey, _))
+      }
+    }
+    new StateStoreIterator(lists.flatten, () => rows.close())
+  }
+
+  /** The values of a row, in the order in which they were appended; null: none. */
+  private def valuesOf(row: AnyRef, family: OpenFamily): Iterator[UnsafeRow] = row match {
+    case null => Iterator.empty
+    case entry: Array[Byte] => Iterator.single(valueOf(entry, new UnsafeRow(family.valueColumns)))
+    case list: ValueList =>
+      val value = new UnsafeRow(family.valueColumns)
+      Iterator.single(list.first).map(valueOf(_, value)) ++ list.valuesSince(null).iterator.map { bytes =>
+        value.pointTo(bytes, bytes.length)
+        value
+      }
+  }
+
+  private def valueOf(entry: Array[Byte], row: UnsafeRow): UnsafeRow = {
     row.pointTo(entry, Entry.valueOffset(entry), Entry.valueLength(entry))
     row
   }
+}
 
-  private final class PairIterator(entries: EntryIterator) extends Iterator[UnsafeRowPair] {
-    private[this] val key = new UnsafeRow(provider.keyColumns)
-    private[this] val value = new UnsafeRow(provider.valueColumns)
-    private[this] val pair = new UnsafeRowPair()
-    private[this] var advanced = false
-    private[this] var has = false
-
-    override def hasNext: Boolean = {
-      if (!advanced) {
-        has = entries.advance()
-        advanced = true
-      }
-      has
+private[spark] object VersionReads {
+  /** The smallest key that is larger than every key with this prefix; null: there is none. */
+  def after(prefix: Array[Byte]): Array[Byte] = {
+    var last = prefix.length - 1
+    while (last >= 0 && prefix(last) == -1) last -= 1
+    if (last < 0) null
+    else {
+      val next = java.util.Arrays.copyOf(prefix, last + 1)
+      next(last) = (next(last) + 1).toByte
+      next
     }
+  }
+}
 
-    override def next(): UnsafeRowPair = {
-      if (!hasNext) throw new NoSuchElementException("the state has no more rows")
-      advanced = false
-      val entry = entries.entry
-      key.pointTo(entry, Entry.KeyOffset, Entry.keyLength(entry))
-      valueRow(entry, value)
-      provider.validateFormat(key, value)
-      pair.withRows(key, value)
+/** A Scala iterator over rows. */
+private[spark] abstract class Advancing[A](rows: RowIterator) extends Iterator[A] {
+  private[this] var advanced = false
+  private[this] var has = false
+
+  protected def show(row: AnyRef): A
+
+  override def hasNext: Boolean = {
+    if (!advanced) {
+      has = rows.advance()
+      advanced = true
     }
+    has
+  }
+
+  override def next(): A = {
+    if (!hasNext) throw new NoSuchElementException("the state has no more rows")
+    advanced = false
+    show(rows.row)
   }
 }
 
@@ -110,16 +225,28 @@ final class DynamoDBReadStateStore private[spark] (
     private[spark] val base: Version,
     private[spark] val load: Option[Load]) extends ReadStateStore with VersionReads {
   protected val view = new OpenVersion(base, NoChanges)
+  schema = provider.schemaOf(base)
 
   override def version: Long = base.number
 
   override def id: StateStoreId = super[VersionReads].id
 
-  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = super[VersionReads].get(key, colFamilyName)
-
   override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = super[VersionReads].keyExists(key, colFamilyName)
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = super[VersionReads].multiGet(keys, colFamilyName)
+
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    super[VersionReads].rangeScan(startKey, endKey, colFamilyName)
+
+  override def rangeScanWithMultiValues(
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    super[VersionReads].rangeScanWithMultiValues(startKey, endKey, colFamilyName)
+
+  /** The state reader registers on one store and reads from the next, so families are the provider's. */
+  override def registerColFamily(
+      colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
+    provider.register(ColumnFamily(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal))
 
   override def abort(): Unit = ()
 
@@ -147,6 +274,7 @@ final class DynamoDBStateStore private[spark] (
   import DynamoDBStateStore._
 
   protected val view = new OpenVersion(base, this)
+  schema = provider.schemaOf(base)
 
   private[this] val attempt = Attempt.random()
   private[this] var connection: Connection = _
@@ -161,16 +289,71 @@ final class DynamoDBStateStore private[spark] (
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
     mustBeUpdating("put")
-    if (key == null) throw new IllegalStateException("Key cannot be null")
     require(value != null, "Cannot put a null value")
-    view.put(family(colFamilyName), key.getBaseObject, key.getBaseOffset, key.getSizeInBytes,
-      value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+    putValue(familyOf("put", colFamilyName), key, value, isAppended = false)
+  }
+
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+    mustBeUpdating("putList")
+    mustBeValues(values)
+    val family = needMultiple("putList", colFamilyName)
+    if (values.isEmpty) removeKey(family, key)
+    else values.indices.foreach(at => putValue(family, key, values(at), isAppended = at > 0))
+  }
+
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+    mustBeUpdating("merge")
+    require(value != null, "Cannot merge a null value")
+    putValue(needMultiple("merge", colFamilyName), key, value, isAppended = true)
+  }
+
+  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+    mustBeUpdating("mergeList")
+    mustBeValues(values)
+    val family = needMultiple("mergeList", colFamilyName)
+    values.foreach(putValue(family, key, _, isAppended = true))
   }
 
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
     mustBeUpdating("remove")
-    if (key == null) throw new IllegalStateException("Key cannot be null")
-    view.remove(family(colFamilyName), key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
+    removeKey(familyOf("remove", colFamilyName), key)
+  }
+
+  override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
+    mustBeUpdating("deleteRange")
+    val family = familyOf("deleteRange", colFamilyName)
+    if (family.encoder == null || !family.encoder.supportsDeleteRange) {
+      throw new IllegalStateException(s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
+    }
+    val rows = range(family, Some(beginKey), Some(endKey))
+    while (rows.advance()) {
+      val root = Row.root(rows.row)
+      view.remove(family.id, root, Entry.KeyOffset, Entry.keyLength(root))
+    }
+  }
+
+  override def createColFamilyIfAbsent(
+      colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
+    mustBeUpdating("createColFamilyIfAbsent")
+    provider.mustTakeFamily("create_col_family", colFamilyName, isInternal)
+    val family = ColumnFamily(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal)
+    provider.register(family)
+    schema = schema.add(family)
+    forgetFamily(colFamilyName)
+  }
+
+  override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
+    mustBeUpdating("removeColFamilyIfExists")
+    provider.mustTakeFamily("remove_col_family", colFamilyName, isInternal = false)
+    val existed = schema.ids.contains(colFamilyName)
+    if (existed) {
+      // Its rows go one by one: they cost their keys, and nothing has to know later that a family was once dropped.
+      view.clear(schema.ids(colFamilyName))
+      schema = schema.drop(colFamilyName)
+    }
+    forgetFamily(colFamilyName)
+    existed
   }
 
   /**
@@ -189,7 +372,7 @@ final class DynamoDBStateStore private[spark] (
     try {
       provider.writeMarker()
       view.flush() // 1
-      val next = view.fold(attempt) // 2
+      val next = view.fold(attempt, schema.text) // 2
       committed = commitAttempt(next.keys) // 3
       if (base.number > 0) provider.retain(base) // 4
       provider.retain(next)
@@ -222,7 +405,9 @@ final class DynamoDBStateStore private[spark] (
 
   override def metrics: StateStoreMetrics = {
     val shown = view.version
-    StateStoreMetrics(shown.keys.sum, shown.tree.heapBytes + view.heapBytes, ProviderMetrics.of(load, committed, commitMillis))
+    val (internal, rows) = shown.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
+    StateStoreMetrics(rows.map(_._1).sum, shown.tree.heapBytes + view.heapBytes,
+      ProviderMetrics.of(load, committed, commitMillis, internal.map(_._1).sum))
   }
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
@@ -235,29 +420,51 @@ final class DynamoDBStateStore private[spark] (
   override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit =
     leased().append(records, hashMin, hashMax, run, length, provider.deadlineSeconds)
 
-  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = throw multipleValues("putList")
-
-  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = throw multipleValues("merge")
-
-  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = throw multipleValues("mergeList")
-
-  override def removeColFamilyIfExists(colFamilyName: String): Boolean = throw columnFamilies("removeColFamilyIfExists")
-
-  override def createColFamilyIfAbsent(
-      colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
-      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = throw columnFamilies("createColFamilyIfAbsent")
-
   override def id: StateStoreId = super[VersionReads].id
 
-  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = super[VersionReads].get(key, colFamilyName)
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = super[VersionReads].iterator(colFamilyName)
 
   override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = super[VersionReads].keyExists(key, colFamilyName)
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = super[VersionReads].multiGet(keys, colFamilyName)
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = super[VersionReads].iterator(colFamilyName)
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    super[VersionReads].rangeScan(startKey, endKey, colFamilyName)
+
+  override def rangeScanWithMultiValues(
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    super[VersionReads].rangeScanWithMultiValues(startKey, endKey, colFamilyName)
 
   override def toString: String = s"DynamoDBStateStore[store=${provider.storeName}, version=$version, attempt=$attempt]"
+
+  private def putValue(family: OpenFamily, key: UnsafeRow, value: UnsafeRow, isAppended: Boolean): Unit = {
+    mustBeKey(key)
+    var keyBase: AnyRef = key.getBaseObject
+    var keyOffset = key.getBaseOffset
+    var keyLength = key.getSizeInBytes
+    if (family.encoder != null) {
+      val bytes = family.encoder.encodeKey(key)
+      keyBase = bytes
+      keyOffset = Platform.BYTE_ARRAY_OFFSET
+      keyLength = bytes.length
+    }
+    if (isAppended) view.merge(family.id, keyBase, keyOffset, keyLength, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+    else view.put(family.id, keyBase, keyOffset, keyLength, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+  }
+
+  private def removeKey(family: OpenFamily, key: UnsafeRow): Unit = {
+    mustBeKey(key)
+    if (family.encoder == null) view.remove(family.id, key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
+    else {
+      val bytes = family.encoder.encodeKey(key)
+      view.remove(family.id, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+    }
+  }
+
+  private def mustBeValues(values: Array[UnsafeRow]): Unit = {
+    require(values != null, "Cannot put a null value")
+    require(values.forall(_ != null), "Cannot put a null value in the array")
+  }
 
   private def leased(): Connection = {
     if (connection == null) {
@@ -271,13 +478,11 @@ final class DynamoDBStateStore private[spark] (
   private def commitAttempt(keys: Array[Long]): Map[String, Long] = {
     val last = leased()
     connection = null
-    try last.commit(keys, provider.deadlineSeconds) finally last.giveBack()
+    try last.commit(keys, schema.text, provider.deadlineSeconds) finally last.giveBack()
   }
 
   private def mustBeUpdating(operation: String): Unit =
     if (state != Updating) throw StateStoreErrors.stateStoreOperationOutOfOrder(s"$operation after $state")
-
-  private def columnFamilies(operation: String): Throwable = StateStoreErrors.unsupportedOperationException(operation, "DynamoDB state store")
 }
 
 private[spark] object DynamoDBStateStore {

@@ -1,18 +1,18 @@
 package io.dynastate.spark
 
+import java.nio.ByteBuffer
+import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.collection.mutable
 
-import io.dynastate.core.{Attempt, Connection, DynastateException, Entry, EntryIterator, ErrorKind, Families, Opened, Sidecar, Version, VersionTree}
+import io.dynastate.core.{Attempt, Connection, DynastateException, Entry, ErrorKind, Found, Runs, Sidecar, Version, VersionTree}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.JsonAST.{JArray, JBool, JInt, JObject, JString}
-import org.json4s.jackson.JsonMethods.{compact, render}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.dynastate.SparkInternals
+import org.apache.spark.sql.dynastate.{ChangeIterator, SparkInternals}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -25,17 +25,20 @@ import org.apache.spark.sql.types.StructType
  *
  * Safe for threads: `retained` is guarded by this object, trees guard themselves, and no lock is held during I/O.
  */
-class DynamoDBStateStoreProvider extends StateStoreProvider {
+class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGrainedReplay {
   import DynamoDBStateStoreProvider.log
 
   private[this] var id: StateStoreId = _
-  private[this] var keySchema: StructType = _
-  private[this] var valueSchema: StructType = _
+  private[this] var default: ColumnFamily = _
+  private[this] var useColumnFamilies = false
   private[this] var conf: StateStoreConf = _
   private[this] var hadoopConf: Configuration = _
   private[this] var settings: ProviderSettings = _
-  private[this] var schemaText: String = _
   private[this] var runId: String = _
+  /** Column families as operators described them, by name. */
+  private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
+  /** The parsed schema of the newest version: nearly every version has the same. */
+  @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
   /** Newest use first. */
   private[this] val retained = mutable.ListBuffer.empty[Version]
   @volatile private[this] var formatIsValidated = false
@@ -51,14 +54,15 @@ class DynamoDBStateStoreProvider extends StateStoreProvider {
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
-    DynamoDBStateStoreProvider.refuseUnsupported(keyStateEncoderSpec, useColumnFamilies, useMultipleValuesPerKey, storeConfs)
+    DynamoDBStateStoreProvider.refuseUnsupported(storeConfs)
+    require(!useMultipleValuesPerKey || useColumnFamilies, "multiple values per key need column families")
     this.id = stateStoreId
-    this.keySchema = keySchema
-    this.valueSchema = valueSchema
+    this.default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, internal = false)
+    this.useColumnFamilies = useColumnFamilies
     this.conf = storeConfs
     this.hadoopConf = hadoopConf
     this.settings = ProviderSettings(stateStoreId, storeConfs, hadoopConf)
-    this.schemaText = DynamoDBStateStoreProvider.schemaText(keySchema, valueSchema, keyStateEncoderSpec)
+    registered.put(default.name, default)
     this.runId = Option(hadoopConf.get("sql.streaming.runId")).getOrElse(throw new DynastateException(
       ErrorKind.Internal, s"Spark gave no run id to the state store store=${settings.store}"))
   }
@@ -89,6 +93,34 @@ class DynamoDBStateStoreProvider extends StateStoreProvider {
       case other => throw new IllegalArgumentException(s"not a read store of dynastate: ${other.getClass.getName}")
     }
 
+  /** Every version that is there can be opened, whatever it is replayed from: the result is the same. */
+  override def replayStateFromSnapshot(
+      snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): StateStore = {
+    mustBeReplayable(snapshotVersion, endVersion)
+    getStore(endVersion, endVersionStateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
+  }
+
+  override def replayReadStateFromSnapshot(
+      snapshotVersion: Long, endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): ReadStateStore = {
+    mustBeReplayable(snapshotVersion, endVersion)
+    getReadStore(endVersion, endVersionStateStoreCkptId)
+  }
+
+  override def getStateStoreChangeDataReader(
+      startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
+      endVersionStateStoreCkptId: Option[String]): ChangeIterator = {
+    mustBeReplayable(startVersion, endVersion)
+    try new ChangeReader(this, colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME), startVersion, endVersion, attemptOf(endVersion, endVersionStateStoreCkptId))
+    catch { case e: DynastateException => throw StateStoreErrors.cannotLoadStore(e) }
+  }
+
+  private def mustBeReplayable(from: Long, to: Long): Unit = {
+    if (from < 1) throw SparkInternals.unexpectedVersion(from)
+    if (to < from) throw SparkInternals.unexpectedVersion(to)
+  }
+
   override def doMaintenance(): Unit = {
     doSnapshotMaintenance()
     doCleanupMaintenance()
@@ -108,14 +140,38 @@ class DynamoDBStateStoreProvider extends StateStoreProvider {
 
   private[spark] def deadlineSeconds: Long = settings.deadlineSeconds
 
-  private[spark] def keyColumns: Int = keySchema.length
+  /** The column families of a version, the default one as this query describes it. */
+  private[spark] def schemaOf(version: Version): StateSchema = {
+    val known = lastSchema
+    if (known.text == version.schema) known
+    else {
+      lastSchema = (if (version.schema.isEmpty) StateSchema.Empty else StateSchema.parse(version.schema)).add(default)
+      lastSchema
+    }
+  }
 
-  private[spark] def valueColumns: Int = valueSchema.length
+  private[spark] def register(family: ColumnFamily): Unit = registered.put(family.name, family)
+
+  /** A family for a store. One that its version does not have yet has no rows, and gets the id it would get. */
+  private[spark] def openFamily(operation: String, name: String, schema: StateSchema): OpenFamily = {
+    val family = registered.get(name)
+    if (family == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies)
+  }
+
+  /** Spark's rules for names of column families. */
+  private[spark] def mustTakeFamily(operation: String, name: String, isInternal: Boolean): Unit = {
+    if (!useColumnFamilies) throw StateStoreErrors.unsupportedOperationException(operation, toString)
+    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !isInternal)) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
 
   private[spark] def lease(): Connection = Sidecar.forPython(settings.python).lease(settings.engine)
 
   private[spark] def begin(connection: Connection, base: Version, attempt: Attempt): Unit =
-    connection.begin(settings.store, runId, id.checkpointRootLocation, base, attempt, schemaText)
+    connection.begin(settings.store, runId, id.checkpointRootLocation, base, attempt)
 
   /** Keep a version, newest first, and let the oldest go. */
   private[spark] def retain(version: Version): Unit = synchronized {
@@ -128,9 +184,9 @@ class DynamoDBStateStoreProvider extends StateStoreProvider {
   private[spark] def reportCommit(newVersion: Long): Unit =
     if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(newVersion, id, hadoopConf)
 
-  /** Spark's cheap check for wrong schemas: on the first row pair that is read. */
+  /** Spark's cheap check for wrong schemas: on the first row pair that is read. Like RocksDB's, without column families only. */
   private[spark] def validateFormat(key: UnsafeRow, value: UnsafeRow): Unit = if (!formatIsValidated) {
-    StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, id, conf)
+    if (!useColumnFamilies) StateStoreProvider.validateStateRowFormat(key, default.keySchema, value, default.valueSchema, id, conf)
     formatIsValidated = true
   }
 
@@ -152,17 +208,23 @@ class DynamoDBStateStoreProvider extends StateStoreProvider {
 
   private def find(version: Long, checkpointId: Option[String]): (Version, Option[Load]) = {
     if (version < 0) throw SparkInternals.unexpectedVersion(version)
-    if (version == 0) return (VersionTree.empty(), None)
-    val attempt = checkpointId.map(text => Attempt.parse(text).getOrElse(throw StateStoreErrors.cannotLoadStore(new DynastateException(
-      ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=${settings.store} version=$version id=$text"))))
+    if (version == 0) return (VersionTree.empty(""), None)
+    val attempt = attemptOf(version, checkpointId)
     val held = synchronized(retained.toList)
     // An id names one attempt for ever. A bare number is the engine's to resolve: another executor may have made it anew.
-    attempt.flatMap(named => held.find(each => each.number == version && each.attempt == named)) match {
+    held.find(each => each.number == version && each.attempt == attempt) match {
       case Some(found) => (found, None)
       case None =>
-        try load(version, attempt.getOrElse(Attempt.None), held.filter(_.number <= version))
+        try load(version, attempt, held.filter(_.number <= version))
         catch { case e: DynastateException => throw StateStoreErrors.cannotLoadStore(e) }
     }
+  }
+
+  /** The attempt that a checkpoint id names; `Attempt.None`: whichever made the version. */
+  private def attemptOf(version: Long, checkpointId: Option[String]): Attempt = checkpointId match {
+    case None => Attempt.None
+    case Some(text) => Attempt.parse(text).getOrElse(throw StateStoreErrors.cannotLoadStore(new DynastateException(
+      ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=${settings.store} version=$version id=$text")))
   }
 
   /** Ask the engine for a version; it brings only what comes after the newest of `held` on the way to it. */
@@ -170,95 +232,81 @@ class DynamoDBStateStoreProvider extends StateStoreProvider {
     val started = System.nanoTime()
     val connection = lease()
     try {
-      val rows = new Families
-      val opened = connection.open(settings.store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds) {
-        (records, run) => DynamoDBStateStoreProvider.addRun(rows, records, run)
-      }
-      val found = place(opened, held, rows)
+      val runs = new Runs
+      var answer: Found = null
+      val counters = connection.open(settings.store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
+        found => {
+          answer = found
+          if (found.base > 0) runs.startFrom(nodeOf(held, found))
+        },
+        (records, run) => runs.add(records, run))
+      val found = place(answer, held, runs)
       retain(found)
       val millis = NANOSECONDS.toMillis(System.nanoTime() - started)
       val missed = !held.contains(found)
       if (missed) {
-        log.info(s"loaded store=${settings.store} version=$version attempt=${opened.attempt} from=${opened.base} " +
-          s"rows=${found.keys.sum} bytesRead=${opened.counters.getOrElse("bytesRead", 0L)} ms=$millis")
+        log.info(s"loaded store=${settings.store} version=$version attempt=${found.attempt} from=${answer.base} " +
+          s"rows=${found.keys.sum} bytesRead=${counters.getOrElse("bytesRead", 0L)} ms=$millis")
       }
-      (found, Some(Load(missed, millis, opened.counters)))
+      (found, Some(Load(missed, millis, counters)))
     } finally connection.giveBack()
   }
 
-  private def place(opened: Opened, held: List[Version], rows: Families): Version =
-    if (opened.base == 0) {
-      VersionTree.load(DynamoDBStateStoreProvider.withoutDeletes(rows), opened.version, opened.attempt)
-    } else {
-      val base = held.find(each => each.number == opened.base && each.attempt == opened.baseAttempt).getOrElse(throw new DynastateException(
-        ErrorKind.Internal, s"the engine built on a version the provider does not hold store=${settings.store} base=${opened.base}"))
-      if (opened.version == base.number) base else base.tree.fold(base, rows, opened.version, opened.attempt)
+  private def place(found: Found, held: List[Version], runs: Runs): Version =
+    if (found.base == 0) VersionTree.load(runs.asWhole(), found.version, found.attempt, found.schema)
+    else {
+      val base = nodeOf(held, found)
+      if (found.version == base.number) base
+      else base.tree.fold(base, runs.asChanges, found.version, found.attempt, found.schema)
     }
+
+  private def nodeOf(held: List[Version], found: Found): Version =
+    held.find(each => each.number == found.base && each.attempt == found.baseAttempt).getOrElse(throw new DynastateException(
+      ErrorKind.Internal, s"the engine built on a version the provider does not hold store=${settings.store} base=${found.base}"))
+}
+
+/** What was changed in a column family, version by version; the number beside each change is its batch, version - 1. */
+private[spark] final class ChangeReader(provider: DynamoDBStateStoreProvider, familyName: String, first: Long, last: Long, attempt: Attempt)
+  extends ChangeIterator {
+  private[this] val connection = provider.lease()
+  private[this] var version = first
+  private[this] var changes = new Runs.Changes(ByteBuffer.allocate(0))
+  private[this] val family = provider.openFamily(
+    "changes", familyName, StateSchema.parse(connection.changes(provider.storeName, first, last, attempt, provider.deadlineSeconds).schema))
+  private[this] val key = new UnsafeRow(family.keyColumns)
+  private[this] val value = new UnsafeRow(family.valueColumns)
+
+  override def getNext(): (RecordType.Value, UnsafeRow, UnsafeRow, Long) = {
+    while (!finished) {
+      while (changes.advance()) if (changes.family == family.id) return shown()
+      connection.nextChanges(provider.deadlineSeconds)(version = _) match {
+        case Some(run) => changes = new Runs.Changes(run)
+        case None => finished = true
+      }
+    }
+    null
+  }
+
+  /** A reader that stops early leaves half a conversation, which no one else can go on with. */
+  override def close(): Unit = if (finished) connection.giveBack() else connection.close()
+
+  private def shown(): (RecordType.Value, UnsafeRow, UnsafeRow, Long) = {
+    val entry = changes.entry
+    val shownKey = family.keyOf(entry, key)
+    if (Entry.isDelete(entry)) (RecordType.DELETE_RECORD, shownKey, null, version - 1)
+    else {
+      value.pointTo(entry, Entry.valueOffset(entry), Entry.valueLength(entry))
+      (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, shownKey, value, version - 1)
+    }
+  }
 }
 
 object DynamoDBStateStoreProvider {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
-  private val PutOrRemove = 0
 
-  private def refuseUnsupported(spec: KeyStateEncoderSpec, columnFamilies: Boolean, multipleValues: Boolean, conf: StateStoreConf): Unit = {
-    def refuse(what: String): Nothing = throw new DynastateException(ErrorKind.Configuration,
-      s"$what is not supported by dynastate ${Sidecar.packageVersion}; use Spark's RocksDB state store for this query")
-    if (columnFamilies || multipleValues) refuse("transformWithState (state with column families)")
-    spec match {
-      case _: NoPrefixKeyStateEncoderSpec =>
-      case _: PrefixKeyScanStateEncoderSpec => refuse("session_window aggregation (state with prefix scans)")
-      case other => refuse(s"an operator with state keys of kind ${other.getClass.getSimpleName}")
-    }
-    if (conf.stateStoreEncodingFormat != "unsaferow") {
-      refuse(s"spark.sql.streaming.stateStore.encodingFormat=${conf.stateStoreEncodingFormat}")
-    }
-  }
-
-  /** JSON without blanks, keys in order (docs/storage-format.md, "schema"). */
-  private def schemaText(key: StructType, value: StructType, spec: KeyStateEncoderSpec): String = {
-    import org.json4s.jackson.JsonMethods.parse
-    compact(render(JObject("families" -> JArray(List(JObject(
-      "id" -> JInt(0),
-      "internal" -> JBool(false),
-      "key" -> parse(key.json),
-      "key_encoder" -> parse(spec.json),
-      "multiple" -> JBool(false),
-      "name" -> JString(StateStore.DEFAULT_COL_FAMILY_NAME),
-      "value" -> parse(value.json)))))))
-  }
-
-  /** Add a run of changes as it came from the engine; delete markers stay, for the version they are folded into. */
-  private def addRun(rows: Families, records: Int, run: java.nio.ByteBuffer): Unit = {
-    var added = 0
-    while (run.hasRemaining) {
-      val tag = run.getShort & 0xFFFF
-      val keyLength = run.getInt(run.position())
-      val valueLength = run.getInt(run.position() + 4)
-      if (tag >>> 12 != PutOrRemove || keyLength < 0 || valueLength < Entry.DeleteMarker) {
-        throw new DynastateException(ErrorKind.Corrupt, s"a change of an unknown kind tag=$tag keyLength=$keyLength valueLength=$valueLength")
-      }
-      val entry = new Array[Byte](Math.addExact(Entry.HeaderBytes + keyLength, math.max(valueLength, 0)))
-      run.get(entry)
-      rows(tag & 0xFFF).put(Entry.hash(entry), entry)
-      added += 1
-    }
-    if (added != records) throw new DynastateException(ErrorKind.Corrupt, s"a run holds another number of records than it should: $added, not $records")
-  }
-
-  /** What remains when changes are applied to nothing. */
-  private def withoutDeletes(rows: Families): Families = {
-    var family = 0
-    while (family < rows.bound) {
-      val table = rows.existing(family)
-      if (table != null) {
-        val entries = new EntryIterator(Array(table.share()), showDeletes = true)
-        while (entries.advance()) {
-          val entry = entries.entry
-          if (Entry.isDelete(entry)) table.remove(entries.hash, entry, Entry.KeyOffset, Entry.keyLength(entry))
-        }
-      }
-      family += 1
-    }
-    rows
+  private def refuseUnsupported(conf: StateStoreConf): Unit = if (conf.stateStoreEncodingFormat != "unsaferow") {
+    throw new DynastateException(ErrorKind.Configuration,
+      s"spark.sql.streaming.stateStore.encodingFormat=${conf.stateStoreEncodingFormat} is not supported by dynastate " +
+        s"${Sidecar.packageVersion}; leave it at unsaferow, or use Spark's RocksDB state store for this query")
   }
 }

@@ -21,16 +21,19 @@ object ProviderMetrics {
   private val cacheHits = StateStoreCustomSumMetric("dynastateCacheHits", "versions found in the executor's memory")
   private val cacheMisses = StateStoreCustomSumMetric("dynastateCacheMisses", "versions loaded from DynamoDB")
 
-  val all: Seq[StateStoreCustomMetric] = counted.map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses)
+  private val internalKeys = StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
+
+  val all: Seq[StateStoreCustomMetric] = counted.map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
 
   /** The metrics of one batch of one store. `loaded` is None where the version was in memory. */
-  def of(loaded: Option[Load], committed: Map[String, Long], commitMillis: Long): Map[StateStoreCustomMetric, Long] = {
+  def of(loaded: Option[Load], committed: Map[String, Long], commitMillis: Long, internal: Long): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
       metric -> (committed.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
     }
     fromEngine.toMap ++ Map(
       loadMs -> loaded.map(_.millis).getOrElse(0L),
       commitMs -> commitMillis,
+      internalKeys -> internal,
       cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L),
       cacheMisses -> (if (loaded.exists(_.missed)) 1L else 0L))
   }
