@@ -288,4 +288,6 @@ def committed(version: int, counters: Mapping[str, int]) -> bytes:
 
 
 def error(kind: int, store: str, message: str) -> bytes:
-    return frame(Type.ERROR, bytes([kind]) + _text(store) + _text(message))
+    # A message may quote what is no text; it must reach its reader all the same.
+    readable = message.encode(errors="replace").decode()
+    return frame(Type.ERROR, bytes([kind]) + _text(store) + _text(readable))
