@@ -28,7 +28,7 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
     if codec == LZ4:
         try:
             chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
-        except lz4.block.LZ4BlockError as broken:
+        except (lz4.block.LZ4BlockError, OverflowError, ValueError) as broken:  # the last two: raw_bytes is no length
             raise CorruptStateError(f"a block cannot be decompressed: {broken}") from broken
     elif codec == RAW:
         chunk = packed

@@ -24,7 +24,7 @@ CHUNK_BYTES_MAX: Final = 256 * 1024
 PARTS_MAX: Final = 1_000_000
 EPOCHS_KEPT: Final = 16
 STORE_BYTES_MAX: Final = 1_024
-#: The largest chunk a reader accepts: one record with its header.
+#: The largest chunk a reader accepts, and so a writer may make: one record with its header.
 RAW_BYTES_MAX: Final = rows.RECORD_BYTES_MAX + 10
 
 Role = Literal["delta", "snapshot"]
@@ -60,13 +60,18 @@ class Attempt(bytes):
 
     __slots__ = ()
 
-    def __new__(cls, raw: bytes) -> Attempt:
+    def __new__(cls, raw: bytes) -> Attempt:  # noqa: PYI034  # Self comes with Python 3.11, and nobody derives from it
         if len(raw) != 16:
             raise CorruptStateError("an attempt is 16 bytes", got=len(raw))
         return super().__new__(cls, raw)
 
 
 NO_ATTEMPT: Final = Attempt(bytes(16))
+
+
+def namespace_of(checkpoint: str) -> str:
+    """First part of a store's name where no namespace is set: a digest of the checkpoint's state root."""
+    return hashlib.sha256(checkpoint.encode()).hexdigest()[:32]
 
 
 def check_store(store: str) -> str:
@@ -111,8 +116,10 @@ def schema_key(store: str, digest: bytes) -> Key:
 
 
 def history_range(lowest: int, highest: int) -> tuple[str, str]:
-    """Sort keys between which everything lies that opening a version can need, from version `lowest` up to `highest`: groups,
-    meta, schemas, snapshots."""
+    """Sort keys between which everything lies that opening a version can need: groups, meta, schemas, snapshots.
+
+    Groups begin with that of version `lowest`, snapshots end with those of version `highest`.
+    """
     return f"group/{lowest // GROUP_SIZE:016d}", f"snapshot/{highest:020d}/~"
 
 
@@ -158,7 +165,15 @@ def _part_crc(key: Key, fields: Sequence[object], data: bytes) -> int:
 def part_items(
     store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk
 ) -> list[tuple[Key, Item]]:
-    """The items one chunk becomes: compressed, cut to item size, each with its checksum."""
+    """The items one chunk becomes: compressed, cut to item size, each with its checksum.
+
+    Raises:
+        ConfigurationError: the chunk is larger than a reader accepts.
+    """
+    if len(chunk.run) > RAW_BYTES_MAX:
+        raise ConfigurationError(
+            "a row of state is larger than 64 MiB, which dynastate does not store", store=store, bytes=len(chunk.run)
+        )
     codec, packed = blocks.compress(chunk.run)
     fragments = blocks.cut(packed)
     out: list[tuple[Key, Item]] = []
@@ -207,7 +222,7 @@ def parse_part(key: Key, item: Item) -> Part:
     fields = (form, codec, *numbers.values())
     if _part_crc(key, fields, data) != crc:
         raise CorruptStateError("part has a wrong checksum: its bytes are broken", **_where(key))
-    if codec not in blocks.CODECS or numbers["raw_bytes"] > max(RAW_BYTES_MAX, CHUNK_BYTES_MAX):
+    if codec not in blocks.CODECS or not 0 < numbers["raw_bytes"] <= RAW_BYTES_MAX:
         raise CorruptStateError(
             "part has an unknown codec or an impossible size",
             codec=codec,
@@ -274,7 +289,8 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     """The bytes of a version entry; the CRC covers the store's name too.
 
     entry := format:u8 body crc32:u32
-    body  := version attempt:16 parent:16 epoch schema:8 parts records raw_bytes stored_bytes digest:8 families (family keys)*
+    body  := version attempt:16 parent:16 epoch schema:8
+             parts records raw_bytes stored_bytes digest:8 families (family keys)*
     """
     out = bytearray([FORMAT])
     out += _varint(entry.version) + entry.attempt + entry.parent + _varint(entry.epoch) + entry.schema
@@ -353,8 +369,10 @@ class ShortHistoryError(Exception):
 
 
 class History:
-    """What the snapshot-group table says of one store: its version lists from a lowest version up, and its meta item
-    (None: not made yet)."""
+    """What the snapshot-group table says of one store: version lists, from a lowest version up, and the meta item.
+
+    `meta` is None where that item does not exist.
+    """
 
     def __init__(self, store: str, items: Sequence[tuple[Key, Item]], lowest: int = 0) -> None:
         self.store = store
@@ -380,7 +398,10 @@ class History:
             if not isinstance(listed, list):
                 raise CorruptStateError("group has no version list", **_where(key))
             for raw in listed:
-                entry = decode_entry(self.store, raw)
+                try:
+                    entry = decode_entry(self.store, raw)
+                except CorruptStateError as broken:
+                    raise CorruptStateError(str(broken), **_where(key)) from broken
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
 
@@ -389,7 +410,7 @@ class History:
         return sorted(self._entries)
 
     def find(self, version: int, attempt: Attempt) -> VersionEntry:
-        """The entry of a version: the attempt asked for, or for NO_ATTEMPT the highest epoch, of equals the last appended.
+        """The entry of a version: the attempt asked for; for NO_ATTEMPT the highest epoch, of equals the last appended.
 
         Raises:
             VersionMissingError: there is none; the message names the versions that are there.
@@ -451,6 +472,7 @@ class History:
                     version=entry.version,
                     attempt=entry.attempt.hex(),
                     parent=entry.parent.hex(),
+                    item=group_key(self.store, entry.version - 1).sort,
                 ) from gap
         return (entry.version, entry.attempt), entries[::-1]
 
@@ -464,7 +486,7 @@ class History:
         if not there:
             return VersionMissingError(
                 "no state of this store is in the tables; if the checkpoint was copied or moved, set "
-                "spark.sql.streaming.stateStore.dynastate.namespace to the namespace it had, and check both table names",
+                "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and check both table names",
                 store=self.store,
                 version=version,
             )

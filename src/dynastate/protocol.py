@@ -216,9 +216,7 @@ def parse_open(body: bytes) -> Open:
 
 def parse_begin(body: bytes) -> Begin:
     fields = _Body(body)
-    begin = Begin(
-        fields.text(), fields.text(), fields.text(), fields.u64(), fields.attempt(), fields.attempt()
-    )
+    begin = Begin(fields.text(), fields.text(), fields.text(), fields.u64(), fields.attempt(), fields.attempt())
     fields.end()
     if begin.attempt == NO_ATTEMPT or (begin.base == 0) != (begin.parent == NO_ATTEMPT):
         raise MismatchError(
@@ -326,4 +324,6 @@ def committed(version: int, counters: Mapping[str, int]) -> bytes:
 
 
 def error(kind: int, store: str, message: str) -> bytes:
-    return frame(Type.ERROR, bytes([kind]) + _text(store) + _text(message))
+    # A message may quote what is no text; it must reach its reader all the same.
+    readable = message.encode(errors="replace").decode()
+    return frame(Type.ERROR, bytes([kind]) + _text(store) + _text(readable))

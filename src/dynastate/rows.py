@@ -1,4 +1,6 @@
-"""Bytes to changes and back: the runs that travel over the bridge and lie in the parts (docs/storage-format.md, "Changes").
+"""Bytes to changes and back: the runs that travel over the bridge and lie in the parts.
+
+The grammar (docs/storage-format.md, "Changes"):
 
 run    := record*
 record := tag:u16  key_length:u32  value_length:i32  key  value
@@ -62,8 +64,18 @@ def decode(run: bytes) -> Iterator[Change]:
         if value_length < DELETE_MARKER or end > len(run):
             raise CorruptStateError("a run of changes ends within a record", at=at, length=len(run))
         value = None if value_length == DELETE_MARKER else run[value_at:end]
-        yield Change(tag >> 12, tag & FAMILY_MAX, run[key_at:value_at], value)
+        change = Change(tag >> 12, tag & FAMILY_MAX, run[key_at:value_at], value)
+        if not _is_known(change):
+            raise CorruptStateError("a run holds a change that this package does not know", tag=tag, at=at)
+        yield change
         at = end
+
+
+def _is_known(change: Change) -> bool:
+    """Whether the operation is one of ours, and has the fields it takes: only a put may be a delete marker."""
+    if change.operation == DROP_FAMILY:
+        return change.key == change.value == b""
+    return change.operation == PUT or (change.operation < DROP_FAMILY and change.value is not None)
 
 
 def key_hash(key: bytes) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
 from urllib.parse import urlsplit
 
 from dynastate.errors import ConfigurationError
@@ -44,7 +45,7 @@ class Settings:
     endpoint: str = ""
     """URL of the DynamoDB endpoint; empty: the Region's own."""
     namespace: str = ""
-    """First part of every store's name; empty: a digest of the checkpoint's state root. Set it so that a checkpoint may move."""
+    """First part of every store's name; empty: a digest of the checkpoint's state root, which then must not move."""
     python: str = ""
     """Interpreter of the sidecar on the executors; empty: the one PySpark uses there."""
     shards: int = field(default=4, metadata={"range": (1, 256)})
@@ -56,8 +57,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            if "range" not in item.metadata and not isinstance(getattr(self, item.name), str):
-                raise ConfigurationError(f"{PREFIX}{_spark_name(item.name)} must be text", got=getattr(self, item.name))
+            self._require_kind(item)
         for name in ("delta_table", "snapshot_table"):
             self._require(name, _TABLE_NAME, "3 to 255 characters of A-Z a-z 0-9 _ . -")
         if self.delta_table == self.snapshot_table:
@@ -68,14 +68,16 @@ class Settings:
             self._require("region", _REGION, "an AWS Region such as eu-west-1")
         if self.endpoint:
             self._require_url()
-        for item in fields(self):
-            if "range" in item.metadata:
-                low, high = item.metadata["range"]
-                value = getattr(self, item.name)
-                if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                    raise ConfigurationError(
-                        f"{PREFIX}{_spark_name(item.name)} must be a whole number from {low} to {high}", got=value
-                    )
+
+    def _require_kind(self, item: Field[Any]) -> None:
+        value, name = getattr(self, item.name), PREFIX + _spark_name(item.name)
+        if "range" not in item.metadata:
+            if not isinstance(value, str):
+                raise ConfigurationError(f"{name} must be text", got=repr(value))
+            return
+        low, high = item.metadata["range"]
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ConfigurationError(f"{name} must be a whole number from {low} to {high}", got=repr(value))
 
     def _require(self, name: str, pattern: re.Pattern[str], what: str) -> None:
         value = getattr(self, name)
@@ -92,7 +94,7 @@ class Settings:
         if not usable:
             raise ConfigurationError(
                 f"{PREFIX}endpoint must be a URL such as http://127.0.0.1:8000, without user or password",
-                got=repr(self.endpoint),
+                got=repr(re.sub("//.*@", "//***@", self.endpoint)),
             )
 
     @classmethod

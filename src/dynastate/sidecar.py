@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,7 +39,7 @@ READ_BUFFER_BYTES = 1024 * 1024
 
 
 class Engines:
-    """One engine for each distinct settings, made when they are first asked for: that is also when the tables are checked."""
+    """One engine for each distinct settings, made, and the tables checked, when they are first asked for."""
 
     def __init__(self) -> None:
         self._engines: dict[Settings, Engine] = {}
@@ -49,6 +50,7 @@ class Engines:
 
         Raises:
             ConfigurationError: a setting is wrong, a table is missing or has other keys, or DynamoDB is out of reach.
+            UnavailableError: DynamoDB throttled until the deadline.
         """
         settings = _parse_settings(settings_json)
         with self._lock:
@@ -59,12 +61,15 @@ class Engines:
 
     def _make(self, settings: Settings) -> Engine:
         tables = BotoTables(settings)
-        drift = tables.check()
-        if drift:
+        try:
+            drift = tables.check()
+            if drift:
+                raise ConfigurationError(
+                    "; ".join(drift) + "; 'dynastate tables check' says the same, infra/ makes tables that fit"
+                )
+        except DynastateError:
             tables.close()
-            raise ConfigurationError(
-                "; ".join(drift) + "; 'dynastate tables check' says the same, infra/ makes tables that fit"
-            )
+            raise
         return Engine(
             tables,
             shards=settings.shards,
@@ -118,13 +123,10 @@ class Connection:
                 frame_type, body = received
                 self._state = protocol.follow(self._state, frame_type)
                 handlers[frame_type](body)
-        except MismatchError as broken:
-            log.error("connection refused store=%s: %s", self._store, broken)
-            self._error(broken)
-        except ConfigurationError as wrong:
-            self._error(wrong)
         except OSError as gone:
             log.info("connection ended store=%s: %s", self._store, gone)
+        except Exception as failed:  # noqa: BLE001  # whatever it is, the JVM gets it as the last answer
+            self._answer_failure("connection", failed)
         finally:
             if self._attempt is not None:
                 self._abort()
@@ -134,14 +136,14 @@ class Connection:
         if not header:
             return None
         if len(header) < protocol.HEADER.size:
-            raise MismatchError("connection ended within a frame")
+            raise ConnectionResetError("it was cut within a frame")
         length, frame_type = protocol.HEADER.unpack(header)
         wanted = protocol.check_length(length)
         if self._state is State.NEW and wanted > READ_BUFFER_BYTES:
             raise MismatchError("first frame is too long", length=length)
         body = self._stream.read(wanted)
         if len(body) < wanted:
-            raise MismatchError("connection ended within a frame")
+            raise ConnectionResetError("it was cut within a frame")
         return frame_type, body
 
     def _hello(self, body: bytes) -> None:
@@ -150,8 +152,9 @@ class Connection:
         hello = protocol.parse_hello(body)
         if (hello.protocol, hello.package) != (protocol.PROTOCOL, dynastate.__version__):
             raise MismatchError(
-                f"jar is dynastate {hello.package} (protocol {hello.protocol}), the Python package of the executor is {dynastate.__version__} "
-                f"(protocol {protocol.PROTOCOL}): install dynastate=={hello.package} in {sys.executable}, or use the jar that 'dynastate jar' prints"
+                f"jar is dynastate {hello.package} (protocol {hello.protocol}), the Python package of the executor is "
+                f"{dynastate.__version__} (protocol {protocol.PROTOCOL}): install dynastate=={hello.package} in "
+                f"{sys.executable}, or use the jar that 'dynastate jar' prints"
             )
         self._engine = self._engines.get(hello.settings)
         self._send(protocol.welcome(dynastate.__version__))
@@ -195,12 +198,7 @@ class Connection:
         engine = self._needed_engine()
         try:
             self._attempt = engine.begin(
-                request.store,
-                request.run,
-                request.checkpoint,
-                request.base,
-                request.parent,
-                request.attempt
+                request.store, request.run, request.checkpoint, request.base, request.parent, request.attempt
             )
         except DynastateError as failed:
             self._failed = failed
@@ -272,7 +270,7 @@ def serve(listener: socket.socket, token: bytes) -> None:
 
 
 def _converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
-    with peer, peer.makefile("rb", buffering=READ_BUFFER_BYTES) as stream:
+    with peer, BufferedReader(peer.makefile("rb", buffering=0), READ_BUFFER_BYTES) as stream:
         Connection(stream, peer.sendall, token, engines).serve()
 
 
@@ -292,7 +290,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _end_with(parent: BinaryIO, path: Path) -> None:
-    """Wait until standard input ends: the executor is gone. Attempts under way are dropped; nothing names their parts."""
+    """Wait until standard input ends: the executor is gone. No list names the parts of attempts under way."""
     while parent.read(4096):
         pass
     remove_socket(path)
@@ -315,12 +313,16 @@ def main() -> None:
     parent = sys.stdin.buffer
     order = json.loads(parent.readline())
     path, token = Path(order["socket"]), bytes.fromhex(order["token"])
-    check_folder(path.parent)
+    try:
+        check_folder(path.parent)
+    except ConfigurationError as wrong:
+        sys.exit(f"dynastate.sidecar: {wrong}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen(256)
         threading.Thread(target=_end_with, args=(parent, path), name="dynastate-parent", daemon=True).start()
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         serve(listener, token)
 
 

@@ -62,7 +62,7 @@ def configure(builder: Builder, **settings: str | int) -> Builder:
     Without `python`, and with nothing said about PySpark's interpreter, a local master gets the interpreter that runs now.
 
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a session that runs already without the jar.
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a session that runs without it.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -94,7 +94,8 @@ def _refuse_running_session(jar: str) -> None:
     running = SparkSession.getActiveSession()
     if running is not None and jar not in running.sparkContext.getConf().get(JARS, ""):
         raise ConfigurationError(
-            "a Spark session runs already, and jars cannot be added to it; call dynastate.configure before the first getOrCreate"
+            "a Spark session runs already, and jars cannot be added to it; call dynastate.configure before the "
+            "first getOrCreate"
         )
 
 

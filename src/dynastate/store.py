@@ -12,9 +12,16 @@ from itertools import islice
 from typing import Final
 
 from dynastate import layout
-from dynastate.errors import ConfigurationError, CorruptStateError, InternalError
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    InternalError,
+    UnavailableError,
+    VersionMissingError,
+)
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
-from dynastate.tables import WRITES_MAX, Meter, Tables
+from dynastate.settings import PREFIX
+from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables
 from dynastate.writer import PartWriter, Ticket
 
 #: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
@@ -27,7 +34,7 @@ SESSIONS_MAX: Final = 10_000
 
 @dataclass(frozen=True)
 class Session:
-    """What one query run knows of a store it writes to: its epoch, the store's shards, and schema items it has seen or written."""
+    """What one query run knows of a store it writes to: its epoch, the store's shards, schema items written."""
 
     epoch: int
     shards: int
@@ -112,11 +119,14 @@ class Engine:
         # A provider that holds a version near by needs the newest version lists only, most of the time.
         lowest = max((held for held, _ in have if held <= version), default=0)
         history = self._history(store, lowest, version, meter)  # 1
-        entry = history.find(version, attempt)  # 2
         try:
+            entry = history.find(version, attempt)  # 2
             base, entries = history.chain(version, entry.attempt, have)  # 3
-        except layout.ShortHistoryError:
+        except (layout.ShortHistoryError, VersionMissingError):
+            if lowest == 0:
+                raise
             history = self._history(store, 0, version, meter)
+            entry = history.find(version, attempt)
             base, entries = history.chain(version, entry.attempt, have)
         shards = self._shards_of(history) if entries else 1
         chunks = self._chunks(store, entries, shards, meter)  # 4
@@ -137,10 +147,6 @@ class Engine:
         versions = ((entry.version, self._chunks(store, [entry], shards, meter)) for entry in entries[first - 1 :])
         return ChangeFeed(newest.attempt, history.schema(newest), versions, meter)
 
-    def history(self, store: str) -> History:
-        """The version lists and meta item of a store."""
-        return self._history(store, 0, 10**20 - 1, Meter())
-
     def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
         low, high = layout.history_range(lowest, highest)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, high, meter)
@@ -149,7 +155,7 @@ class Engine:
     def _shards_of(self, history: History) -> int:
         shards = (history.meta or {}).get("shards")
         if not isinstance(shards, int) or shards < 1:
-            raise CorruptStateError("the store has versions, but its meta item is lost", store=history.store)
+            raise _meta_lost(history.store)
         return shards
 
     def _chunks(
@@ -206,27 +212,55 @@ class Engine:
             )
         return WriteAttempt(self, store, run, checkpoint, base, parent, attempt)
 
-    def session(self, store: str, run: str, checkpoint: str, meter: Meter) -> Session:
-        """Epoch and shards for a query run, entered into the meta item at its first commit to the store."""
+    def session(self, store: str, run: str, checkpoint: str, base: int, meter: Meter) -> Session:
+        """Epoch and shards for a query run, entered into the meta item when it first writes to the store."""
         with self._lock:
             known = self._sessions.get((store, run))
             if known is not None:
                 self._sessions.move_to_end((store, run))
                 return known
-        found = self._enter_run(store, run, checkpoint, meter)
+        found = self._enter_run(store, run, checkpoint, base, meter)
         with self._lock:
             session = self._sessions.setdefault((store, run), found)
             while len(self._sessions) > SESSIONS_MAX:
                 self._sessions.popitem(last=False)
         return session
 
-    def _enter_run(self, store: str, run: str, checkpoint: str, meter: Meter) -> Session:
-        """1. Make the meta item, if there is none. 2. Read it. 3. Unless the run is in it, raise the epoch; then read again.
+    def _enter_run(self, store: str, run: str, checkpoint: str, base: int, meter: Meter) -> Session:
+        """Give a query run its epoch.
 
-        A crash after 1 or 3 leaves an epoch that nobody uses: epochs only break ties.
+        1. Read the meta item. 2. If there is none, the store must be new: make it.
+        3. Unless the run is in it, raise the epoch and enter the run; then read again.
+
+        A crash after 2 or 3 leaves an epoch that nobody uses: epochs only break ties.
         """
         key = layout.meta_key(store)
-        fresh: Item = layout.item_key(key) | {
+        for _ in range(layout.EPOCHS_KEPT):
+            meta = self._tables.get([key], meter).get(key)  # 1
+            if meta is None:
+                self._must_be_new(store, base, meter)
+                if self._tables.put_new(key, self._fresh_meta(key, store, run, checkpoint), meter):  # 2
+                    return Session(1, self._shards)
+                continue
+            epochs, shards = _epochs_and_shards(store, meta)
+            if run in epochs:
+                return Session(epochs[run], shards)
+            _refuse_other_query(store, meta, checkpoint, base)
+            oldest = sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - layout.EPOCHS_KEPT)]
+            self._tables.advance_epoch(key, run, oldest, meter)  # 3
+        raise UnavailableError("too many query runs open this store at once", store=store, run=run)
+
+    def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
+        """Tell a new store from one that lost its meta item: an epoch begun again would lose to the old ones."""
+        if base > 0:
+            raise _meta_lost(store)
+        history = self._history(store, 0, 0, meter)
+        # Another executor may have made the store in the meantime; its meta item was there before its first version.
+        if history.versions() and history.meta is None:
+            raise _meta_lost(store)
+
+    def _fresh_meta(self, key: Key, store: str, run: str, checkpoint: str) -> Item:
+        return layout.item_key(key) | {
             "format": layout.FORMAT,
             "store": store,
             "checkpoint": checkpoint,
@@ -236,33 +270,6 @@ class Engine:
             "epoch": 1,
             "epochs": {run: 1},
         }
-        if self._tables.put_new(key, fresh, meter):  # 1
-            return Session(1, self._shards)
-        for _ in range(layout.EPOCHS_KEPT):
-            meta = self._tables.get([key], meter).get(key)  # 2
-            if meta is None:
-                raise CorruptStateError("the store's meta item was deleted while it was opened", store=store)
-            epochs, shards = meta.get("epochs"), meta.get("shards")
-            if (
-                meta.get("format") != layout.FORMAT
-                or not isinstance(epochs, dict)
-                or not isinstance(shards, int)
-                or shards < 1
-            ):
-                raise CorruptStateError(
-                    "the store's meta item is broken, or written by a newer package",
-                    store=store,
-                    format=meta.get("format"),
-                )
-            if run in epochs:
-                return Session(epochs[run], shards)
-            oldest = sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - layout.EPOCHS_KEPT)]
-            self._tables.advance_epoch(key, run, oldest, meter)  # 3
-        raise InternalError(
-            "the epoch of this query run could not be entered: too many runs open the store at once",
-            store=store,
-            run=run,
-        )
 
     def submit(self, ticket: Ticket, items: Sequence[tuple[Key, Item]]) -> None:
         self._writer.submit(ticket, items, self._deadline_s)
@@ -276,11 +283,40 @@ class Engine:
 
     def forget_parts(self, ticket: Ticket, meter: Meter) -> None:
         ticket.cancel(2 * self._deadline_s)
-        written = list(ticket.written)
-        for at in range(0, len(written), WRITES_MAX):
-            self._tables.delete(written[at : at + WRITES_MAX], meter)
+        # A schema item is not the attempt's own: other versions name it too.
+        parts = {key: size for key, size in ticket.sent.items() if key.role == "delta"}
+        keys = list(parts)
+        for at in range(0, len(keys), WRITES_MAX):
+            self._tables.delete(keys[at : at + WRITES_MAX], meter)
         # A delete is paid for by the size of what it deletes.
-        meter.write_units += sum(max(1, -(-size // 1024)) for size in ticket.written.values())
+        meter.write_units += sum(max(1, -(-size // 1024)) for size in parts.values())
+
+
+def _meta_lost(store: str) -> CorruptStateError:
+    return CorruptStateError("the store has versions, but its meta item is lost", store=store, item=layout.META)
+
+
+def _refuse_other_query(store: str, meta: Item, checkpoint: str, base: int) -> None:
+    """A query that begins where another one's state lies has that one's namespace. One that goes on was moved here."""
+    if base == 0 and meta.get("checkpoint") != checkpoint:
+        raise ConfigurationError(
+            f"this namespace belongs to the query with checkpoint {meta.get('checkpoint')}; give every query a "
+            f"{PREFIX}namespace of its own, or none",
+            store=store,
+            checkpoint=checkpoint,
+        )
+
+
+def _epochs_and_shards(store: str, meta: Item) -> tuple[dict[str, int], int]:
+    epochs, shards = meta.get("epochs"), meta.get("shards")
+    if meta.get("format") != layout.FORMAT or not isinstance(epochs, dict) or not isinstance(shards, int) or shards < 1:
+        raise CorruptStateError(
+            "the store's meta item is broken, or written by a newer package",
+            store=store,
+            item=layout.META,
+            format=meta.get("format"),
+        )
+    return epochs, shards
 
 
 def _verified_chunks(
@@ -338,6 +374,7 @@ class WriteAttempt:
         self._ready_bytes = 0
         self._crcs: list[int] = []
         self._records = self._raw_bytes = self._stored_bytes = 0
+        self._whole = True
         self._ended = False
 
     def append(self, chunk: Chunk) -> None:
@@ -347,7 +384,8 @@ class WriteAttempt:
             DynastateError: an earlier part failed, or the store cannot be entered.
         """
         self._must_be_open("append")
-        session = self._engine.session(self.store, self._run, self._checkpoint, self._meter)
+        self._whole = False  # until this chunk is all there
+        session = self._session()
         items = layout.part_items(self.store, self.version, self.attempt, len(self._crcs), session.shards, chunk)
         if len(self._crcs) + len(items) > layout.PARTS_MAX:
             raise ConfigurationError(
@@ -367,6 +405,7 @@ class WriteAttempt:
                 self._hand_on()
         self._records += chunk.records
         self._raw_bytes += len(chunk.run)
+        self._whole = True
 
     def commit(self, keys: dict[int, int], schema: str) -> dict[str, int]:
         """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
@@ -383,7 +422,7 @@ class WriteAttempt:
         """
         self._must_be_open("commit")
         engine = self._engine
-        session = engine.session(self.store, self._run, self._checkpoint, self._meter)
+        session = self._session()
         digest = layout.schema_digest(schema)
         if digest not in session.schemas:
             schema_key = layout.schema_key(self.store, digest)
@@ -404,8 +443,12 @@ class WriteAttempt:
             digest=layout.parts_digest(self._crcs),
             keys=keys,
         )
-        engine.append_entry(self.store, entry, self._meter)  # 3
-        self._ended = True
+        self._ended = True  # from here on a list may name the parts, so abort must leave them
+        try:
+            engine.append_entry(self.store, entry, self._meter)  # 3
+        except (ConfigurationError, UnavailableError):
+            self._ended = False  # surely not listed
+            raise
         self._meter.add(self._ticket.meter)
         return counters(self._meter) | {
             "parts": len(self._crcs),
@@ -414,7 +457,7 @@ class WriteAttempt:
         }  # 4
 
     def abort(self) -> None:
-        """Drop what is queued, delete the parts already written, forget the attempt.
+        """Drop what is queued, delete the parts already written, forget the attempt. After commit it does nothing.
 
         Raises:
             DynastateError: parts could not be deleted. They are harmless: no list names them, and clean-up takes them.
@@ -425,9 +468,12 @@ class WriteAttempt:
         self._ready.clear()
         self._engine.forget_parts(self._ticket, self._meter)
 
+    def _session(self) -> Session:
+        return self._engine.session(self.store, self._run, self._checkpoint, self.version - 1, self._meter)
+
     def _schema_item(self, key: Key, schema: str) -> Item:
         item: Item = layout.item_key(key) | {"format": layout.FORMAT, "text": schema}
-        if layout.item_bytes(item) > 400_000:
+        if layout.item_bytes(item) > ITEM_BYTES_MAX:
             raise ConfigurationError(
                 "the schema of this operator's state is too large for one DynamoDB item",
                 store=self.store,
@@ -442,10 +488,9 @@ class WriteAttempt:
             self._ready_bytes = 0
 
     def _must_be_open(self, operation: str) -> None:
-        if self._ended:
-            raise InternalError(
-                f"{operation} on an attempt that has ended", store=self.store, attempt=self.attempt.hex()
-            )
+        if self._ended or not self._whole:
+            what = "on an attempt that has ended" if self._ended else "after an append that failed"
+            raise InternalError(f"{operation} {what}", store=self.store, attempt=self.attempt.hex())
 
 
 def counters(meter: Meter) -> dict[str, int]:

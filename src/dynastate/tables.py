@@ -2,7 +2,7 @@
 
 Rules of DynamoDB that engines for tests do not enforce are enforced here, before anything is sent. Retries are ours
 (botocore's are off): jittered exponential back-off that starts again when there was progress, and ends at a deadline.
-Every ClientError is translated here. Units are counted by DynamoDB's own rules, so that they are the same on every engine.
+Every ClientError is translated here. Units are counted by DynamoDB's own rules, so they are the same on every engine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,15 +34,16 @@ from dynastate.settings import PREFIX, Settings
 
 WRITES_MAX: Final = 25
 KEYS_MAX: Final = 100
+#: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
 ITEM_BYTES_MAX: Final = 400_000
-#: BatchWriteItem takes 16 MB on the wire, where binary data is base64: a third longer.
-REQUEST_BYTES_MAX: Final = 11_000_000
 PARTITION_KEY_BYTES_MAX: Final = 2_048
 SORT_KEY_BYTES_MAX: Final = 1_024
 #: Until DynamoDB has answered once, a wrong endpoint is likelier than an outage: fail within seconds.
 FIRST_CONTACT_DEADLINE_S: Final = 6.0
 BACK_OFF_FIRST_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
+#: From here on the back-off is at its maximum.
+_DOUBLINGS_MAX: Final = 7
 
 _THROTTLED = {"ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling"}
 _CREDENTIALS = {
@@ -52,13 +54,23 @@ _CREDENTIALS = {
     "IncompleteSignatureException",
 }
 _DENIED = {"AccessDeniedException", "KMSAccessDeniedException"}
+_NOT_SENT = (
+    boto_errors.EndpointConnectionError,
+    boto_errors.ConnectTimeoutError,
+    boto_errors.ProxyConnectionError,
+)
+_NO_CREDENTIALS = (
+    boto_errors.NoCredentialsError,
+    boto_errors.PartialCredentialsError,
+    boto_errors.CredentialRetrievalError,
+)
 
 Result = TypeVar("Result")
 
 
 @dataclass
 class Meter:
-    """What was spent: requests with their retries, throttles, write and read units by DynamoDB's rules, bytes and items moved."""
+    """What was spent: requests with their retries, throttles, units by DynamoDB's rules, bytes and items moved."""
 
     requests: int = 0
     retries: int = 0
@@ -119,7 +131,10 @@ class Tables(Protocol):
         """Append to the version list. Raises UnknownOutcomeError when it may or may not have happened."""
 
     def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
-        """Advance the meta item's epoch by one and enter the run; False: the run is there already, or one to forget is not."""
+        """Advance the meta item's epoch by one and enter the run, in the place of those to forget.
+
+        False: the run is there already, or one to forget is not.
+        """
 
 
 class Fate(Enum):
@@ -134,40 +149,25 @@ class Fate(Enum):
 def fate_of(error: Exception) -> Fate:
     """Sort an error of boto3 by what it says of the request."""
     if isinstance(error, boto_errors.ClientError):
-        code, status = (
-            error.response["Error"].get("Code", ""),
-            error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
-        )
-        if code in _THROTTLED:
+        if error.response["Error"].get("Code") in _THROTTLED:
             return Fate.THROTTLED
-        return (
-            Fate.UNKNOWN
-            if status >= 500 or code in ("InternalServerError", "TransactionInProgressException")
-            else Fate.REFUSED
-        )
-    if isinstance(
-        error,
-        (
-            boto_errors.EndpointConnectionError,
-            boto_errors.ConnectTimeoutError,
-            boto_errors.ProxyConnectionError,
-            boto_errors.SSLError,
-        ),
-    ):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return Fate.UNKNOWN if status >= 500 else Fate.REFUSED
+    if isinstance(error, _NOT_SENT):
         return Fate.NOT_SENT
-    if isinstance(error, (boto_errors.HTTPClientError, ResponseParserError)):
+    # TLS may break after the request was sent as well as before.
+    if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError)):
         return Fate.UNKNOWN
     return Fate.REFUSED
 
 
-def throttling_reasons(error: Exception) -> str:
-    """Which limit was hit, as DynamoDB says: table, key range, account or on-demand cap; empty where it does not."""
+def throttling_reasons(error: Exception | None) -> str:
+    """Which limit was hit, as DynamoDB says: table, key range, account or on-demand cap."""
     if not isinstance(error, boto_errors.ClientError):
-        return ""
-    reasons: list[dict[str, str]] = (
-        error.response.get("ThrottlingReasons") or error.response["Error"].get("ThrottlingReasons") or []
-    )  # type: ignore[assignment,call-overload]  # newer than botocore's types
-    return ",".join(f"{reason.get('reason', '?')}:{reason.get('resource', '?')}" for reason in reasons)
+        return "not said"
+    # ThrottlingException spells it with a small t, the other exceptions with a large one.
+    reasons = error.response.get("ThrottlingReasons") or error.response.get("throttlingReasons") or []
+    return ",".join(f"{one.get('reason', '?')}:{one.get('resource', '?')}" for one in reasons) or "not said"
 
 
 class BotoTables:
@@ -188,6 +188,7 @@ class BotoTables:
     ) -> None:
         self.settings = settings
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
+        self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._clock = clock
         self._sleep = sleep
         self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
@@ -199,13 +200,13 @@ class BotoTables:
     def check(self) -> list[str]:
         drift: list[str] = []
         for role in SPECS:
-            described = self.call(
-                "DescribeTable",
-                role,
-                Meter(),
-                lambda role=role: self._client.describe_table(TableName=self.names[role]),
-            )
-            drift += table_drift(role, self.names[role], described["Table"])
+            name = self.names[role]
+            answer = self.call("DescribeTable", role, Meter(), partial(self._client.describe_table, TableName=name))
+            if "Table" not in answer:
+                raise ConfigurationError(
+                    f"what answers at {self.where()} is no DynamoDB; check {PREFIX}endpoint", table=name
+                )
+            drift += table_drift(role, name, answer["Table"])
         return drift
 
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
@@ -234,24 +235,21 @@ class BotoTables:
         for key in keys:
             table = waiting.setdefault(self.names[key.role], {"Keys": [], "ConsistentRead": True})
             table["Keys"].append(to_wire(item_key(key)))
-        roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         found: dict[Key, Item] = {}
         retry = _Retry(self, "BatchGetItem", meter)
         while waiting:
-            request = waiting
-            answer = retry.attempt(
-                keys[0].role, lambda request=request: self._client.batch_get_item(RequestItems=request)
-            )
+            answer = retry.attempt(keys[0].role, partial(self._client.batch_get_item, RequestItems=waiting))
             if answer is None:
                 continue
             before = len(found)
             for name, raws in answer["Responses"].items():
                 items = [from_wire(raw) for raw in raws]
                 meter.read(map(item_bytes, items), together=False)
-                found.update((self._key(roles[name], item), item) for item in items)
-            waiting = answer.get("UnprocessedKeys") or {}
+                found.update((self._key(self._roles[name], item), item) for item in items)
+            unprocessed = answer.get("UnprocessedKeys") or {}
+            waiting = {name: {"Keys": rest["Keys"], "ConsistentRead": True} for name, rest in unprocessed.items()}
             if waiting:
-                retry.answered_in_part(keys[0].role, progress=len(found) > before)
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=len(found) > before)
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
@@ -268,6 +266,7 @@ class BotoTables:
         meter.items_deleted += len(keys)
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
         refuse_items([(key, item)])
         request = {
             "TableName": self.names[key.role],
@@ -275,9 +274,10 @@ class BotoTables:
             "ConditionExpression": "attribute_not_exists(#h)",
             "ExpressionAttributeNames": {"#h": SPECS[key.role].hash_key},
         }
-        return self._conditional("PutItem", key, lambda: self._client.put_item(**request), item_bytes(item), meter)
+        return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
 
     def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+        refuse_keys([key], 1)
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
@@ -286,7 +286,7 @@ class BotoTables:
             "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT}),
             "ReturnValues": "UPDATED_NEW",
         }
-        retry = _Retry(self, "UpdateItem", meter)
+        retry = _Retry(self, "UpdateItem", meter, commits=True)
         while True:
             # After an answer was lost, the list itself says whether the entry is in it.
             if retry.unknown and self._is_listed(key, entry, retry, meter):
@@ -311,13 +311,17 @@ class BotoTables:
             "ExpressionAttributeNames": names,
             "ExpressionAttributeValues": to_wire({":one": 1}),
         }
-        return self._conditional("UpdateItem", key, lambda: self._client.update_item(**request), 1024, meter)
+        return self._conditional("UpdateItem", key, partial(self._client.update_item, **request), 1024, meter)
 
     def close(self) -> None:
         """Close the connections. The verbs must not be called after it."""
         self._client.close()
 
     # ---------------------------------------------------------------------------------------------------------- inside
+
+    def where(self) -> str:
+        """The endpoint or Region, for messages."""
+        return self.settings.endpoint or f"the Region {self.settings.region or 'of the environment'}"
 
     def _key(self, role: Role, item: Item) -> Key:
         return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
@@ -336,15 +340,13 @@ class BotoTables:
             waiting.setdefault(self.names[key.role], []).append(request)
         retry = _Retry(self, "BatchWriteItem", meter)
         while waiting:
-            sent = waiting
-            answer = retry.attempt(
-                requests[0][0].role, lambda sent=sent: self._client.batch_write_item(RequestItems=sent)
-            )
+            sent = _count(waiting)
+            answer = retry.attempt(requests[0][0].role, partial(self._client.batch_write_item, RequestItems=waiting))
             if answer is None:
                 continue
             waiting = answer.get("UnprocessedItems") or {}
             if waiting:
-                retry.answered_in_part(requests[0][0].role, progress=_count(waiting) < _count(sent))
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
 
     def _conditional(
         self, operation: str, key: Key, once: Callable[[], dict[str, Any]], size: int, meter: Meter
@@ -360,13 +362,17 @@ class BotoTables:
     def _is_listed(self, key: Key, entry: bytes, retry: _Retry, meter: Meter) -> bool:
         request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
         while True:
-            answer = retry.attempt(key.role, lambda: self._client.get_item(**request))
+            answer = retry.attempt(key.role, partial(self._client.get_item, **request))
             if answer is not None:
-                item = from_wire(answer.get("Item") or {})
-                meter.read([item_bytes(item)], together=False)
-                listed = item.get("versions", [])
-                retry.unknown = False
-                return isinstance(listed, list) and entry in listed
+                break
+        retry.unknown = False
+        item = from_wire(answer.get("Item") or {})
+        meter.read([item_bytes(item)], together=False)
+        versions = item.get("versions")
+        listed = isinstance(versions, list) and entry in versions
+        if listed:
+            meter.wrote(item_bytes(item))
+        return listed
 
 
 def _count(requests: Mapping[str, Sequence[object]]) -> int:
@@ -380,17 +386,19 @@ class _ConditionFailedError(Exception):
 class _Retry:
     """The retries of one verb: back-off with full jitter that starts again at progress, and a deadline without any.
 
-    `unknown` is set while a request that may have been applied has no answer, `doubt` once there was one.
+    For a request that `commits`: `unknown` is set while one that may have been applied has no answer, and `_doubt` for
+    good once there was one; then every failure is an UnknownOutcomeError.
     """
 
-    def __init__(self, tables: BotoTables, operation: str, meter: Meter) -> None:
+    def __init__(self, tables: BotoTables, operation: str, meter: Meter, *, commits: bool = False) -> None:
         self._tables = tables
+        self._commits = commits
         self._operation = operation
         self._meter = meter
         self._failures = 0
         self._since = tables._clock()  # noqa: SLF001  # one class in two parts
         self.unknown = False
-        self.doubt = False
+        self._doubt = False
 
     def attempt(self, role: Role, once: Callable[[], Result]) -> Result | None:
         """Send one request; None: it failed, and was waited for, so send it again."""
@@ -402,14 +410,9 @@ class _Retry:
             fate = fate_of(error)
             tables._answered |= isinstance(error, boto_errors.ClientError)  # noqa: SLF001
             if fate is Fate.REFUSED:
-                refused = translate(error, self._operation, role, tables)
-                if self.doubt and self._operation == "UpdateItem" and not isinstance(refused, _ConditionFailedError):
-                    raise UnknownOutcomeError(
-                        f"a commit was sent and may have happened; retry the task: {refused}"
-                    ) from error
-                raise refused from error
-            self.unknown |= fate is Fate.UNKNOWN
-            self.doubt |= self.unknown
+                raise self._failure(translate(error, self._operation, role, tables)) from error
+            if self._commits and fate is Fate.UNKNOWN:
+                self.unknown = self._doubt = True
             self._meter.throttles += fate is Fate.THROTTLED
             self._wait(error, role)
             return None
@@ -429,13 +432,19 @@ class _Retry:
         deadline_s = float(tables.settings.request_deadline_s)
         if not tables._answered:  # noqa: SLF001
             deadline_s = min(deadline_s, FIRST_CONTACT_DEADLINE_S)
-        pause = tables._random.uniform(0, min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**self._failures))  # noqa: SLF001
+        doublings = min(self._failures, _DOUBLINGS_MAX)
+        pause = tables._random.uniform(0, min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**doublings))  # noqa: SLF001
         waited = tables._clock() - self._since  # noqa: SLF001
         if waited + pause > deadline_s:
-            raise self._gave_up(error, role, waited) from error
+            raise self._failure(self._gave_up(error, role, waited)) from error
         self._failures += 1
         self._meter.retries += 1
         tables._sleep(pause)  # noqa: SLF001
+
+    def _failure(self, found: Exception) -> Exception:
+        if self._doubt:
+            return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {found}")
+        return found
 
     def _gave_up(self, error: Exception | None, role: Role, waited: float) -> DynastateError:
         tables = self._tables
@@ -446,25 +455,18 @@ class _Retry:
             "seconds": round(waited, 1),
         }
         if error is None or fate_of(error) is Fate.THROTTLED:
-            why = throttling_reasons(error) if error is not None else ""
-            text = f"DynamoDB throttled this request until the deadline; raise the table's capacity, or {PREFIX}requestDeadlineS"
-            found: DynastateError = UnavailableError(text, **facts, reasons=why or "not said")
-        elif isinstance(error, boto_errors.SSLError):
-            found = ConfigurationError(
-                f"no TLS connection to DynamoDB; check {PREFIX}endpoint (http or https?): {error}", **facts
+            return UnavailableError(
+                f"DynamoDB throttled this until the deadline; raise the table's capacity, or {PREFIX}requestDeadlineS",
+                **facts,
+                reasons=throttling_reasons(error),
             )
-        elif fate_of(error) is Fate.NOT_SENT:
-            where = tables.settings.endpoint or f"the Region {tables.settings.region or 'of the environment'}"
-            kind = UnavailableError if tables._answered else ConfigurationError  # noqa: SLF001
-            found = kind(
-                f"DynamoDB cannot be reached at {where}; check {PREFIX}endpoint and {PREFIX}region, and the network",
+        if not tables._answered:  # noqa: SLF001
+            return ConfigurationError(
+                f"DynamoDB cannot be reached at {tables.where()}; check {PREFIX}endpoint (http or https?) and "
+                f"{PREFIX}region, and the network: {error}",
                 **facts,
             )
-        else:
-            found = UnavailableError(f"DynamoDB gave no proper answer until the deadline: {error}", **facts)
-        if self.doubt and self._operation == "UpdateItem":
-            return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {found}")
-        return found
+        return UnavailableError(f"DynamoDB gave no proper answer until the deadline: {error}", **facts)
 
 
 def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
@@ -501,42 +503,31 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
 def translate(error: Exception, operation: str, role: Role, tables: BotoTables) -> Exception:
     """The error a user gets for one that trying again does not mend."""
     table, setting = tables.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
-    facts = {"operation": operation, "table": table}
-    if isinstance(
-        error,
-        (boto_errors.NoCredentialsError, boto_errors.PartialCredentialsError, boto_errors.CredentialRetrievalError),
-    ):
-        return ConfigurationError(
-            f"no AWS credentials: boto3's standard chain found none on this machine ({error})", **facts
-        )
-    if isinstance(error, boto_errors.NoRegionError):
-        return ConfigurationError(
-            f"no AWS Region is known; set {PREFIX}region (--region), or AWS_REGION on the executors", **facts
-        )
-    if not isinstance(error, boto_errors.ClientError):
-        return ConfigurationError(f"boto3 cannot send this request: {error}", **facts)
-    code, text = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+    said = error.response["Error"] if isinstance(error, boto_errors.ClientError) else {}
+    code, text = said.get("Code", ""), said.get("Message", "")
     if code == "ConditionalCheckFailedException":
         return _ConditionFailedError()
-    if code == "ResourceNotFoundException":
-        return ConfigurationError(
-            f"table {table} ({setting}) does not exist in {tables.settings.endpoint or tables.settings.region or 'this Region'}; "
-            f"make it with Terraform (infra/), for development with 'dynastate tables create', or correct the setting",
-            **facts,
+    if isinstance(error, _NO_CREDENTIALS):
+        message = f"no AWS credentials: boto3's standard chain found none on this machine ({error})"
+    elif not isinstance(error, boto_errors.ClientError):
+        message = f"boto3 cannot send this request: {error}"
+    elif code == "ResourceNotFoundException":
+        message = (
+            f"table {table} ({setting}) does not exist at {tables.where()}; make it with Terraform (infra/), "
+            f"for development with 'dynastate tables create', or correct the setting"
         )
-    if code in _CREDENTIALS:
-        return ConfigurationError(f"AWS refuses the credentials: {text or code}", **facts)
-    if code in _DENIED:
-        return ConfigurationError(
-            f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}",
-            **facts,
+    elif code in _CREDENTIALS:
+        message = f"AWS refuses the credentials: {text or code}"
+    elif code in _DENIED:
+        message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
+    elif code == "ValidationException":
+        message = (
+            f"DynamoDB refuses the request; 'dynastate tables check' tells whether table {table} ({setting}) "
+            f"has the right keys: {text}"
         )
-    if code == "ValidationException":
-        return ConfigurationError(
-            f"DynamoDB refuses the request; 'dynastate tables check' tells whether table {table} ({setting}) has the right keys: {text}",
-            **facts,
-        )
-    return ConfigurationError(f"DynamoDB refuses the request: {code}: {text}", **facts)
+    else:
+        message = f"DynamoDB refuses the request: {code}: {text}"
+    return ConfigurationError(message, operation=operation, table=table)
 
 
 def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:
@@ -579,21 +570,17 @@ def refuse_keys(keys: Sequence[Key], most: int) -> None:
 
 
 def refuse_items(puts: Sequence[tuple[Key, Item]]) -> None:
-    """What DynamoDB refuses items for: one too large, or too much together.
+    """What DynamoDB refuses a whole request for: an item too large.
 
     Raises:
         InternalError: a defect of ours, found before it is sent.
     """
-    sizes = [item_bytes(item) for _, item in puts]
-    if max(sizes) > ITEM_BYTES_MAX:
-        raise InternalError(
-            "an item is too large for DynamoDB",
-            item=puts[sizes.index(max(sizes))][0].sort,
-            item_bytes=max(sizes),
-            most=ITEM_BYTES_MAX,
-        )
-    if sum(sizes) > REQUEST_BYTES_MAX:
-        raise InternalError("a request is too large for DynamoDB", request_bytes=sum(sizes), most=REQUEST_BYTES_MAX)
+    for key, item in puts:
+        size = item_bytes(item)
+        if size > ITEM_BYTES_MAX:
+            raise InternalError(
+                "an item is too large for DynamoDB", item=key.sort, item_bytes=size, most=ITEM_BYTES_MAX
+            )
 
 
 def to_wire(item: Item) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """Items on their way to the tables: 25 a BatchWriteItem, several requests under way, bounded memory.
 
-Workers take whatever waits, up to 25 items, so items of several attempts and stores share requests exactly when there is
-a queue. A `Ticket` stands for one attempt's items.
+Workers take whatever waits, up to 25 items, so items of several attempts and stores share requests exactly when there
+is a queue. A `Ticket` stands for one attempt's items.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from dynastate.errors import UnavailableError
 from dynastate.layout import Item, Key, item_bytes
@@ -22,12 +22,12 @@ REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 
 class Ticket:
-    """The items of one attempt: how many are not durable yet, what failed, what it cost, and what was written."""
+    """The items of one attempt: how many are not durable yet, what failed, what it cost, and what was sent."""
 
     def __init__(self) -> None:
         self.meter = Meter()
-        #: Items that are durable, with their sizes in bytes.
-        self.written: dict[Key, int] = {}
+        #: Items that are durable, or may be because their request failed half-way; with their sizes in bytes.
+        self.sent: dict[Key, int] = {}
         self._pending = 0
         self._error: Exception | None = None
         self.cancelled = False
@@ -62,16 +62,22 @@ class Ticket:
                 raise self._error
             self._pending += count
 
-    def settle(self, sizes: Mapping[Key, int], error: Exception | None, meter: Meter) -> None:
-        """Count items out: written (or dropped), or failed."""
+    def settle(self, count: int, sent: Mapping[Key, int], error: Exception | None, meter: Meter) -> None:
+        """Count items out: those that were sent, successfully or not, and those that were dropped."""
         with self._changed:
-            self._pending -= len(sizes)
-            if error is None:
-                self.written.update(sizes)
-            elif self._error is None:
+            self._pending -= count
+            self.sent.update(sent)
+            if self._error is None:
                 self._error = error
             self.meter.add(meter)
             self._changed.notify_all()
+
+
+class _Queued(NamedTuple):
+    ticket: Ticket
+    key: Key
+    item: Item
+    size: int
 
 
 class PartWriter:
@@ -79,10 +85,12 @@ class PartWriter:
 
     def __init__(self, tables: Tables, threads: int) -> None:
         self._tables = tables
-        self._queue: deque[tuple[Ticket, Key, Item, int]] = deque()
+        self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
         self._closed = False
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._work_came = threading.Condition(lock)
+        self._room_came = threading.Condition(lock)
         self._workers = [
             threading.Thread(target=self._work, name=f"dynastate-writer-{n}", daemon=True) for n in range(threads)
         ]
@@ -90,77 +98,76 @@ class PartWriter:
             worker.start()
 
     def submit(self, ticket: Ticket, items: Sequence[tuple[Key, Item]], deadline_s: float) -> None:
-        """Queue items; blocks while too many bytes are queued.
+        """Queue items, all at once; blocks while too many bytes are queued.
 
         Raises:
             DynastateError: an earlier item of this ticket failed.
             UnavailableError: there is no room at the deadline.
         """
-        for key, item in items:
-            size = item_bytes(item)
-            with self._changed:
-                # One item always fits into an empty queue, so nothing waits for ever.
-                room = self._changed.wait_for(
-                    lambda size=size: self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX,
-                    timeout=deadline_s,
+        queued = [_Queued(ticket, key, item, item_bytes(item)) for key, item in items]
+        total = sum(each.size for each in queued)
+        with self._room_came:
+            # Whatever the size, it fits into an empty queue, so nothing waits for ever.
+            room = self._room_came.wait_for(
+                lambda: self._queued_bytes == 0 or self._queued_bytes + total <= QUEUED_BYTES_MAX, timeout=deadline_s
+            )
+            if not room:
+                raise UnavailableError(
+                    "writes wait for DynamoDB until the deadline", queued_bytes=self._queued_bytes, seconds=deadline_s
                 )
-                if not room:
-                    raise UnavailableError(
-                        "writes wait for DynamoDB until the deadline",
-                        queued_bytes=self._queued_bytes,
-                        seconds=deadline_s,
-                    )
-                ticket.expect(1)
-                self._queued_bytes += size
-                self._queue.append((ticket, key, item, size))
-                self._changed.notify()
+            ticket.expect(len(queued))
+            self._queued_bytes += total
+            self._queue.extend(queued)
+            self._work_came.notify()
 
     def close(self) -> None:
         """Write what waits, then end the workers."""
-        with self._changed:
+        with self._work_came:
             self._closed = True
-            self._changed.notify_all()
+            self._work_came.notify_all()
         for worker in self._workers:
             worker.join()
 
     def _work(self) -> None:
-        while True:
-            batch = self._take()
-            if not batch:
-                return
+        while batch := self._take():
             self._write(batch)
-            with self._changed:
-                self._queued_bytes -= sum(size for _, _, _, size in batch)
-                self._changed.notify_all()
+            with self._room_came:
+                self._queued_bytes -= sum(each.size for each in batch)
+                self._room_came.notify_all()
 
-    def _take(self) -> list[tuple[Ticket, Key, Item, int]]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed)
-            batch: list[tuple[Ticket, Key, Item, int]] = []
+    def _take(self) -> list[_Queued]:
+        """The next request: up to 25 items, and no key twice (two attempts may bring one schema). Empty: the end."""
+        with self._work_came:
+            self._work_came.wait_for(lambda: self._queue or self._closed)
+            batch: list[_Queued] = []
+            keys: set[Key] = set()
             total = 0
-            while self._queue and len(batch) < WRITES_MAX and (not batch or total + self._queue[0][3] <= REQUEST_BYTES):
+            while self._queue and len(batch) < WRITES_MAX:
+                first = self._queue[0]
+                total += first.size
+                if batch and (total > REQUEST_BYTES or first.key in keys):
+                    break
                 batch.append(self._queue.popleft())
-                total += batch[-1][3]
+                keys.add(first.key)
+            if self._queue:
+                self._work_came.notify()  # what is left is for another worker
             return batch
 
-    def _write(self, batch: list[tuple[Ticket, Key, Item, int]]) -> None:
-        wanted = [(key, item) for ticket, key, item, _ in batch if not ticket.cancelled]
+    def _write(self, batch: list[_Queued]) -> None:
+        wanted = [each for each in batch if not each.ticket.cancelled]
         error: Exception | None = None
         spent = Meter()
         if wanted:
             try:
-                self._tables.write(wanted, spent)
-            except Exception as failed:  # noqa: BLE001  # handed to the ticket, which raises it at commit: a worker must outlive it
+                self._tables.write([(each.key, each.item) for each in wanted], spent)
+            except Exception as failed:  # noqa: BLE001  # the ticket raises it at commit: a worker must outlive it
                 error = failed
-        written = {key for key, _ in wanted}
-        by_ticket: dict[int, tuple[Ticket, dict[Key, int], Meter]] = {}
-        for ticket, key, _, size in batch:
-            _, sizes, meter = by_ticket.setdefault(id(ticket), (ticket, {}, Meter()))
-            sizes[key] = size
-            if key in written and error is None:
-                meter.wrote(size)
         # Units belong to each ticket; requests and retries are shared, and counted once, for the first.
-        for place, (ticket, sizes, meter) in enumerate(by_ticket.values()):
-            if place == 0:
-                meter.requests, meter.retries, meter.throttles = spent.requests, spent.retries, spent.throttles
-            ticket.settle(sizes, error, meter)
+        meter = Meter(requests=spent.requests, retries=spent.retries, throttles=spent.throttles)
+        for ticket, count in Counter(each.ticket for each in batch).items():
+            sent = {each.key: each.size for each in wanted if each.ticket is ticket}
+            if error is None:
+                for size in sent.values():
+                    meter.wrote(size)
+            ticket.settle(count, sent, error, meter)
+            meter = Meter()

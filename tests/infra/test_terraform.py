@@ -192,7 +192,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
             server.kill()
 
 
-def dynamodb_client(endpoint: str) -> Any:  # noqa: ANN401 - boto3 makes its clients' classes at run time
+def dynamodb_client(endpoint: str) -> Any:
     """Return a DynamoDB client for the emulated AWS; a proxy in the environment is not for loopback."""
     return boto3.client(
         "dynamodb",

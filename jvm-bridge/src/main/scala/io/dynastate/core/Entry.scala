@@ -184,11 +184,11 @@ object Attempt {
     Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)
   }
 
-  /** The attempt that a checkpoint id names, if it is one of ours. */
+  /** The attempt that a checkpoint id names, if it is one of ours. Zeros are not: they stand for none, which means any. */
   def parse(text: String): Option[Attempt] =
     try {
       val id = UUID.fromString(text)
-      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(_.toString == text)
+      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(attempt => attempt.toString == text && attempt != None)
     } catch { case _: IllegalArgumentException => scala.None }
 
   def readFrom(buffer: ByteBuffer): Attempt =

@@ -21,6 +21,9 @@ private[spark] trait VersionReads {
 
   protected def view: OpenVersion
 
+  /** Whether families that this version does not have are errors. */
+  protected def isWriter: Boolean
+
   /** The column families as this store sees them. */
   protected var schema: StateSchema = _
 
@@ -93,7 +96,7 @@ private[spark] trait VersionReads {
   protected def familyOf(operation: String, name: String): OpenFamily =
     if (name == lastName) last
     else {
-      val family = open.getOrElseUpdate(name, provider.openFamily(operation, name, schema))
+      val family = open.getOrElseUpdate(name, provider.openFamily(operation, name, schema, isWriter))
       lastName = name
       last = family
       family
@@ -225,6 +228,7 @@ final class DynamoDBReadStateStore private[spark] (
     private[spark] val base: Version,
     private[spark] val load: Option[Load]) extends ReadStateStore with VersionReads {
   protected val view = new OpenVersion(base, NoChanges)
+  override protected def isWriter: Boolean = false
   schema = provider.schemaOf(base)
 
   override def version: Long = base.number
@@ -274,6 +278,7 @@ final class DynamoDBStateStore private[spark] (
   import DynamoDBStateStore._
 
   protected val view = new OpenVersion(base, this)
+  override protected def isWriter: Boolean = true
   schema = provider.schemaOf(base)
 
   private[this] val attempt = Attempt.random()
@@ -382,7 +387,10 @@ final class DynamoDBStateStore private[spark] (
       commitMillis = NANOSECONDS.toMillis(System.nanoTime() - started)
       next.number
     } catch {
-      case NonFatal(e) => throw SparkInternals.failedToCommit(toString, e)
+      case NonFatal(e) =>
+        // The changes may be folded and sent already: a second commit of this store would make a version without them.
+        abort()
+        throw SparkInternals.failedToCommit(toString, e)
     }
   }
 
@@ -478,7 +486,14 @@ final class DynamoDBStateStore private[spark] (
   private def commitAttempt(keys: Array[Long]): Map[String, Long] = {
     val last = leased()
     connection = null
-    try last.commit(keys, schema.text, provider.deadlineSeconds) finally last.giveBack()
+    try {
+      val counters = last.commit(keys, schema.text, provider.deadlineSeconds)
+      last.giveBack()
+      counters
+    } catch {
+      // The engine is still busy deleting what the attempt wrote; nobody should have to wait for that.
+      case e: Throwable => last.close(); throw e
+    }
   }
 
   private def mustBeUpdating(operation: String): Unit =

@@ -152,10 +152,15 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
 
   private[spark] def register(family: ColumnFamily): Unit = registered.put(family.name, family)
 
-  /** A family for a store. One that its version does not have yet has no rows, and gets the id it would get. */
-  private[spark] def openFamily(operation: String, name: String, schema: StateSchema): OpenFamily = {
+  /**
+   * A family for a store. A writer must have made it, or found it in its version: `registered` also holds families of attempts
+   * that were aborted, and of later versions. For a reader, one that its version does not have yet has no rows, under the id it would get.
+   */
+  private[spark] def openFamily(operation: String, name: String, schema: StateSchema, isForWriter: Boolean): OpenFamily = {
     val family = registered.get(name)
-    if (family == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    if (family == null || (isForWriter && !schema.ids.contains(name))) {
+      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    }
     new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies)
   }
 
@@ -272,7 +277,8 @@ private[spark] final class ChangeReader(provider: DynamoDBStateStoreProvider, fa
   private[this] var version = first
   private[this] var changes = new Runs.Changes(ByteBuffer.allocate(0))
   private[this] val family = provider.openFamily(
-    "changes", familyName, StateSchema.parse(connection.changes(provider.storeName, first, last, attempt, provider.deadlineSeconds).schema))
+    "changes", familyName, StateSchema.parse(connection.changes(provider.storeName, first, last, attempt, provider.deadlineSeconds).schema),
+    isForWriter = false)
   private[this] val key = new UnsafeRow(family.keyColumns)
   private[this] val value = new UnsafeRow(family.valueColumns)
 

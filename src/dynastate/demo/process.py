@@ -1,0 +1,175 @@
+"""The Spark process as the demo sees it: where its files are, how far its queries are, its start and its death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, final
+
+from dynastate.errors import InternalError
+from dynastate.settings import Settings
+
+QUERIES: Final = ("aircraft", "airport_hours")
+#: Holds the message of what the Spark process failed with.
+FAILURE: Final = "failure"
+_STOP_SETTLES_S: Final = 0.05
+_END_DEADLINE_S: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The work folder. Names are short: the sidecar's socket lies in it, and its path may have some 100 bytes."""
+
+    root: Path
+
+    @property
+    def input(self) -> Path:
+        return self.root / "in"
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "spark.log"
+
+    def checkpoint(self, query: str) -> Path:
+        return self.root / "checkpoint" / query
+
+    def output(self, query: str) -> Path:
+        return self.root / "out" / query
+
+    def state(self, query: str) -> Path:
+        return self.root / "state" / query
+
+    def progress(self, query: str) -> Path:
+        return self.root / "progress" / query
+
+    def progress_file(self, query: str, batch: int) -> Path:
+        return self.progress(query) / f"{batch:05d}.json"
+
+    def record(self, query: str, batch: int, text: str) -> None:
+        """Keep a batch's progress; a death in the middle of it leaves nothing."""
+        file = self.progress_file(query, batch)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_suffix(".partial")
+            partial.write_text(text)
+            partial.rename(file)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How far a query is, by what Spark writes: a batch begins with its offsets, and ends with its commit."""
+
+    folder: Path
+
+    def committed(self) -> int:
+        """Batches that have ended."""
+        return max(self._numbers("commits"), default=-1) + 1
+
+    def under_way(self) -> int | None:
+        """The batch that has begun and has not ended; None: the query is between two batches."""
+        begun, ended = max(self._numbers("offsets"), default=-1), self.committed() - 1
+        return begun if begun > ended else None
+
+    def stores(self) -> list[str]:
+        """The stores of the query by their names in the tables: from Spark's operator metadata and our markers."""
+        return sorted(self._stores())
+
+    def _stores(self) -> Iterator[str]:
+        for metadata in self.folder.glob("state/*/_metadata/metadata"):
+            version, _, text = metadata.read_text().partition("\n")
+            if version != "v1":
+                raise InternalError("Spark's operator metadata has an unknown version", file=metadata, version=version)
+            for info in json.loads(text)["stateStoreInfo"]:
+                for partition in range(info["numPartitions"]):
+                    marker = metadata.parents[1] / str(partition) / "dynastate"
+                    with suppress(FileNotFoundError):  # it comes with the partition's first commit
+                        path = marker.read_text().strip().rpartition("store=")[2].rpartition("/")[0]
+                        yield f"{path}/{info['storeName']}"
+
+    def _numbers(self, log: str) -> list[int]:
+        with suppress(FileNotFoundError):
+            return [int(file.name) for file in (self.folder / log).iterdir() if file.name.isdigit()]
+        return []
+
+
+@final
+class SparkProcess:
+    """One run of `python -m dynastate.demo`: Python driver, JVM and sidecar, in a process group of their own.
+
+    At the end of the `with` block it is killed, if it still runs.
+    """
+
+    def __init__(self, work: Layout, settings: Settings) -> None:
+        self._work = work
+        self._is_killed = False
+        work.temporary.mkdir(exist_ok=True)
+        with work.log.open("a") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
+                [sys.executable, "-m", "dynastate.demo", str(work.root), settings.endpoint, settings.region],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ
+                | {"TMPDIR": str(work.temporary)},  # what it leaves when it is killed goes with the folder
+                start_new_session=True,  # one group, and Ctrl-C is for the demo, which then kills it
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> SparkProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def is_running(self) -> bool:
+        """Whether it runs.
+
+        Raises:
+            InternalError: it failed; the message says what with, and where its log is.
+        """
+        code = self._process.poll()
+        if code:
+            failure = self._work.root / FAILURE
+            why = failure.read_text().strip().split("\n", 1)[0] if failure.exists() else "its log says why"
+            raise InternalError(f"the Spark process failed: {why}", exit_code=code, log=self._work.log)
+        return code is None
+
+    def stop(self) -> None:
+        """Stop the group where it is (SIGSTOP), until `resume` or `kill`."""
+        self._signal(signal.SIGSTOP)
+        time.sleep(_STOP_SETTLES_S)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the group (SIGKILL), once: nothing of it can do anything any more, not even clean up."""
+        if self._is_killed:
+            return
+        self._is_killed = True
+        self._signal(signal.SIGKILL)
+        self._process.wait(_END_DEADLINE_S)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # all of it has ended
+            os.killpg(self._process.pid, number)

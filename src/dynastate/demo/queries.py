@@ -1,0 +1,71 @@
+"""The two streaming queries of the demo. To use dynastate in a program of your own, this is all there is to see.
+
+Only `session` knows of dynastate: the queries are what they would be with any other state store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # what everyone calls it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import dynastate
+
+FLIGHT = "at timestamp, origin string, tailnum string, dep_delay long, distance long"
+WEATHER = "at timestamp, origin string, temp double, wind_speed double, precip double, visib double"
+#: An hour is closed, and written, once the event time is this much past its end.
+LATENESS = "1 hour"
+
+
+def session(endpoint: str, region: str, conf: Mapping[str, str]) -> SparkSession:
+    """A Spark that keeps the state of its streaming queries in DynamoDB."""
+    builder = SparkSession.builder.master("local[2]").appName("dynastate demo").config(map=dict(conf))
+    return dynastate.configure(builder, endpoint=endpoint, region=region).getOrCreate()
+
+
+def files(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
+    """A stream of the files in a folder, one a batch."""
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def aircraft(flights: DataFrame) -> DataFrame:
+    """Delay statistics of every aircraft, as of now. State: one row for each tail number, for ever."""
+    return flights.groupBy("tailnum").agg(
+        F.count("*").alias("flights"),
+        F.count("dep_delay").alias("departed"),
+        F.avg("dep_delay").alias("mean_delay"),
+        F.max("dep_delay").alias("max_delay"),
+        F.expr("sum(distance) FILTER (WHERE dep_delay IS NOT NULL)").alias("miles"),
+    )
+
+
+def airport_hours(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """Delay statistics of every airport and hour with the weather there, once the hour is over.
+
+    State: the hours that are still open, and the weather that still waits for its hour.
+    """
+    hour = F.window("at", "1 hour").alias("hour")
+    departures = (
+        flights.withWatermark("at", LATENESS)
+        .groupBy("origin", hour)
+        .agg(
+            F.count("*").alias("flights"),
+            F.count("dep_delay").alias("departed"),
+            F.avg("dep_delay").alias("mean_delay"),
+            F.max("dep_delay").alias("max_delay"),
+        )
+    )
+    observed = weather.withWatermark("at", LATENESS).select("origin", hour, "temp", "wind_speed", "precip", "visib")
+    return departures.join(observed, ["origin", "hour"], "left_outer").withColumn("hour", F.col("hour.start"))
+
+
+def write(frame: DataFrame, folder: Path) -> DataStreamWriter:
+    """A writer of one folder a batch, named by the batch: a batch that runs twice is written over, not added."""
+
+    def sink(batch: DataFrame, number: int) -> None:
+        batch.write.mode("overwrite").parquet(str(folder / f"batch={number:05d}"))
+
+    return frame.writeStream.foreachBatch(sink).trigger(availableNow=True)

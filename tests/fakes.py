@@ -1,0 +1,327 @@
+"""Stand-ins for DynamoDB, and wrappers that make one fail: on the seam (`Tables`), at the client, and on the wire."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError, ConnectionClosedError
+
+from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key
+from dynastate.tables import KEYS_MAX, WRITES_MAX, Meter, Tables, refuse_items, refuse_keys
+
+# ---------------------------------------------------------------------------------------------------------- on the seam
+
+
+class Call(NamedTuple):
+    """One request as `MemoryTables` saw it."""
+
+    verb: str
+    keys: tuple[Key, ...]
+
+
+class MemoryTables(Tables):
+    """Both tables in a dictionary: strongly consistent, safe for threads, with DynamoDB's rules.
+
+    `calls` is its journal.
+    """
+
+    def __init__(self) -> None:
+        self.items: dict[Key, Item] = {}
+        self.calls: list[Call] = []
+        self._lock = threading.Lock()
+
+    def check(self) -> list[str]:
+        return []
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        with self._lock:
+            self._begin("query", [Key(role, store_shard, low)], meter)
+            found = sorted(
+                (key.sort.encode(), key)
+                for key in self.items
+                if key.role == role and key.store_shard == store_shard and low <= key.sort <= high
+            )
+            items = [(key, _copy(self.items[key])) for _, key in found]
+        meter.read([item_bytes(item) for _, item in items], together=True)
+        return items
+
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        refuse_keys(keys, KEYS_MAX)
+        with self._lock:
+            self._begin("get", keys, meter)
+            found = {key: _copy(self.items[key]) for key in keys if key in self.items}
+        meter.read(map(item_bytes, found.values()), together=False)
+        return found
+
+    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        refuse_keys([key for key, _ in puts], WRITES_MAX)
+        refuse_items(puts)
+        with self._lock:
+            self._begin("write", [key for key, _ in puts], meter)
+            for key, item in puts:
+                self._put(key, item, meter)
+
+    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+        refuse_keys(keys, WRITES_MAX)
+        with self._lock:
+            self._begin("delete", keys, meter)
+            for key in keys:
+                self.items.pop(key, None)
+        meter.items_deleted += len(keys)
+
+    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        refuse_items([(key, item)])
+        with self._lock:
+            self._begin("put_new", [key], meter)
+            if key in self.items:
+                meter.wrote(item_bytes(item))
+                return False
+            self._put(key, item, meter)
+            return True
+
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+        refuse_keys([key], 1)
+        with self._lock:
+            self._begin("append_version", [key], meter)
+            versions = self.items.get(key, {}).get("versions", [])
+            assert isinstance(versions, list)
+            self._put(key, item_key(key) | {"format": FORMAT, "versions": [*versions, entry]}, meter)
+
+    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
+        with self._lock:
+            self._begin("advance_epoch", [key], meter)
+            item = self.items[key]
+            epochs, epoch = item["epochs"], item["epoch"]
+            assert isinstance(epochs, dict)
+            assert isinstance(epoch, int)
+            meter.wrote(1024)
+            if run in epochs or any(old not in epochs for old in forget):
+                return False
+            kept = {name: number for name, number in epochs.items() if name not in forget}
+            self.items[key] = item | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
+            return True
+
+    def keys(self, role: Role) -> list[Key]:
+        """Keys of all items of a table, in order."""
+        return sorted(key for key in self.items if key.role == role)
+
+    def called(self, verb: str) -> list[Call]:
+        """Requests of one verb, in the order they came."""
+        return [call for call in self.calls if call.verb == verb]
+
+    def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:
+        meter.requests += 1
+        self.calls.append(Call(verb, tuple(keys)))
+
+    def _put(self, key: Key, item: Item, meter: Meter) -> None:
+        spec = SPECS[key.role]
+        assert (item[spec.hash_key], item[spec.range_key]) == (key.store_shard, key.sort), "an item under another key"
+        self.items[key] = _copy(item)
+        meter.wrote(item_bytes(item))
+
+
+def _copy(item: Item) -> Item:
+    return {name: _copy_value(value) for name, value in item.items()}
+
+
+def _copy_value(value: Value) -> Value:
+    if isinstance(value, list):
+        return list(value)
+    return dict(value) if isinstance(value, dict) else value
+
+
+class Strike(NamedTuple):
+    """A failure of one call, before or after it was applied."""
+
+    error: Exception
+    applied: bool = False
+
+
+class StruckTables(Tables):
+    """Tables that fail as told: each call of a verb takes the next of `strikes[verb]`; None lets it pass.
+
+    `before` is called with the verb ahead of every call, from the thread that makes it: to hold it, or to look on.
+    """
+
+    def __init__(self, tables: Tables, before: Callable[[str], None] = lambda _: None) -> None:
+        self.tables = tables
+        self.strikes: dict[str, deque[Strike | None]] = {}
+        self._before = before
+        self._lock = threading.Lock()
+
+    def strike(self, verb: str, *strikes: Strike | None) -> None:
+        """Let the next calls of a verb fail."""
+        with self._lock:
+            self.strikes.setdefault(verb, deque()).extend(strikes)
+
+    def _next(self, verb: str) -> Strike | None:
+        self._before(verb)
+        with self._lock:
+            waiting = self.strikes.get(verb)
+            return waiting.popleft() if waiting else None
+
+    def _call(self, verb: str, *arguments: Any) -> Any:
+        strike = self._next(verb)
+        if strike is not None and not strike.applied:
+            raise strike.error
+        done = getattr(self.tables, verb)(*arguments)
+        if strike is not None:
+            raise strike.error
+        return done
+
+    def check(self) -> list[str]:
+        checked: list[str] = self._call("check")
+        return checked
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        found: list[tuple[Key, Item]] = self._call("query", role, store_shard, low, high, meter)
+        return found
+
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        found: dict[Key, Item] = self._call("get", keys, meter)
+        return found
+
+    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        self._call("write", puts, meter)
+
+    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+        self._call("delete", keys, meter)
+
+    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        return bool(self._call("put_new", key, item, meter))
+
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+        self._call("append_version", key, entry, meter)
+
+    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
+        return bool(self._call("advance_epoch", key, run, forget, meter))
+
+
+# -------------------------------------------------------------------------------------------------------- at the client
+
+
+def client_error(code: str, status: int = 400, message: str = "said DynamoDB", **members: object) -> ClientError:
+    """The error boto3 raises for an error answer."""
+    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}, **members}
+    return ClientError(answer, "Operation")
+
+
+def lost_answer() -> Exception:
+    """What boto3 raises when the connection ends before the answer came."""
+    error: Exception = ConnectionClosedError(endpoint_url="http://test")
+    return error
+
+
+class StruckClient:
+    """A boto3 client whose calls fail as told, one at a time (moto in this process loses writes otherwise).
+
+    `requests` is its journal: operation and arguments.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.strikes: dict[str, deque[Strike | None]] = {}
+        self._lock = threading.Lock()
+
+    def strike(self, operation: str, *strikes: Strike | None) -> None:
+        """Let the next calls of an operation fail; None lets one pass."""
+        self.strikes.setdefault(operation, deque()).extend(strikes)
+
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        def call(**arguments: Any) -> Any:
+            with self._lock:
+                self.requests.append((operation, arguments))
+                waiting = self.strikes.get(operation)
+                strike = waiting.popleft() if waiting else None
+                if strike is not None and not strike.applied:
+                    raise strike.error
+                answer = getattr(self.client, operation)(**arguments)
+                if strike is not None:
+                    raise strike.error
+                return answer
+
+        return call
+
+
+# ---------------------------------------------------------------------------------------------------------- on the wire
+
+
+class _Body(BytesIO):
+    def stream(self, **_: Any) -> Any:
+        yield self.read()
+
+
+class Wire:
+    """Answers the requests of a real boto3 client from a script, without a network. The last answer repeats.
+
+    An answer is (HTTP status, JSON body or text), or an exception to raise in place of sending. `requests` is its
+    journal: operation and body.
+    """
+
+    def __init__(self, client: Any, *answers: tuple[int, dict[str, Any] | str] | Exception) -> None:
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self._answers = list(answers)
+        self._events = client.meta.events
+        self._events.register_first("before-send.dynamodb", self)
+
+    def close(self) -> None:
+        """Leave the client as it was."""
+        self._events.unregister("before-send.dynamodb", self)
+
+    def __call__(self, request: Any, **_: Any) -> AWSResponse:
+        target = request.headers["X-Amz-Target"]
+        operation = (target.decode() if isinstance(target, bytes) else target).split(".")[1]
+        self.requests.append((operation, json.loads(request.body)))
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        status, body = answer
+        raw = body if isinstance(body, str) else json.dumps(body)
+        return AWSResponse(request.url, status, {"content-type": "application/x-amz-json-1.0"}, _Body(raw.encode()))
+
+
+def wire_error(code: str, message: str = "said DynamoDB", status: int = 400, **members: Any) -> tuple[int, Any]:
+    """The answer DynamoDB gives for an error."""
+    return status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **members}
+
+
+# ----------------------------------------------------------------------------------------------------- clock and chance
+
+
+@dataclass
+class Clock:
+    """Time that passes only by sleeping, and by `answer_s` at each look."""
+
+    now: float = 0.0
+    answer_s: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        self.now += self.answer_s
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Longest(random.Random):
+    """Chance that always takes the upper bound; `bounds` are those it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.bounds: list[tuple[float, float]] = []
+
+    def uniform(self, a: float, b: float) -> float:
+        self.bounds.append((a, b))
+        return b

@@ -1,0 +1,241 @@
+"""The demo on two weeks of January, killed as in the whole; and that it fails when a result is wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from dynastate import demo
+from dynastate.demo import flights, play, verify
+from dynastate.demo.contents import Figures
+from dynastate.demo.flights import Input
+from dynastate.demo.process import Layout, SparkProcess
+from dynastate.errors import ConfigurationError, InternalError
+from dynastate.settings import Settings
+
+DAYS = 14
+DAYS_PER_FILE = 2
+FILES = 7
+ENDED_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True)
+class Played:
+    """A demo that was played to its end: its input, its work folder, what it showed and counted."""
+
+    data: Input
+    work: Layout
+    shown: str
+    figures: dict[str, Figures]
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[Played]:
+    """Play the demo once, for all tests that look at what it left."""
+    folder = Path(tempfile.mkdtemp(prefix="dyn-"))
+    shown = io.StringIO()
+    data, work = flights.load(DAYS), Layout(folder)
+    figures = play.play(work, data, DAYS_PER_FILE, Console(file=shown, width=200))
+    yield Played(data, work, shown.getvalue(), figures)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def tampered(played: Played, tmp_path: Path) -> Layout:
+    """A copy of the results, to change."""
+    for part in ("out", "state"):
+        shutil.copytree(played.work.root / part, tmp_path / part)
+    return Layout(tmp_path)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this group runs; a zombie that only its parent's `wait` is missing for does not."""
+    listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return any(group == str(pid) and not stat.startswith("Z") for group, stat in map(str.split, listed.splitlines()))
+
+
+def wait_until_ended(pid: int) -> None:
+    """Wait until a process group is gone."""
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process group {pid} outlived the demo"
+        time.sleep(0.05)
+
+
+def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
+    """Spark is killed with a batch under way, starts again, and all results are those of the batch computation."""
+    assert "was killed with SIGKILL in mid-batch" in played.shown
+    assert re.search(r"batch \d+ under way, committed by \d+ of its \d+ stores", played.shown)
+    assert "Spark starts again from the checkpoint" in played.shown
+    compared = verify.check(played.work, played.data)
+    assert [each.differences for each in compared] == [()] * 4
+    assert played.shown.count(": equal") == 4
+    hours = played.data.flights.groupby(["origin", "at"]).ngroups
+    assert [each.rows for each in compared[:2]] == [played.data.flights["tailnum"].nunique(dropna=False)] * 2
+    assert compared[2].rows + compared[3].rows == hours
+    assert compared[3].rows > 0
+
+
+def test_stores_that_had_committed_the_killed_batch_made_it_twice(played: Played) -> None:
+    """A store whose commit Spark never heard of holds two attempts at that version, and only such a store."""
+    committed = sum(map(int, re.findall(r"committed by (\d+) of its", played.shown)))
+    assert sum(each.made_twice for each in played.figures.values()) == committed
+
+
+def test_figures_are_those_of_the_tables(played: Played) -> None:
+    """Every batch made a version of every store, and what the batches spent is not less than what is there."""
+    aircraft, hours = played.figures["aircraft"], played.figures["airport_hours"]
+    assert aircraft.state_rows == played.data.flights["tailnum"].nunique(dropna=False)
+    assert (aircraft.batches, hours.batches) == (FILES, FILES + 1)  # the last one, without data, closes hours
+    assert (aircraft.stores, hours.stores) == (2, 10)
+    for each in (aircraft, hours):
+        assert each.versions == each.batches * each.stores
+        assert each.write_units >= each.delta_bytes / 1024
+        assert each.requests > each.versions
+        assert each.dollars > 0
+
+    shown = io.StringIO()
+    play.report(played.figures, Console(file=shown, width=80))
+    assert f"{aircraft.state_rows + hours.state_rows:,}" in shown.getvalue()
+
+
+def test_nothing_of_spark_is_left(played: Played) -> None:
+    """Both Spark processes are gone, with their JVMs and sidecars."""
+    pids = [int(pid) for pid in re.findall(r"in process (\d+)", played.shown)]
+    assert len(pids) == 2
+    for pid in pids:
+        wait_until_ended(pid)
+
+
+def change_file(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """Change the first file of a folder that has rows."""
+    for file in sorted(folder.rglob("*.parquet")):
+        rows = pd.read_parquet(file)
+        if len(rows):
+            change(rows).to_parquet(file, index=False)
+            return
+    raise AssertionError(folder)
+
+
+def one_late(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same rows, but for one value of the first that is not null."""
+    first = rows["max_delay"].notna().cumsum().eq(1) & rows["max_delay"].notna()
+    return rows.assign(max_delay=rows["max_delay"] + first)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "column"),
+    [
+        ("out/airport_hours", one_late, "max_delay"),
+        ("out/airport_hours", lambda rows: rows[1:], ""),
+        ("out/airport_hours", lambda rows: pd.concat([rows, rows[:1]]), ""),
+        ("out/airport_hours", lambda rows: rows.assign(temp=[None, *rows["temp"][1:]]), "temp"),
+        ("state/aircraft", one_late, "max_delay"),
+        ("state/aircraft", lambda rows: rows[1:], ""),
+        ("state/airport_hours", one_late, "max_delay"),
+    ],
+    ids=["value", "row lost", "row twice", "null", "value in state", "row lost in state", "value of an open hour"],
+)
+def test_one_wrong_value_is_found(
+    played: Played, tampered: Layout, part: str, change: Callable[[pd.DataFrame], pd.DataFrame], column: str
+) -> None:
+    """A single value that is wrong, missing or there twice is found, named, and fails the demo."""
+    change_file(tampered.root / part, change)
+    found = [difference for each in verify.check(tampered, played.data) for difference in each.differences]
+    assert [difference.column for difference in found] == [column]
+
+    shown = io.StringIO()
+    with pytest.raises(InternalError, match="differences=1 "):
+        play.compare(tampered, played.data, Console(file=shown, width=200))
+    assert shown.getvalue().count("DIFFER") == 1
+    assert ", ".join(map(str, found[0].key)) in shown.getvalue()
+
+
+def test_a_batch_that_is_lost_at_the_sink_is_found(played: Played, tampered: Layout) -> None:
+    """Without the last batch's rows, aircraft have older values: many differences, of which some are shown."""
+    shutil.rmtree(tampered.output("aircraft") / f"batch={FILES - 1:05d}")
+    shown = io.StringIO()
+    with pytest.raises(InternalError, match="please report it"):
+        play.compare(tampered, played.data, Console(file=shown, width=200))
+    assert shown.getvalue().count("DIFFER") == 1
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_demo_that_is_ended_leaves_no_process(end: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C ends everything and removes the work folder; even a demo that is killed leaves no process."""
+    with tempfile.TemporaryDirectory() as temporary:
+        environment = os.environ | {"TMPDIR": temporary, "NO_COLOR": "1"}
+        command = [sys.executable, "-m", "dynastate.cli", "demo"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+            assert running.stdout is not None
+            started = next(line for line in running.stdout if "Spark in process" in line)
+            log = next(Path(temporary).glob("dyn-*")) / "spark.log"
+            while "WARN" not in log.read_text():  # the JVM is at work
+                time.sleep(0.05)
+            running.send_signal(end)
+            running.communicate(timeout=ENDED_WITHIN_S)
+        wait_until_ended(int(started.split()[-1]))
+        assert running.returncode == (130 if end is signal.SIGINT else -end)
+        left = list(Path(temporary).iterdir())
+        assert not left or end is signal.SIGKILL, left
+
+
+def test_a_spark_that_fails_is_said_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark failed with is in the error, and where its log is."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    work = Layout(tmp_path)
+    with SparkProcess(work, Settings(endpoint="http://127.0.0.1:9", region="us-east-1")) as spark:
+        deadline = time.monotonic() + ENDED_WITHIN_S
+        while spark._process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(InternalError, match=rf"JAVA_GATEWAY_EXITED.* exit_code=1 log={work.log}"):
+            spark.is_running()
+    assert "nowhere" in work.log.read_text()
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not installed is named before anything starts, with the command that installs it."""
+    monkeypatch.setattr(demo, "_MODULES", (*demo._MODULES, "no_such_module"))
+    with pytest.raises(ConfigurationError, match=r"the demo needs no_such_module; pip install 'dynastate\[demo\]'"):
+        demo.run_demo()
+
+
+def test_a_missing_java_is_one_line(tmp_path: Path) -> None:
+    """A Java that is not there is one line on standard error, and exit code 2."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dynastate.cli", "demo"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAVA_HOME": str(tmp_path)},
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dynastate: the demo needs Java; install a JRE 17 or 21")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java older than 17 is named with its version."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"needs Java 17 or newer; install .* found=11"):
+        demo.check_requirements()

@@ -1,0 +1,95 @@
+"""Runs of changes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynastate import rows
+from dynastate.errors import CorruptStateError
+from dynastate.rows import Change
+
+KEYS = st.binary(max_size=40)
+CHANGES = st.one_of(
+    st.builds(Change, st.just(rows.PUT), st.integers(0, rows.FAMILY_MAX), KEYS, st.none() | st.binary(max_size=60)),
+    st.builds(
+        Change, st.sampled_from((rows.MERGE, rows.REMOVE_RANGE)), st.integers(0, rows.FAMILY_MAX), KEYS, st.binary()
+    ),
+    st.builds(Change, st.just(rows.DROP_FAMILY), st.integers(0, rows.FAMILY_MAX), st.just(b""), st.just(b"")),
+)
+
+
+@given(st.lists(CHANGES, max_size=8))
+def test_round_trip(changes: list[Change]) -> None:
+    """Changes come back from their run as they were, in order."""
+    assert list(rows.decode(rows.encode(changes))) == changes
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_changes_or_an_error(run: bytes) -> None:
+    """Whatever the bytes are, they give changes that encode to them again, or CorruptStateError."""
+    try:
+        changes = list(rows.decode(run))
+    except CorruptStateError:
+        return
+    assert rows.encode(changes) == run
+
+
+@given(st.lists(CHANGES, min_size=1, max_size=4), st.data())
+def test_a_run_that_was_cut_is_refused(changes: list[Change], data: st.DataObject) -> None:
+    """A run that ends within a record is refused, never read as fewer or shorter changes."""
+    run = rows.encode(changes)
+    ends = {len(rows.encode(changes[:count])) for count in range(len(changes) + 1)}
+    at = data.draw(st.sampled_from(sorted(set(range(len(run))) - ends)))
+    with pytest.raises(CorruptStateError, match="ends within"):
+        list(rows.decode(run[:at]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(rows.MERGE, 0, b"k", None),
+        Change(rows.REMOVE_RANGE, 0, b"k", None),
+        Change(rows.DROP_FAMILY, 0, b"k", b""),
+        Change(rows.DROP_FAMILY, 0, b"", b"v"),
+        Change(rows.DROP_FAMILY, 0, b"", None),
+        Change(4, 0, b"k", b"v"),
+        Change(15, 0, b"k", b"v"),
+    ],
+)
+def test_unknown_changes_are_refused(change: Change) -> None:
+    """An operation of a later format, or one with fields that it does not take, is refused and not passed over."""
+    with pytest.raises(CorruptStateError, match="does not know"):
+        list(rows.decode(rows.encode([change])))
+
+
+def test_a_delete_marker_is_no_empty_value() -> None:
+    """A removed key and a key with an empty value differ, in the bytes and when read back."""
+    removed, empty = Change(rows.PUT, 0, b"k", None), Change(rows.PUT, 0, b"k", b"")
+    assert rows.encode([removed]) != rows.encode([empty])
+    assert list(rows.decode(rows.encode([removed, empty]))) == [removed, empty]
+
+
+@pytest.mark.parametrize("value_length", [-2, -(2**31)])
+def test_other_negative_lengths_are_refused(value_length: int) -> None:
+    """-1 is the only negative length that means something."""
+    run = bytes(2) + (1).to_bytes(4, "little") + value_length.to_bytes(4, "little", signed=True) + b"k"
+    with pytest.raises(CorruptStateError, match="ends within a record"):
+        list(rows.decode(run))
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0),
+        (b"a", 0x3C2569B2),
+        (b"abc", 0xB3DD93FA),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_the_hash_is_murmur3_as_published(key: bytes, expected: int) -> None:
+    """The hash of a key is MurmurHash3 x86 32 bit with seed 0, by values published for it."""
+    assert rows.key_hash(key) == expected

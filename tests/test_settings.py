@@ -1,0 +1,125 @@
+"""Settings: each wrong one in turn."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from dynastate.errors import ConfigurationError
+from dynastate.settings import PREFIX, Settings
+
+#: By Spark's name without the prefix: values that are refused as text, and what the message says.
+WRONG_TEXT = {
+    "deltaTable": (["", "ab", "a" * 256, "with space", "tablé", "a/b", "t\n"], "3 to 255 characters"),
+    "snapshotTable": (["", "ab", "a" * 256, "with space", "tablé", "a/b", "t\n"], "3 to 255 characters"),
+    "region": (["Frankfurt", "eu-west", "EU-WEST-1", "eu_west_1", " eu-west-1", "eu-west-1\n"], "an AWS Region"),
+    "endpoint": (
+        [
+            *(
+                "localhost:8000",
+                "127.0.0.1",
+                "ftp://host",
+                "http://",
+                "http://host:0",
+                "http://host:65536",
+                "http://h:p",
+            ),
+            *("http://user@host", "http://user:password@host", "http://[::1", "https:///path"),
+        ],
+        "a URL such as http://127.0.0.1:8000",
+    ),
+    "namespace": (["a/b", "a#b", "a b", "n" * 129, "é"], "1 to 128 characters"),
+    "shards": (["0", "257", "-1", "many", "", "4.0", "1e1"], "whole number"),
+    "parallelRequests": (["0", "65", "-8", "all", "", "0x8"], "whole number"),
+    "requestDeadlineS": (["0", "3601", "-60", "60s", "", "1.5"], "whole number"),
+}
+RIGHT_TEXT = {
+    "deltaTable": ["abc", "A-b_c.9", "a" * 255],
+    "snapshotTable": ["abc", "A-b_c.9", "a" * 255],
+    "region": ["", "eu-west-1", "us-gov-east-1", "ap-southeast-5", "us-isob-east-1", "eusc-de-east-1"],
+    "endpoint": ["", "http://127.0.0.1:8000", "https://dynamodb.eu-west-1.amazonaws.com", "http://[::1]:8000/"],
+    "namespace": ["", "a", "n" * 128, "A.b_c-9"],
+    "python": ["", "/opt/python 3/bin/python"],
+    "shards": ["1", "256"],
+    "parallelRequests": ["1", "64"],
+    "requestDeadlineS": ["1", "3600"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, (values, _) in WRONG_TEXT.items() for value in values]
+)
+def test_a_wrong_value_is_refused(name: str, value: str) -> None:
+    """A value that is not of its kind or out of its range is refused, and the message names the Spark setting."""
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.from_spark({name: value})
+    assert str(refused.value).startswith(f"{PREFIX}{name} must be ")
+    assert WRONG_TEXT[name][1] in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RIGHT_TEXT.items() for value in values])
+def test_a_right_value_is_taken(name: str, value: str) -> None:
+    """Every value at the edge of its range is taken, and comes back under its Spark name unless it is the default."""
+    settings = Settings.from_spark({name: value})
+    default = Settings() == settings
+    assert settings.to_spark() == ({} if default else {PREFIX + name: value})
+
+
+def test_every_setting_is_tested() -> None:
+    """There is a right value for each setting here, and a wrong one for each but `python`, which may be any text."""
+    names = {name.removeprefix(PREFIX) for name in changed().to_spark()}
+    assert names == set(RIGHT_TEXT) == {*WRONG_TEXT, "python"}
+
+
+def changed() -> Settings:
+    """Make settings of which none is the default."""
+    return Settings("delta", "snapshot", "eu-west-1", "http://host", "ns", "python3", 1, 1, 1)
+
+
+@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+@pytest.mark.parametrize("value", [None, 1.5, b"bytes", True, []])
+def test_a_value_of_another_type_is_refused(field: object, value: object) -> None:
+    """In Python as well: a value of another type is refused by the name of the Spark setting, and not later."""
+    name = getattr(field, "name", "")
+    spark_name = "".join(word if place == 0 else word.capitalize() for place, word in enumerate(name.split("_")))
+    with pytest.raises(ConfigurationError, match=f"^{PREFIX}{spark_name} must be "):
+        Settings(**{name: value})  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_unknown_settings_are_refused_with_those_there_are() -> None:
+    """A misspelt setting is an error that lists the right names, never passed over."""
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.from_spark({"deltatable": "abc"})
+    assert f"unknown setting {PREFIX}deltatable; known are " in str(refused.value)
+    assert all(name in str(refused.value) for name in RIGHT_TEXT)
+
+
+def test_both_tables_must_differ() -> None:
+    """One table cannot be both."""
+    with pytest.raises(ConfigurationError, match=f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ both=same"):
+        Settings(delta_table="same", snapshot_table="same")
+
+
+def test_a_password_in_the_endpoint_is_refused_and_not_repeated() -> None:
+    """An endpoint with a user or password is refused, for credentials are no setting, and the message holds neither."""
+    with pytest.raises(ConfigurationError, match="without user or password") as refused:
+        Settings(endpoint="http://user:secret@host")
+    assert "user:" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_settings_come_back_from_spark() -> None:
+    """What `to_spark` gives makes the same settings again, and the defaults need nothing."""
+    settings = changed()
+    assert (
+        Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.to_spark().items()})
+        == settings
+    )
+    assert Settings().to_spark() == {}
+
+
+def test_settings_are_frozen() -> None:
+    """Settings are checked once, so they cannot be changed after it."""
+    with pytest.raises(FrozenInstanceError):
+        Settings().shards = 5  # type: ignore[misc]  # that is what is tested
