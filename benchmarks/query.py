@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow ships no types
-import pyarrow.parquet as pq  # type: ignore[import-untyped]  # pyarrow ships no types
+import pyarrow as pa
+import pyarrow.parquet as pq
 from database import REGION, database
 from rich.console import Console
 from rich.table import Table
@@ -109,7 +109,7 @@ def spark_session(plan: Plan, store: str, endpoint: str | None, scratch: Path) -
     if store == OURS:
         import dynastate
 
-        builder = dynastate.configure(builder, endpoint=endpoint, region=REGION)
+        builder = dynastate.configure(builder, endpoint=endpoint or "", region=REGION)
     return builder.getOrCreate()
 
 

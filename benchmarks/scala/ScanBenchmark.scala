@@ -18,7 +18,7 @@ object ScanBenchmark {
   private val Groups = 10000
   private val PerGroup = 10
   private val Rows = Groups * PerGroup
-  private val Turns = 7
+  private val Turns = 15
   private val Appends = 2000
   private val LongList = 10000
 

@@ -298,9 +298,10 @@ def _meta_lost(store: str) -> CorruptStateError:
 
 def _refuse_other_query(store: str, meta: Item, checkpoint: str, base: int) -> None:
     """A query that begins where another one's state lies has that one's namespace. One that goes on was moved here."""
-    if base == 0 and meta.get("checkpoint") != checkpoint:
+    owner = str(meta.get("checkpoint"))
+    if base == 0 and owner != checkpoint:
         raise ConfigurationError(
-            f"this namespace belongs to the query with checkpoint {meta.get('checkpoint')}; give every query a "
+            f"this namespace belongs to the query with checkpoint {owner}; give every query a "
             f"{PREFIX}namespace of its own, or none",
             store=store,
             checkpoint=checkpoint,

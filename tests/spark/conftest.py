@@ -1,0 +1,200 @@
+"""One embedded DynamoDB and one Spark for all tests of this folder. Both end with them, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import dynastate
+from dynastate.layout import History, Item, Key, store_shard
+from dynastate.local import EmbeddedDynamoDB, credentials
+from dynastate.tables import BotoTables, Meter
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS_JAR = ROOT / "build" / "bridge-tests.jar"
+CONF = "spark.sql.streaming.stateStore"
+#: What a session needs to keep state in RocksDB instead.
+ON_ROCKSDB = {
+    f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{CONF}.checkpointFormatVersion": "1",
+}
+LOG4J = ROOT / "tests" / "spark" / "log4j2.properties"
+ENDED_WITHIN_S = 20.0
+
+Sessions = Callable[[Mapping[str, str]], SparkSession]
+Items = Callable[[str], list[tuple[Key, Item]]]
+Histories = Callable[[str], History]
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A folder for everything, with a short path: a socket's may have 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="dyn-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folder(scratch: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder for one test."""
+    made = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[EmbeddedDynamoDB]:
+    """An embedded DynamoDB with both tables."""
+    with EmbeddedDynamoDB() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tests_jar() -> Path:
+    """The jar of what is written in Scala here, and the bridge's own, up to date."""
+    command = [sys.executable, "jvm-bridge/build.py", "--sources", "tests/spark/scala", "--jar", str(TESTS_JAR)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return TESTS_JAR
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Environment of processes that use the embedded DynamoDB: nobody's AWS settings, and dummy credentials."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))}
+    nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    return kept | nobody | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def spark_conf(scratch: Path) -> dict[str, str]:
+    """Conf of every Spark here: small, quiet, on loopback, and with all its files in one folder."""
+    temporary = scratch / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    java = [
+        f"-Djava.io.tmpdir={temporary}",
+        f"-Dlog4j2.configurationFile={LOG4J}",
+        "-XX:-UsePerfData",
+        "-XX:TieredStopAtLevel=1",
+    ]
+    return {
+        "spark.driver.extraJavaOptions": " ".join(java),
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(temporary),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(
+    scratch: Path, database: EmbeddedDynamoDB, tests_jar: Path, environment: dict[str, str]
+) -> Iterator[SparkSession]:
+    """A session that keeps state in the embedded DynamoDB. A task may fail three times."""
+    builder = SparkSession.builder.master("local[2,4]").appName("dynastate tests").config(map=dict(spark_conf(scratch)))
+    builder = dynastate.configure(
+        builder.config("spark.jars", str(tests_jar)), endpoint=database.endpoint, region=database.settings.region
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(environment):
+            patch.delenv(name)
+        for name, value in (environment | {"PYSPARK_PYTHON": sys.executable}).items():
+            patch.setenv(name, value)
+        session = builder.getOrCreate()
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.AbstractFileSystem.file.impl", "io.dynastate.tests.PlainLocalFs")
+    yield session
+    end_spark(session, scratch)
+
+
+def end_spark(session: SparkSession, scratch: Path) -> None:
+    """Stop Spark and its JVM; the sidecar must end with it, and take its socket along."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    process: subprocess.Popen[bytes] = gateway.proc
+    sidecars = sidecars_of(process.pid)
+    session.stop()
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(ENDED_WITHIN_S)
+    wait_until(lambda: not any(map(is_alive, sidecars)), "a sidecar outlived its JVM")
+    assert not list((scratch / "tmp").glob("dynastate-*")), "a sidecar left its socket behind"
+
+
+@pytest.fixture
+def sessions(spark: SparkSession) -> Sessions:
+    """Make a session in the one Spark, with conf of its own."""
+
+    def make(conf: Mapping[str, str]) -> SparkSession:
+        session = spark.newSession()
+        for name, value in conf.items():
+            session.conf.set(name, value)
+        return session
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def items(database: EmbeddedDynamoDB) -> Items:
+    """Read what the snapshot-group table holds of a store, by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in credentials().items():
+            patch.setenv(name, value)
+        tables = BotoTables(database.settings)
+    return lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~", Meter())
+
+
+@pytest.fixture(scope="session")
+def histories(items: Items) -> Histories:
+    """Read the version lists of a store, by its name."""
+    return lambda store: History(store, [pair for pair in items(store) if not pair[0].sort.startswith("schema/")])
+
+
+def jvm_pid() -> int:
+    """Process id of the one Spark's JVM."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    return int(gateway.proc.pid)
+
+
+def sidecars_of(jvm: int) -> list[int]:
+    """Process ids of the sidecars that a JVM started."""
+    words = ["ps", "-o", "pid=,args=", "--ppid", str(jvm)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if "dynastate.sidecar" in line]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: it is there, and no zombie."""
+    words = ["ps", "-o", "stat=", "-p", str(pid)]
+    state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:
+    """Wait for something that takes a moment.
+
+    Raises:
+        AssertionError: it did not come.
+    """
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)

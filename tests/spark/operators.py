@@ -1,0 +1,157 @@
+"""A query for every stateful operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from tests.spark.processors import (
+    transformed_from_initial,
+    transformed_in_pandas,
+    transformed_rows,
+)
+from tests.spark.streams import OutputMode
+
+DELAY = "5 seconds"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query: what it makes of two streams, its output mode, and the stateful operators it must have."""
+
+    build: Callable[[DataFrame, DataFrame], DataFrame]
+    mode: OutputMode
+    operators: tuple[str, ...]
+
+
+def sums(rows: DataFrame, *by: str) -> DataFrame:
+    """Count, sum and maximum; no sum of floats, which depends on the order."""
+    return rows.groupBy(*by).agg(
+        f.count("*").alias("rows"), f.sum("amount").alias("amount"), f.max("note").alias("note")
+    )
+
+
+def windows(rows: DataFrame, _: DataFrame) -> DataFrame:
+    late = rows.withWatermark("at", DELAY)
+    return late.groupBy(f.window("at", "20 seconds", "10 seconds"), "key").agg(f.count("*"), f.sum("amount"))
+
+
+def deduplicated_windows(rows: DataFrame, _: DataFrame) -> DataFrame:
+    late = rows.withWatermark("at", DELAY).dropDuplicates(["id", "at"])
+    return late.groupBy(f.window("at", "10 seconds")).agg(f.count("*"), f.sum("id"))
+
+
+def group_state(
+    rows: DataFrame, _: DataFrame | None = None, look: Callable[[pd.DataFrame], None] | None = None
+) -> DataFrame:
+    """The same as GroupStates.scala, with applyInPandasWithState. `look` gets every frame of rows first."""
+    rows_most, idle_ms = 40, 15_000
+
+    # A function of a function is sent to the workers whole; one of a module they would have to import.
+    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        if state.hasTimedOut:
+            count, amount = state.get
+            state.remove()
+            yield pd.DataFrame({"key": [key[0]], "what": ["timed out"], "rows": [count], "amount": [amount]})
+            return
+        count, amount = state.getOption or (0, 0)
+        newest = 0
+        for frame in frames:
+            if look is not None:
+                look(frame)
+            count += len(frame)
+            amount += int(frame["amount"].sum())
+            newest = max(newest, int(frame["at"].max().timestamp() * 1000))
+        what = "full" if count > rows_most else "counted"
+        if what == "full":
+            state.remove()
+        else:
+            state.update((count, amount))
+            state.setTimeoutTimestamp(max(state.getCurrentWatermarkMs(), newest) + idle_ms)
+        yield pd.DataFrame({"key": [key[0]], "what": [what], "rows": [count], "amount": [amount]})
+
+    late = rows.withWatermark("at", DELAY)
+    return late.groupBy("key").applyInPandasWithState(
+        update,
+        "key string, what string, rows long, amount long",
+        "rows long, amount long",
+        "append",
+        GroupStateTimeout.EventTimeTimeout,
+    )
+
+
+def group_state_scala(rows: DataFrame, _: DataFrame) -> DataFrame:
+    spark = rows.sparkSession
+    assert spark._jvm is not None
+    counts = spark._jvm.io.dynastate.tests.GroupStates.counts(rows._jdf)
+    return DataFrame(counts, spark)
+
+
+def session_windows(rows: DataFrame, _: DataFrame) -> DataFrame:
+    late = rows.withWatermark("at", DELAY)
+    return late.groupBy(f.session_window("at", "2 seconds"), "key").agg(f.count("*"), f.sum("amount"))
+
+
+def deduplicated_sessions(rows: DataFrame, _: DataFrame) -> DataFrame:
+    late = rows.withWatermark("at", DELAY).dropDuplicatesWithinWatermark(["id"])
+    return late.groupBy(f.session_window("at", "2 seconds"), "key").agg(f.count("*"), f.sum("id"))
+
+
+def joined(how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
+    def build(rows: DataFrame, others: DataFrame) -> DataFrame:
+        left = rows.select("id", "amount", f.col("at").alias("left_at")).withWatermark("left_at", DELAY)
+        right = others.select(
+            f.col("id").alias("right_id"), f.col("note").alias("right_note"), f.col("at").alias("right_at")
+        ).withWatermark("right_at", "8 seconds")
+        near = f.expr(
+            "id = right_id AND right_at BETWEEN left_at - INTERVAL 4 SECONDS AND left_at + INTERVAL 9 SECONDS"
+        )
+        return left.join(right, near, how)
+
+    return build
+
+
+CASES = {
+    "aggregation in append mode": Case(windows, "append", ("stateStoreSave",)),
+    "aggregation in complete mode": Case(lambda rows, _: sums(rows, "key"), "complete", ("stateStoreSave",)),
+    "aggregation in update mode": Case(lambda rows, _: sums(rows, "key", "file"), "update", ("stateStoreSave",)),
+    "aggregation in update mode with a watermark": Case(windows, "update", ("stateStoreSave",)),
+    "global aggregation": Case(lambda rows, _: sums(rows), "update", ("stateStoreSave",)),
+    "global aggregation in complete mode": Case(lambda rows, _: sums(rows), "complete", ("stateStoreSave",)),
+    "dropDuplicates": Case(lambda rows, _: rows.select("key", "id").dropDuplicates(), "append", ("dedupe",)),
+    "dropDuplicates with a watermark": Case(
+        lambda rows, _: rows.select("id", "at").withWatermark("at", DELAY).dropDuplicates(["id", "at"]),
+        "append",
+        ("dedupe",),
+    ),
+    "dropDuplicatesWithinWatermark": Case(
+        lambda rows, _: rows.withWatermark("at", DELAY).dropDuplicatesWithinWatermark(["id"]),
+        "append",
+        ("dedupeWithinWatermark",),
+    ),
+    "limit": Case(lambda rows, _: rows.select("id", "key").limit(270), "append", ("globalLimit",)),
+    "applyInPandasWithState": Case(group_state, "append", ("applyInPandasWithState",)),
+    "flatMapGroupsWithState": Case(group_state_scala, "append", ("flatMapGroupsWithState",)),
+    "stream-stream join, inner": Case(joined("inner"), "append", ("symmetricHashJoin",)),
+    "stream-stream join, left outer": Case(joined("left_outer"), "append", ("symmetricHashJoin",)),
+    "stream-stream join, right outer": Case(joined("right_outer"), "append", ("symmetricHashJoin",)),
+    "stream-stream join, full outer": Case(joined("full_outer"), "append", ("symmetricHashJoin",)),
+    "stream-stream join, left semi": Case(joined("left_semi"), "append", ("symmetricHashJoin",)),
+    "session windows": Case(session_windows, "append", ("sessionWindowStateStoreSaveExec",)),
+    "session windows in complete mode": Case(session_windows, "complete", ("sessionWindowStateStoreSaveExec",)),
+    "transformWithStateInPandas": Case(transformed_in_pandas, "append", ("transformWithStateInPandasExec",)),
+    "transformWithState, row by row": Case(transformed_rows, "append", ("transformWithStateInPySparkExec",)),
+    "transformWithState with initial state": Case(
+        transformed_from_initial, "append", ("transformWithStateInPySparkExec",)
+    ),
+    "three operators in one query": Case(
+        deduplicated_sessions, "append", ("sessionWindowStateStoreSaveExec", "dedupeWithinWatermark")
+    ),
+    "two operators in one query": Case(deduplicated_windows, "append", ("stateStoreSave", "dedupe")),
+}

@@ -1,0 +1,125 @@
+"""Queries with transformWithState, by frames and by rows: all kinds of state, timers, initial state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+DELAY = "5 seconds"
+OUTPUT = "key string, what string, rows long, amounts string"
+
+
+def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
+    """Count and list by key, last amount by file; a timer closes a key that was idle, and drops its list."""
+    idle_ms = 15_000
+
+    # A class of a function is sent to the workers whole; one of a module they would have to import.
+    class Counts(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.handle = handle
+            self.count = handle.getValueState("count", "rows long")
+            self.amounts = handle.getListState("amounts", "amount long")
+            self.files = handle.getMapState("files", "file int", "amount long")
+            handle.deleteIfExists("never there")
+
+        def handleInputRows(
+            self,
+            key: Any,
+            rows: Iterator[pd.DataFrame],
+            timerValues: Any,
+        ) -> Iterator[pd.DataFrame]:
+            count = self.count.get()[0] if self.count.exists() else 0
+            for frame in rows:
+                count += len(frame)
+                self.amounts.appendList([(int(amount),) for amount in sorted(frame["amount"])])
+                for file, amounts in frame.groupby("file")["amount"]:
+                    self.files.updateValue((int(file),), (int(amounts.sum()),))
+            self.count.update((count,))
+            for timer in list(self.handle.listTimers()):
+                self.handle.deleteTimer(timer)
+            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + idle_ms)
+            if count > 60:
+                self.files.clear()
+            listed = f"{sum(1 for _ in self.amounts.get())} {sorted(file[0] for file in self.files.keys())}"
+            yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [listed]})
+
+        def handleExpiredTimer(
+            self,
+            key: Any,
+            timerValues: Any,
+            expiredTimerInfo: Any,
+        ) -> Iterator[pd.DataFrame]:
+            amounts = sorted(amount[0] for amount in self.amounts.get())
+            self.amounts.clear()
+            count = self.count.get()[0]
+            yield pd.DataFrame({"key": [key[0]], "what": ["idle"], "rows": [count], "amounts": [str(amounts)]})
+
+        def close(self) -> None:
+            pass
+
+    late = rows.withWatermark("at", DELAY)
+    return late.groupBy("key").transformWithStateInPandas(Counts(), OUTPUT, "append", "eventTime")
+
+
+def transformed_rows(rows: DataFrame, _: DataFrame) -> DataFrame:
+    """The newest three amounts by key, put as a whole list; a key is removed when it has too many rows."""
+
+    class Newest(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.count = handle.getValueState("count", "rows long")
+            self.newest = handle.getListState("newest", "amount long, note string")
+
+        def handleInputRows(
+            self,
+            key: Any,
+            rows: Iterator[Row],
+            timerValues: Any,
+        ) -> Iterator[Row]:
+            taken = sorted((row.at, row.amount, row.note) for row in rows)
+            count = (self.count.get()[0] if self.count.exists() else 0) + len(taken)
+            newest = [*self.newest.get(), *((amount, note) for _, amount, note in taken)][-3:]
+            if count > 40:
+                self.count.clear()
+                self.newest.clear()
+            else:
+                self.count.update((count,))
+                self.newest.put(newest)
+            yield Row(key=key[0], what="seen", rows=count, amounts=str([amount for amount, _ in newest]))
+
+        def close(self) -> None:
+            pass
+
+    return rows.groupBy("key").transformWithState(Newest(), OUTPUT, "append", "none")
+
+
+def transformed_from_initial(rows: DataFrame, _: DataFrame) -> DataFrame:
+    """A sum by key that begins with what an ordinary frame says."""
+
+    class Sums(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.sum = handle.getValueState("sum", "amount long")
+
+        def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
+            self.sum.update((initialState.amount,))
+
+        def handleInputRows(
+            self,
+            key: Any,
+            rows: Iterator[Row],
+            timerValues: Any,
+        ) -> Iterator[Row]:
+            amount = (self.sum.get()[0] if self.sum.exists() else 0) + sum(row.amount for row in rows)
+            self.sum.update((amount,))
+            yield Row(key=key[0], what="seen", rows=0, amounts=str(amount))
+
+        def close(self) -> None:
+            pass
+
+    initial = rows.sparkSession.createDataFrame(
+        [("key-1", 1_000), ("key-2", 2_000), ("alone", 5)], "key string, amount long"
+    )
+    return rows.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none", initial.groupBy("key"))

@@ -1,0 +1,68 @@
+package io.dynastate.tests
+
+import java.nio.file.Path
+
+import scala.util.control.NonFatal
+
+/** Runs named checks, and prints for each a line that test_spark_jvm.py reads: `ok` or `failed`, its name, why. */
+final class Checks {
+  def check(name: String)(body: => Unit): Unit =
+    try {
+      val started = System.nanoTime()
+      body
+      say("ok", name, s"${(System.nanoTime() - started) / 1000000} ms")
+    } catch {
+      case e @ (NonFatal(_) | _: StackOverflowError | _: OutOfMemoryError) =>
+        say("failed", name, e.toString)
+        System.err.println(s"$name:")
+        e.printStackTrace()
+    }
+
+  private def say(what: String, name: String, why: String): Unit = {
+    println(s"$what\t$name\t${why.linesIterator.mkString(" ")}")
+    System.out.flush()
+  }
+}
+
+object Checks {
+  def require(condition: Boolean, message: => String): Unit = if (!condition) throw new AssertionError(message)
+
+  def same(found: Any, expected: Any, what: => String = ""): Unit =
+    require(found == expected, s"$what: found $found, expected $expected".stripPrefix(": "))
+
+  /** What a body throws, with its causes: the messages, one after the other. */
+  def failure(body: => Any): String = {
+    val thrown = try { body; null } catch { case NonFatal(e) => e }
+    require(thrown != null, "nothing was thrown")
+    Iterator.iterate(thrown)(_.getCause).takeWhile(_ != null).map(_.toString).mkString(" <- ")
+  }
+
+  def mustFail(says: String*)(body: => Any): Unit = {
+    val said = failure(body)
+    says.foreach(each => require(said.contains(each), s"'$each' is not in: $said"))
+  }
+}
+
+/**
+ * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar] }}}
+ *
+ * With `only=sidecar` nothing but that one starts: for a JVM whose folder for temporary files has a long name.
+ */
+object Main {
+  def main(arguments: Array[String]): Unit = {
+    val words = arguments.map(_.split("=", 2)).map { case Array(name, value) => name -> value }.toMap
+    val seed = words("seed").toLong
+    println(s"seed $seed")
+    val checks = new Checks
+    val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
+    if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
+    else {
+      new VectorChecks(checks, Path.of(words("vectors"))).run()
+      new MemoryChecks(checks, seed).run()
+      new ProviderChecks(checks, world, seed).run()
+      new SidecarChecks(checks, world).run()
+    }
+    // The pool of deadlines and Hadoop leave threads behind.
+    System.exit(0)
+  }
+}

@@ -1,0 +1,444 @@
+package io.dynastate.tests
+
+import java.util.Random
+
+import scala.collection.mutable
+
+import io.dynastate.core.{Attempt, ChangeSink, Entry, OpenVersion, Row, RowIterator, RowTable, Slots, Version, VersionTree}
+
+import org.apache.spark.unsafe.Platform
+
+/** The provider's memory (RowTable, VersionTree, OpenVersion) against plain maps, with random operations from a seed. */
+final class MemoryChecks(checks: Checks, seed: Long) {
+  import Checks._
+  import MemoryChecks._
+  import checks.check
+
+  def run(): Unit = {
+    check("row table: random operations give what a plain map gives") {
+      randomTable(new Random(seed), bytes => Entry.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length))
+    }
+    check("row table: keys with few different hashes are told apart") {
+      randomTable(new Random(seed + 1), bytes => (bytes.length % 3) << 30)
+    }
+    check("row table: slots that are shared do not change, and those by hash are in order") {
+      sharedSlots(new Random(seed + 2))
+    }
+    check("row table: a table filled in the order of another is as fast as one filled at random") {
+      fillInOrder()
+    }
+    check("open version: several at once, puts, removes, gets, iterators and folds give what plain maps give") {
+      (0 until 30).foreach(round => new Play(new Random(seed + 100 + round)).run(1500))
+    }
+    check("open version: what is sent, laid over the base, is the new version") {
+      (0 until 10).foreach(round => sentChanges(new Random(seed + 200 + round)))
+    }
+    check("open version: rows that are larger than a chunk, and than all that is kept") {
+      largeRows(new Random(seed + 300))
+    }
+    check("open version: a row of more than 64 MiB is refused, and the version is as it was") {
+      tooLarge()
+    }
+    check("version tree: every held version stays readable while the head goes to and fro") {
+      toAndFro(new Random(seed + 400))
+    }
+    check("version tree: a version that nobody holds is garbage") {
+      garbage()
+    }
+    check("version tree: readers and writers of one tree at the same time") {
+      atTheSameTime()
+    }
+  }
+
+  private def randomTable(random: Random, hash: Array[Byte] => Int): Unit = {
+    val table = new RowTable(random.nextInt(40))
+    val model = mutable.HashMap.empty[Key, Array[Byte]]
+    def offset(key: Key) = (key.bytes, Platform.BYTE_ARRAY_OFFSET.toLong, key.bytes.length)
+    (0 until 20000).foreach { step =>
+      val key = Key(random.nextInt(700))
+      val (base, at, length) = offset(key)
+      random.nextInt(5) match {
+        case 0 | 1 =>
+          val entry = key.put(randomBytes(random, random.nextInt(30)))
+          require(table.put(hash(key.bytes), entry) eq model.put(key, entry).orNull, s"put $key replaced another entry at step $step")
+        case 2 =>
+          require(table.remove(hash(key.bytes), base, at, length) eq model.remove(key).orNull, s"remove $key at step $step")
+        case _ =>
+          require(table.find(hash(key.bytes), base, at, length) eq model.get(key).orNull, s"find $key at step $step")
+      }
+      same(table.size, model.size)
+    }
+    val slots = table.share()
+    val entries = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root)
+    slots.release()
+    same(entries.size, model.size, "entries in slots")
+    require(entries.forall(entry => model(Key.of(entry)) eq entry), "an entry is not the map's")
+    same(table.heapBytes, model.values.map(entry => Entry.heapBytes(entry).toLong).sum + 8L * slots.capacity, "bytes of heap")
+  }
+
+  private def sharedSlots(random: Random): Unit = {
+    val table = new RowTable()
+    def set(number: Int): Unit = {
+      val entry = Key(number).put(randomBytes(random, 8))
+      table.put(Entry.hash(entry), entry)
+    }
+    (0 until 300).foreach(set)
+    val held = mutable.ListBuffer.empty[(Slots, Set[Array[Byte]])]
+    (0 until 40).foreach { turn =>
+      val slots = table.share()
+      held += ((slots, entriesOf(slots)))
+      (0 until 30).foreach { _ =>
+        if (random.nextBoolean()) set(random.nextInt(600))
+        else { val key = Key(random.nextInt(600)); table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) }
+      }
+      held.foreach { case (shared, expected) => same(entriesOf(shared), expected, s"shared slots after turn $turn") }
+    }
+    held.foreach(_._1.release())
+    val now = table.share()
+    val ordered = table.slotsByHash()
+    same(ordered.length, table.size)
+    same(ordered.map(now.rowAt).map(Row.root).toSet, entriesOf(now))
+    require(ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)), "slots are not in order of hashes")
+    now.release()
+  }
+
+  private def entriesOf(slots: Slots): Set[Array[Byte]] = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root).toSet
+
+  private def fillInOrder(): Unit = {
+    val rows = 200000
+    val entries = Array.tabulate(rows)(number => Key(number).put(Array[Byte](1)))
+    def fill(order: Array[Array[Byte]]): Long = {
+      val start = System.nanoTime()
+      val table = new RowTable()
+      order.foreach(entry => table.put(Entry.hash(entry), entry))
+      System.nanoTime() - start
+    }
+    val source = new RowTable(rows)
+    entries.foreach(entry => source.put(Entry.hash(entry), entry))
+    val slots = source.share()
+    val inSlots = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root).toArray
+    val byHash = source.slotsByHash().map(slots.rowAt).map(Row.root).map(Row.root)
+    slots.release()
+    fill(entries)
+    val atRandom = Seq.fill(3)(fill(entries)).min
+    Seq("slots" -> inSlots, "hashes" -> byHash).foreach { case (what, order) =>
+      val took = Seq.fill(3)(fill(order)).min
+      // Quadratic would be hundreds of times as long.
+      require(took < 10 * atRandom, s"in the order of $what it took ${took / 1000000} ms, at random ${atRandom / 1000000} ms")
+    }
+  }
+
+  private def sentChanges(random: Random): Unit = {
+    var model = Map.empty[(Int, Key), Seq[Byte]]
+    var version = VersionTree.empty("")
+    (0 until 4).foreach { _ =>
+      val sink = new Replay(model)
+      val open = new OpenVersion(version, sink)
+      val rows = 200 + random.nextInt(4000)
+      (0 until rows).foreach { _ =>
+        val family = Families(random.nextInt(Families.length))
+        val key = Key(random.nextInt(3000))
+        if (random.nextInt(4) == 0) {
+          remove(open, family, key)
+          model -= ((family, key))
+        } else {
+          val value = randomBytes(random, random.nextInt(3000))
+          put(open, family, key, value)
+          model += (family, key) -> value.toSeq
+        }
+        if (random.nextInt(2000) == 0) open.flush()
+      }
+      open.flush()
+      require(sink.state == model, "what was sent does not lead to the new version")
+      version = open.fold(Attempt.random(), "")
+      open.show(version)
+      compare(open, model, "after the fold")
+    }
+  }
+
+  private def largeRows(random: Random): Unit = {
+    val sizes = Seq(0, 1, OpenVersion.ChunkBytes - 100, OpenVersion.ChunkBytes, OpenVersion.ChunkBytes + 1, 1000000, 5000000, 10, 300000, 20)
+    val sink = new Replay(Map.empty)
+    val open = new OpenVersion(VersionTree.empty(""), sink)
+    val model = sizes.zipWithIndex.map { case (size, number) =>
+      val value = randomBytes(random, size)
+      put(open, 0, Key(number), value)
+      (0, Key(number)) -> value.toSeq
+    }.toMap
+    open.flush()
+    require(sink.state == model, "what was sent is not what was put")
+    open.show(open.fold(Attempt.random(), ""))
+    compare(open, model, "after the fold")
+  }
+
+  private def tooLarge(): Unit = {
+    val open = new OpenVersion(VersionTree.empty(""), new Replay(Map.empty))
+    put(open, 0, Key(1), Array[Byte](1))
+    mustFail("at most 67108864 bytes")(put(open, 0, Key(2), new Array[Byte](Entry.RecordBytesMax)))
+    compare(open, Map((0, Key(1)) -> Seq[Byte](1)), "after the refusal")
+  }
+
+  private def toAndFro(random: Random): Unit = {
+    var held = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((VersionTree.empty(""), Map.empty))
+    (0 until 60).foreach { turn =>
+      // Mostly the newest, as batches go; sometimes an old one, as retries and rollbacks do.
+      val (base, rows) = if (random.nextInt(3) > 0) held.last else held(random.nextInt(held.size))
+      var model = rows
+      val open = new OpenVersion(base, new Replay(model))
+      (0 until random.nextInt(80)).foreach { _ =>
+        val (family, key) = (Families(random.nextInt(Families.length)), Key(random.nextInt(200)))
+        if (random.nextInt(3) == 0) { remove(open, family, key); model -= ((family, key)) }
+        else { val value = randomBytes(random, 6); put(open, family, key, value); model += (family, key) -> value.toSeq }
+      }
+      open.flush()
+      val next = open.fold(Attempt.random(), "")
+      same(next.number, base.number + 1)
+      // Every third commit fails: its version is dropped, and the others are as they were.
+      if (random.nextInt(3) > 0) held = held :+ ((next, model))
+      if (held.size > 8) held = held.patch(random.nextInt(held.size), Nil, 1)
+      held.foreach { case (version, expected) =>
+        compare(new OpenVersion(version, new Replay(expected)), expected, s"version $version at turn $turn")
+        Families.foreach { family =>
+          val keys = if (family < version.keys.length) version.keys(family) else 0L
+          same(keys, expected.keys.count(_._1 == family).toLong, s"keys of family $family at $version")
+        }
+      }
+    }
+  }
+
+  private def garbage(): Unit = {
+    var version = next(VersionTree.empty(""), 0)
+    val first = new java.lang.ref.WeakReference(version)
+    (1 until 20).foreach(number => version = next(version, number))
+    val deadline = System.nanoTime() + 10000000000L
+    while (first.get != null && System.nanoTime() < deadline) System.gc()
+    require(first.get == null, "a version that nobody holds is still there")
+    same(version.number, 20L)
+  }
+
+  private def next(base: Version, number: Int): Version = {
+    val open = new OpenVersion(base, new Replay(Map.empty))
+    put(open, 0, Key(number % 3), new Array[Byte](100))
+    open.flush()
+    open.fold(Attempt.random(), "")
+  }
+
+  /** One writer commits; readers of the versions it leaves behind must see each as it was. */
+  private def atTheSameTime(): Unit = {
+    val rows = 2000
+    def value(turn: Int, key: Int) = Array.tabulate[Byte](4)(byte => (turn * 31 + key * 7 + byte).toByte)
+    def expected(version: Int, key: Int): Seq[Byte] = (0 to version).reverse.find(turn => key % (turn + 1) == 0).map(value(_, key).toSeq).get
+    val versions = new java.util.concurrent.ConcurrentHashMap[Int, Version]
+    val failures = new java.util.concurrent.ConcurrentLinkedQueue[Throwable]
+    val turns = 12
+    def write(turn: Int, base: Version): Version = {
+      val open = new OpenVersion(base, new Replay(Map.empty))
+      (0 until rows).filter(_ % (turn + 1) == 0).foreach(key => put(open, 0, Key(key), value(turn, key)))
+      open.flush()
+      open.fold(Attempt.random(), "")
+    }
+    versions.put(0, write(0, VersionTree.empty("")))
+    @volatile var done = false
+    val readers = (0 until 3).map { reader =>
+      val thread = new Thread(() => {
+        val random = new Random(seed + reader)
+        try while (!done) {
+          val number = random.nextInt(versions.size)
+          val open = new OpenVersion(versions.get(number), new Replay(Map.empty))
+          val found = entries(open, 0)
+          same(found.size, rows)
+          found.foreach { case (key, bytes) => same(bytes, expected(number, key.number), s"key ${key.number} of version $number") }
+          (0 until 200).foreach { _ =>
+            val key = random.nextInt(rows)
+            same(get(open, 0, Key(key)), Some(expected(number, key)), s"get of key $key of version $number")
+          }
+        } catch { case e: Throwable => failures.add(e) }
+      })
+      thread.start()
+      thread
+    }
+    try (1 until turns).foreach { turn =>
+      versions.put(turn, write(turn, versions.get(turn - 1)))
+      // A retry: from an older base, and dropped.
+      write(turn + 50, versions.get(turn / 2))
+    } finally done = true
+    readers.foreach(_.join())
+    if (!failures.isEmpty) throw failures.peek()
+  }
+}
+
+object MemoryChecks {
+  import Checks._
+
+  /** Ids of column families that are used: the first, some near it, and the last there may be. */
+  val Families: Array[Int] = Array(0, 1, 2, 5, 4095)
+
+  final case class Key(number: Int) {
+    lazy val bytes: Array[Byte] = if (number == 0) Array.emptyByteArray else Array.fill[Byte](number % 13)(3) ++ BigInt(number).toByteArray
+
+    lazy val hash: Int = Entry.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+
+    def put(value: Array[Byte]): Array[Byte] =
+      Entry.put(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+  }
+
+  object Key {
+    def of(entry: Array[Byte]): Key = {
+      val bytes = entry.slice(Entry.HeaderBytes, Entry.HeaderBytes + Entry.keyLength(entry))
+      if (bytes.isEmpty) Key(0)
+      else {
+        val found = (1 to 4).map(size => Key(BigInt(bytes.takeRight(size)).toInt)).find(_.bytes.sameElements(bytes))
+        found.getOrElse(throw new AssertionError(s"no key has the bytes ${bytes.toSeq}"))
+      }
+    }
+  }
+
+  def randomBytes(random: Random, length: Int): Array[Byte] = {
+    val bytes = new Array[Byte](length)
+    random.nextBytes(bytes)
+    bytes
+  }
+
+  def put(open: OpenVersion, family: Int, key: Key, value: Array[Byte]): Unit =
+    open.put(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+
+  def remove(open: OpenVersion, family: Int, key: Key): Unit = open.remove(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
+
+  def get(open: OpenVersion, family: Int, key: Key): Option[Seq[Byte]] =
+    Option(open.get(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)).map(row => valueOf(Row.root(row)))
+
+  def valueOf(entry: Array[Byte]): Seq[Byte] = {
+    same(Entry.valueLength(entry), entry.length - Entry.HeaderBytes - Entry.keyLength(entry), "length of a value")
+    entry.drop(Entry.HeaderBytes + Entry.keyLength(entry)).toSeq
+  }
+
+  def entries(open: OpenVersion, family: Int): Map[Key, Seq[Byte]] = drain(open.rows(family))
+
+  def drain(iterator: RowIterator): Map[Key, Seq[Byte]] = {
+    val found = mutable.HashMap.empty[Key, Seq[Byte]]
+    while (iterator.advance()) {
+      val key = Key.of(Row.root(iterator.row))
+      require(found.put(key, valueOf(Row.root(iterator.row))).isEmpty, s"$key came twice")
+    }
+    found.toMap
+  }
+
+  /** The whole of an open version must be the model. */
+  def compare(open: OpenVersion, model: Map[(Int, Key), Seq[Byte]], when: String): Unit = Families.foreach { family =>
+    val expected = model.collect { case ((of, key), value) if of == family => key -> value }
+    require(entries(open, family) == expected, s"family $family $when: the iterator gives other rows")
+    expected.foreach { case (key, value) => require(get(open, family, key).contains(value), s"family $family $when: get of $key") }
+    require(get(open, family, Key(1 << 20)).isEmpty, s"family $family $when: a key that was never put")
+  }
+
+  /** Applies what is sent to a base, and checks the rules of docs/storage-format.md on the way. */
+  final class Replay(base: Map[(Int, Key), Seq[Byte]]) extends ChangeSink {
+    var state: Map[(Int, Key), Seq[Byte]] = base
+
+    override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit = {
+      require(records > 0 && (length <= OpenVersion.ChunkBytes || records == 1), s"a chunk of $length bytes and $records records")
+      val seen = mutable.HashSet.empty[(Int, Key)]
+      val hashes = mutable.ArrayBuffer.empty[Long]
+      var order = (0, 0)
+      var at = 0
+      while (at < length) {
+        val tag = (run(at) & 0xFF) | (run(at + 1) & 0xFF) << 8
+        val keyLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 2L)
+        val valueLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 6L)
+        val end = at + 10 + keyLength + math.max(valueLength, 0)
+        val entry = run.slice(at + 2, end)
+        val key = Key.of(entry)
+        same(tag >>> 12, 0, "operation")
+        require(seen.add((tag, key)), s"$key comes twice in one chunk")
+        hashes += key.hash & 0xFFFFFFFFL
+        require(Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)), "keys are not in the order of families and hashes")
+        order = (tag, key.hash >>> 24)
+        if (valueLength == Entry.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(entry)
+        at = end
+      }
+      same(at, length, "end of the last record")
+      same(seen.size, records, "records")
+      same((hashMin & 0xFFFFFFFFL, hashMax & 0xFFFFFFFFL), (hashes.min, hashes.max), "bounds of hashes")
+    }
+  }
+
+  /** Several open versions of one tree, played with at once; each has its own model. */
+  final class Play(random: Random) {
+    private final class Player(val open: OpenVersion, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
+    private final class Reader(val iterator: RowIterator, val expected: Map[Key, Seq[Byte]], var left: Map[Key, Seq[Byte]])
+
+    private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((VersionTree.empty(""), Map.empty))
+    private val players = mutable.ArrayBuffer.empty[Player]
+    private val readers = mutable.ArrayBuffer.empty[Reader]
+
+    def run(steps: Int): Unit = {
+      (0 until steps).foreach(_ => step())
+      players.foreach(player => compare(player.open, player.model, "at the end"))
+      readers.toList.foreach(finish)
+      versions.foreach { case (version, model) => compare(new OpenVersion(version, new Replay(model)), model, s"version $version at the end") }
+    }
+
+    private def step(): Unit = {
+      if (players.isEmpty || (players.size < 5 && random.nextInt(40) == 0)) {
+        val (version, model) = versions(random.nextInt(versions.size))
+        players += new Player(new OpenVersion(version, new Replay(model)), null, model)
+      }
+      val player = players(random.nextInt(players.size))
+      val (family, key) = (Families(random.nextInt(Families.length)), Key(random.nextInt(150)))
+      random.nextInt(100) match {
+        case n if n < 40 =>
+          val value = randomBytes(random, random.nextInt(12))
+          put(player.open, family, key, value)
+          player.model += (family, key) -> value.toSeq
+        case n if n < 60 =>
+          remove(player.open, family, key)
+          player.model -= ((family, key))
+        case n if n < 80 => same(get(player.open, family, key), player.model.get((family, key)), s"get of $key")
+        case n if n < 84 => player.open.flush()
+        case n if n < 88 =>
+          val expected = player.model.collect { case ((of, each), value) if of == family => each -> value }
+          readers += new Reader(player.open.rows(family), expected, expected)
+        case n if n < 96 => if (readers.nonEmpty) advance(readers(random.nextInt(readers.size)))
+        case 96 =>
+          player.open.drop()
+          players -= player
+        case _ =>
+          player.open.flush()
+          val version = player.open.fold(Attempt.random(), "")
+          // The fold itself does not show: the commit may still fail.
+          compare(player.open, player.model, "after the fold, before it is shown")
+          if (random.nextInt(4) > 0) {
+            player.open.show(version)
+            versions = (versions :+ ((version, player.model))).takeRight(6)
+          } else {
+            player.open.drop()
+            players -= player
+          }
+      }
+    }
+
+    private def advance(reader: Reader): Unit = {
+      val steps = random.nextInt(30)
+      var at = 0
+      while (at < steps && reader.iterator.advance()) {
+        val key = Key.of(Row.root(reader.iterator.row))
+        require(reader.left.get(key).contains(valueOf(Row.root(reader.iterator.row))), s"an iterator gives $key, which it should not, or not any more")
+        reader.left -= key
+        at += 1
+      }
+      if (at < steps) finish(reader)
+      else if (random.nextInt(20) == 0) { reader.iterator.close(); readers -= reader }
+    }
+
+    private def finish(reader: Reader): Unit = {
+      while (reader.iterator.advance()) {
+        val key = Key.of(Row.root(reader.iterator.row))
+        require(reader.left.get(key).contains(valueOf(Row.root(reader.iterator.row))), s"an iterator gives $key, which it should not, or not any more")
+        reader.left -= key
+      }
+      require(reader.left.isEmpty, s"an iterator did not give ${reader.left.keys}")
+      readers -= reader
+      ()
+    }
+  }
+}

@@ -1,0 +1,75 @@
+package io.dynastate.tests
+
+import scala.jdk.CollectionConverters._
+import scala.jdk.StreamConverters._
+
+/** Sidecars that die, and tasks that are killed while they talk to one. */
+final class SidecarChecks(checks: Checks, world: World) {
+  import Checks._
+  import World._
+  import checks.check
+
+  def run(): Unit = {
+    check("a sidecar that dies fails the commit, says so, and the next store gets another one") {
+      val id = world.freshStore()
+      val provider = world.provider(id)
+      val ids = commit(provider, 0)(1L -> 1L)
+      val store = provider.getStore(1, ids)
+      (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family))
+      val old = kill()
+      mustFail("CANNOT_WRITE_STATE_STORE", "the sidecar is gone")(store.commit())
+      require(!store.hasCommitted, "the store says it has committed")
+      store.abort()
+      same(rows(provider.getStore(1, ids)), Map(1L -> 1L), "the base is in memory still")
+      val next = commit(provider, 1, ids)(2L -> 2L)
+      same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
+      require(sidecars().size == 1 && sidecars() != old, s"sidecars: $old, then ${sidecars()}")
+    }
+    check("a sidecar that dies between batches is not noticed") {
+      val id = world.freshStore()
+      val provider = world.provider(id)
+      val ids = commit(provider, 0)(1L -> 1L)
+      kill()
+      val next = commit(provider, 1, ids)(2L -> 2L)
+      kill()
+      same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
+    }
+    check("tasks that are killed while they commit or open leave nothing that hurts the next") {
+      val id = world.freshStore()
+      val provider = world.provider(id)
+      val ids = commit(provider, 0)((0L until 3000L).map(each => each -> each): _*)
+      (0 until 40).foreach { turn =>
+        val task = new Thread(() => try {
+          val store = World.synchronized((if (turn % 2 == 0) world.provider(id) else provider).getStore(1, ids))
+          World.synchronized((0L until 3000L).foreach(each => put(store, each, -turn.toLong)))
+          store.commit()
+        } catch { case _: Throwable => () })
+        task.start()
+        Thread.sleep(turn.toLong)
+        task.interrupt()
+        task.join(30000)
+        require(!task.isAlive, "a task that was killed does not end")
+        same(rows(world.provider(id).getStore(1, ids)).size, 3000, s"after task $turn")
+      }
+      val next = commit(provider, 1, ids)(5000L -> 1L)
+      same(rows(world.provider(id).getStore(2, next)), (0L until 3000L).map(each => each -> each).toMap + (5000L -> 1L))
+      same(sidecars().size, 1, "sidecars")
+    }
+  }
+
+  def longFolder(): Unit = check("a sidecar starts where the folder for temporary files has a long name") {
+    commit(world.provider(world.freshStore()), 0)(1L -> 1L)
+  }
+
+  private def sidecars(): Set[Long] = ProcessHandle.current().children().toScala(List).filter(_.isAlive).map(_.pid).toSet
+
+  /** End all sidecars with SIGKILL; their process ids. */
+  private def kill(): Set[Long] = {
+    val all = ProcessHandle.current().children().iterator.asScala.toList
+    all.foreach { process =>
+      process.destroyForcibly()
+      process.onExit().get()
+    }
+    all.map(_.pid).toSet
+  }
+}

@@ -1,0 +1,225 @@
+package io.dynastate.tests
+
+import java.io.{ByteArrayInputStream, DataInputStream}
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path}
+import java.util.HexFormat
+
+import io.dynastate.core.{Attempt, ChangeSink, Entry, OpenVersion, Protocol, VersionTree}
+import io.dynastate.spark.ProviderSettings
+import org.json4s.JsonAST.{JArray, JInt, JNull, JObject, JString, JValue}
+import org.json4s.jackson.JsonMethods.parse
+
+import org.apache.spark.unsafe.Platform
+
+/** The Scala side against tests/vectors, which the Python tests read too. */
+final class VectorChecks(checks: Checks, folder: Path) {
+  import Checks._
+  import checks.check
+
+  private val format = parse(Files.readString(folder.resolve("format.json")))
+  private val frames = list(parse(Files.readString(folder.resolve("protocol.json"))) \ "frames")
+
+  def run(): Unit = {
+    check("hashes of keys are those of the vectors, wherever the key lies") {
+      list(format \ "key_hashes").foreach { vector =>
+        val key = bytes(vector \ "key")
+        val padded = Array.fill[Byte](3)(7) ++ key
+        val expected = long(vector \ "hash").toInt
+        same(Entry.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
+        same(Entry.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected, s"hash of ${text(vector \ "key")} further on")
+        same(Entry.hash(entry(key, Array.emptyByteArray)), expected, s"hash of the entry of ${text(vector \ "key")}")
+      }
+    }
+    check("runs of one change are those of the vectors") {
+      val written = list(format \ "runs").filter(vector => list(vector \ "changes").size == 1)
+        .filter(vector => long(list(vector \ "changes").head \ "operation") == 0)
+      same(written.size, 5, "vectors with one put or remove")
+      written.foreach { vector =>
+        val change = list(vector \ "changes").head
+        same(hex(runOf(List(change))), text(vector \ "run"), text(vector \ "name"))
+      }
+    }
+    check("the worked example of the storage format") {
+      val example = format \ "worked_example"
+      val sink = new Recorded
+      runOf(list(example \ "changes"), sink)
+      // The example has its records in another order than the one of their hashes, which we send them in.
+      val single = list(example \ "changes").map(change => hex(runOf(List(change))))
+      same(single.mkString, text(example \ "run"), "run")
+      same(hex(sink.run), single.reverse.mkString, "run, in the order of hashes")
+      same(sink.bounds, List((long(example \ "records"), long(example \ "hash_min"), long(example \ "hash_max"))), "records and hashes")
+    }
+    check("namespaces are those of the vectors") {
+      list(format \ "namespaces").foreach { vector =>
+        same(ProviderSettings.digest(text(vector \ "state_root")), text(vector \ "namespace"))
+      }
+    }
+    check("attempts are spelt as their bytes are") {
+      val spelt = "000102030405060708090a0b0c0d0e0f"
+      val attempt = Attempt.readFrom(little(HexFormat.of().parseHex(spelt)))
+      same(attempt.toString, "00010203-0405-0607-0809-0a0b0c0d0e0f")
+      same(Attempt.parse(attempt.toString), Some(attempt))
+      same(Attempt.parse("not a uuid"), scala.None)
+      same(Attempt.parse("1-2-3-4-5"), scala.None, "a UUID that is not written in full")
+      val random = Attempt.random()
+      val out = ByteBuffer.allocate(16).order(ByteOrder.LITTLE_ENDIAN)
+      random.writeTo(out)
+      same(hex(out.array), random.toString.replace("-", ""))
+      same(Attempt.readFrom(little(out.array)), random)
+    }
+    check("frames to the sidecar are those of the vectors") {
+      val written = frames.flatMap(vector => write(vector).map(vector -> _))
+      same(written.map(each => text(each._1 \ "name")).toSet, Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT"))
+      written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
+    }
+    check("frames from the sidecar are read as the vectors say") {
+      val read = frames.filter(vector => long(vector \ "type") >= 64)
+      same(read.map(vector => text(vector \ "name")).toSet, Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR"))
+      read.foreach(compare)
+    }
+    check("a frame of an impossible length is refused") {
+      Seq("00000000 43", "ffffffff 43", "01100004 43").foreach { head =>
+        val in = new DataInputStream(new ByteArrayInputStream(HexFormat.of().parseHex(head.replace(" ", ""))))
+        mustFail("impossible length")(Protocol.readFrame(in))
+      }
+    }
+    check("a frame that ends within a field is refused") {
+      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR")(text(vector \ "name")))
+      whole.foreach { vector =>
+        val body = bytes(vector \ "frame").drop(5)
+        (0 until body.length).foreach { length =>
+          val short = new Protocol.Frame(long(vector \ "type").toInt, little(body.take(length)))
+          failure(fieldsOf(short))
+        }
+      }
+    }
+  }
+
+  /** The frame that our side writes for a vector, if it writes such. */
+  private def write(vector: JValue): Option[Array[Byte]] = {
+    val fields = vector \ "fields"
+    long(vector \ "type").toInt match {
+      case Protocol.Hello =>
+        same(long(fields \ "protocol"), Protocol.Version.toLong)
+        Some(all(Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings"))))
+      case Protocol.Open =>
+        val have = list(fields \ "have").map(held => (long(held \ "version"), attempt(held \ "attempt")))
+        Some(all(Protocol.open(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"), have)))
+      case Protocol.Begin =>
+        Some(all(Protocol.begin(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "base"),
+          attempt(fields \ "parent"), attempt(fields \ "attempt"))))
+      case Protocol.Append =>
+        val run = bytes(fields \ "run")
+        val head = Protocol.appendHead(
+          long(fields \ "records").toInt, long(fields \ "hash_min").toInt, long(fields \ "hash_max").toInt, run.length)
+        same(head.remaining, Protocol.AppendHeadBytes)
+        Some(all(head) ++ run)
+      case Protocol.Commit =>
+        // We number families without gaps.
+        val keys = list(fields \ "keys").map { case JArray(pair) => (long(pair.head), long(pair(1))); case other => throw new AssertionError(other) }
+        if (keys.map(_._1) == keys.indices.map(_.toLong)) Some(all(Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")))) else None
+      case Protocol.Abort => Some(all(Protocol.abort()))
+      case Protocol.Changes =>
+        Some(all(Protocol.changes(text(fields \ "store"), long(fields \ "first"), long(fields \ "last"), attempt(fields \ "attempt"))))
+      case _ => None
+    }
+  }
+
+  private def compare(vector: JValue): Unit = {
+    val in = new DataInputStream(new ByteArrayInputStream(bytes(vector \ "frame")))
+    val frame = Protocol.readFrame(in)
+    same(in.available, 0, "bytes after the frame")
+    same(frame.frameType.toLong, long(vector \ "type"))
+    same(fieldsOf(frame), vector \ "fields", text(vector \ "name"))
+    same(frame.body.remaining, 0, "bytes after the last field")
+  }
+
+  /** The fields of a frame, read as the Connection reads them. */
+  private def fieldsOf(frame: Protocol.Frame): JValue = {
+    val body = frame.body
+    def attempt(): JString = JString(Attempt.readFrom(body).toString.replace("-", ""))
+    def counters(): JArray = JArray(Protocol.takeCounters(body).toList.sorted.map { case (name, value) => JArray(List(JString(name), JInt(value))) })
+    frame.frameType match {
+      case Protocol.Welcome => JObject("package" -> JString(Protocol.takeText(body)))
+      case Protocol.Rows =>
+        val records = body.getInt
+        val run = new Array[Byte](body.remaining)
+        body.get(run)
+        JObject("records" -> JInt(records), "run" -> JString(hex(run)))
+      case Protocol.Opened =>
+        JObject("counters" -> counters())
+      case Protocol.Found =>
+        JObject("version" -> JInt(body.getLong), "attempt" -> attempt(), "base" -> JInt(body.getLong), "base_attempt" -> attempt(),
+          "schema" -> JString(Protocol.takeText(body)))
+      case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
+      case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
+      case Protocol.Error =>
+        JObject("kind" -> JInt(body.get & 0xFF), "store" -> JString(Protocol.takeText(body)), "message" -> JString(Protocol.takeText(body)))
+      case other => throw new AssertionError(s"frame $other")
+    }
+  }
+
+  /** What an open version sends for changes: removed keys are there before. */
+  private def runOf(changes: List[JValue], sink: Recorded = new Recorded): Array[Byte] = {
+    val start = new OpenVersion(VersionTree.empty(""), new Recorded)
+    changes.filter(change => (change \ "value") == JNull).foreach(change => put(start, change, Array[Byte](1)))
+    start.flush()
+    val open = new OpenVersion(start.fold(Attempt.random(), ""), sink)
+    changes.foreach { change =>
+      val key = bytes(change \ "key")
+      if ((change \ "value") == JNull) open.remove(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length)
+      else put(open, change, bytes(change \ "value"))
+    }
+    open.flush()
+    sink.run
+  }
+
+  private def put(open: OpenVersion, change: JValue, value: Array[Byte]): Unit = {
+    val key = bytes(change \ "key")
+    open.put(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+  }
+
+  private def entry(key: Array[Byte], value: Array[Byte]): Array[Byte] =
+    Entry.put(key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+
+  private final class Recorded extends ChangeSink {
+    var run: Array[Byte] = Array.emptyByteArray
+    var bounds: List[(Long, Long, Long)] = Nil
+
+    override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
+      run = run ++ chunk.take(length)
+      bounds = bounds :+ ((records.toLong, hashMin & 0xFFFFFFFFL, hashMax & 0xFFFFFFFFL))
+    }
+  }
+
+  private def attempt(value: JValue): Attempt = Attempt.readFrom(little(bytes(value)))
+
+  private def little(array: Array[Byte]): ByteBuffer = ByteBuffer.wrap(array).order(ByteOrder.LITTLE_ENDIAN)
+
+  private def all(buffer: ByteBuffer): Array[Byte] = {
+    val out = new Array[Byte](buffer.remaining)
+    buffer.get(out)
+    out
+  }
+
+  private def bytes(value: JValue): Array[Byte] = HexFormat.of().parseHex(text(value))
+
+  private def hex(array: Array[Byte]): String = HexFormat.of().formatHex(array)
+
+  private def text(value: JValue): String = value match {
+    case JString(found) => new String(found.getBytes(UTF_8), UTF_8)
+    case other => throw new AssertionError(s"not a text: $other")
+  }
+
+  private def long(value: JValue): Long = value match {
+    case JInt(found) => found.toLong
+    case other => throw new AssertionError(s"not a number: $other")
+  }
+
+  private def list(value: JValue): List[JValue] = value match {
+    case JArray(found) => found
+    case other => throw new AssertionError(s"not a list: $other")
+  }
+}

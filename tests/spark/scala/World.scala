@@ -1,0 +1,111 @@
+package io.dynastate.tests
+
+import java.nio.file.Path
+import java.util.UUID
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.{LongType, StringType, StructField, StructType}
+import org.apache.spark.unsafe.types.UTF8String
+
+/** Makes providers as executors make them, and rows as operators do. */
+final class World(endpoint: String, python: String, scratch: Path) {
+  import World._
+
+  private var stores = 0
+
+  /** A store that nobody used before. */
+  def freshStore(): StateStoreId = synchronized {
+    stores += 1
+    StateStoreId(scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state", operatorId = 0, partitionId = stores)
+  }
+
+  /** A provider of a query run of its own. `conf` goes over what the session says. */
+  def provider(
+      id: StateStoreId,
+      conf: Map[String, String] = Map.empty,
+      run: String = UUID.randomUUID().toString,
+      key: StructType = KeySchema,
+      value: StructType = ValueSchema,
+      spec: Option[KeyStateEncoderSpec] = None,
+      columnFamilies: Boolean = false,
+      multipleValues: Boolean = false): StateStoreProvider = {
+    val session = new SQLConf
+    val hadoop = new Configuration
+    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python).map { case (name, setting) =>
+      s"$Prefix.dynastate.$name" -> setting
+    }
+    // There is no driver here to report a commit to.
+    val all = Map(s"$Prefix.providerClass" -> ProviderClass, s"$Prefix.commitValidation.enabled" -> "false", Format -> "2") ++ ours ++ conf
+    all.foreach { case (name, setting) =>
+      session.setConfString(name, setting)
+      hadoop.set(name, setting)
+    }
+    hadoop.set("sql.streaming.runId", run)
+    val provider = StateStoreProvider.create(ProviderClass)
+    provider.init(id, key, value, spec.getOrElse(NoPrefixKeyStateEncoderSpec(key)), columnFamilies,
+      new StateStoreConf(session, Map.empty[String, String]), hadoop, multipleValues)
+    provider
+  }
+}
+
+object World {
+  val ProviderClass = "io.dynastate.spark.DynamoDBStateStoreProvider"
+  val Prefix = "spark.sql.streaming.stateStore"
+  val Format: String = s"$Prefix.checkpointFormatVersion"
+  val V1: Map[String, String] = Map(Format -> "1")
+  val Family: String = StateStore.DEFAULT_COL_FAMILY_NAME
+
+  val KeySchema: StructType = StructType(Seq(StructField("name", StringType), StructField("id", LongType)))
+  val ValueSchema: StructType = StructType(Seq(StructField("count", LongType), StructField("note", StringType)))
+
+  private val keys = new UnsafeRowWriter(2, 64)
+  private val values = new UnsafeRowWriter(2, 64)
+
+  /** A row that is good until the next call, as operators' rows are. */
+  def key(id: Long): UnsafeRow = {
+    keys.reset()
+    keys.zeroOutNullBytes()
+    if (id % 10 == 3) keys.setNullAt(0) else keys.write(0, UTF8String.fromString("ключ-" + "x" * (id % 20).toInt))
+    keys.write(1, id)
+    keys.getRow()
+  }
+
+  /** A row that is good until the next call. */
+  def value(count: Long, note: String = ""): UnsafeRow = {
+    values.reset()
+    values.zeroOutNullBytes()
+    values.write(0, count)
+    values.write(1, UTF8String.fromString(note))
+    values.getRow()
+  }
+
+  def rows(pairs: Iterator[UnsafeRowPair]): Map[Long, Long] = {
+    val listed = pairs.map(pair => pair.key.getLong(1) -> pair.value.getLong(0)).toList
+    Checks.require(listed.map(_._1).distinct.size == listed.size, "an iterator gave a key twice")
+    listed.toMap
+  }
+
+  def rows(store: ReadStateStore): Map[Long, Long] = rows(store.iterator(Family))
+
+  def get(store: ReadStateStore, id: Long): Option[Long] = Option(store.get(key(id), Family)).map(_.getLong(0))
+
+  def put(store: StateStore, id: Long, count: Long): Unit = store.put(key(id), value(count), Family)
+
+  def remove(store: StateStore, id: Long): Unit = store.remove(key(id), Family)
+
+  /** Put rows at a version, commit; the new version's checkpoint id. */
+  def commit(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] = {
+    val store = provider.getStore(version, checkpointId)
+    changes.foreach { case (id, count) => put(store, id, count) }
+    Checks.same(store.commit(), version + 1, "version that commit answered")
+    store.getStateStoreCheckpointInfo().stateStoreCkptId
+  }
+
+  def metric(store: StateStore, name: String): Long =
+    store.metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value }
+      .getOrElse(throw new AssertionError(s"there is no metric $name"))
+}

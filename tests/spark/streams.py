@@ -1,0 +1,192 @@
+"""Streaming queries over files made in advance: the input, one file a batch, and what each batch of a query gave."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Literal
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+SCHEMA = "file int, key string, id long, amount long, note string, at timestamp"
+START = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
+#: Event time that one file covers.
+FILE_S = 10
+ROWS = 60
+RELEASED = "released"
+
+OutputMode = Literal["append", "complete", "update"]
+Record = Mapping[str, str | int | None]
+
+
+def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
+    """The rows of one file: few keys (one null, one empty), many repeated ids, and some rows that come late."""
+    choose = random.Random(f"{seed}/{file}")  # noqa: S311  # test data
+    keys: list[str | None] = [None, "", *(f"key-{number}" for number in range(8)), "schlüssel-ß-鍵"]
+    made: list[Record] = []
+    for _ in range(rows):
+        late_s = 40 if choose.random() < 0.1 else 0
+        at = START + timedelta(seconds=file * FILE_S + choose.randrange(FILE_S) - late_s)
+        made.append(
+            {
+                "file": file,
+                # Some keys come in some files only, so that their state grows old.
+                "key": keys[(choose.randrange(6) + file) % len(keys)],
+                "id": choose.randrange(10 * file, 10 * file + 40),
+                "amount": choose.randrange(-100, 1_000),
+                "note": "x" * choose.randrange(30),
+                "at": at.isoformat(),
+            }
+        )
+    return made
+
+
+class Source:
+    """A folder of files, one a batch. A query sees those that were released."""
+
+    def __init__(self, folder: Path, files: Sequence[Sequence[Record]]) -> None:
+        self._waiting = folder / "waiting"
+        self._released = folder / RELEASED
+        self._files = len(files)
+        for made in (self._waiting, self._released):
+            made.mkdir(parents=True)
+        for number, rows in enumerate(files):
+            file = self._waiting / f"{number:04d}.json"
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            # Spark's file source goes by the time of change; files of one second would come in any order.
+            os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def release(self, files: int | None = None) -> None:
+        """Let queries see the first so many files; None: all."""
+        for number in range(self._files if files is None else files):
+            seen = self._released / f"{number:04d}.json"
+            if not seen.exists():
+                os.link(self._waiting / seen.name, seen)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The released files as a streaming frame."""
+        return open_stream(spark, self._released.parent)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The released files as an ordinary frame."""
+        return spark.read.schema(SCHEMA).json(str(self._released))
+
+
+def open_stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """A streaming frame of `SCHEMA` over the released files of a source's folder, one file a batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / RELEASED))
+
+
+def make_source(folder: Path, *, seed: int, files: int, rows: int = ROWS) -> Source:
+    return Source(folder, [make_rows(seed, file, rows) for file in range(files)])
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """What a batch's progress says of one stateful operator."""
+
+    operator: str
+    total: int
+    updated: int
+    removed: int
+    late: int
+
+
+@dataclass
+class Outcome:
+    """Sorted rows at the sink, and rows of state by operator, both by batch id."""
+
+    rows: dict[int, list[tuple[object, ...]]] = field(default_factory=dict)
+    state: dict[int, list[StateRows]] = field(default_factory=dict)
+    #: dynastate's own metrics, summed over operators and partitions.
+    metrics: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, later: Outcome) -> None:
+        self.rows.update(later.rows)
+        self.state.update(later.state)
+        self.metrics.update(later.metrics)
+
+
+#: What to do with a batch's frame before its rows are collected, by batch id.
+Disturb = Callable[[DataFrame, int], DataFrame]
+
+
+class Running:
+    """A started query that takes all released files and ends. Foreach-batch: commits are validated by Spark."""
+
+    def __init__(
+        self, frame: DataFrame, checkpoint: Path, mode: OutputMode = "update", disturb: Disturb | None = None
+    ) -> None:
+        self._outcome = Outcome()
+
+        def sink(batch: DataFrame, number: int) -> None:
+            seen = batch if disturb is None else disturb(batch, number)
+            self._outcome.rows[number] = sorted((tuple(row) for row in seen.collect()), key=repr)
+
+        writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
+        self._query: StreamingQuery = writer.foreachBatch(sink).trigger(availableNow=True).start()
+
+    def finish(self, timeout_s: int = 120) -> Outcome:
+        """Wait until all files are taken.
+
+        Raises:
+            StreamingQueryException: the query failed.
+        """
+        try:
+            ended = self._query.awaitTermination(timeout_s)
+        finally:
+            self._query.stop()
+        assert ended, f"the query did not end within {timeout_s} s"
+        for progress in self._query.recentProgress:
+            if "addBatch" in progress.durationMs:
+                self._note(progress)
+        return self._outcome
+
+    def _note(self, progress: StreamingQueryProgress) -> None:
+        metrics: dict[str, int] = {}
+        for operator in progress.stateOperators:
+            for name, value in operator.customMetrics.items():
+                metrics[name] = metrics.get(name, 0) + value
+        self._outcome.metrics[progress.batchId] = metrics
+        self._outcome.state[progress.batchId] = [
+            StateRows(
+                each.operatorName,
+                each.numRowsTotal,
+                each.numRowsUpdated,
+                each.numRowsRemoved,
+                each.numRowsDroppedByWatermark,
+            )
+            for each in progress.stateOperators
+        ]
+
+
+def run(frame: DataFrame, checkpoint: Path, mode: OutputMode = "update", disturb: Disturb | None = None) -> Outcome:
+    """Start a query, and wait for its end."""
+    return Running(frame, checkpoint, mode, disturb).finish()
+
+
+def first_error(frame: DataFrame, checkpoint: Path, mode: OutputMode = "append", within_s: int = 15) -> str:
+    """Run a query that must fail soon; what its user reads, in one line."""
+    writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
+    started = time.monotonic()
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(120)
+    except StreamingQueryException as failed:
+        said = " ".join(str(failed).split())
+    else:
+        raise AssertionError("the query did not fail")
+    finally:
+        query.stop()
+    seconds = time.monotonic() - started
+    assert seconds < within_s, f"it took {seconds:.1f} s: {said}"
+    return said

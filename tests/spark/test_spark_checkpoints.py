@@ -1,0 +1,155 @@
+"""Checkpoints and what becomes of them: both formats, begun again, moved, and read by Spark's state reader."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from tests.spark.conftest import CONF, ON_ROCKSDB, Histories, Sessions
+from tests.spark.operators import CASES, sums
+from tests.spark.streams import Outcome, Source, first_error, make_source, run
+
+FORMAT = f"{CONF}.checkpointFormatVersion"
+NAMESPACE = f"{CONF}.dynastate.namespace"
+V1, V2 = {FORMAT: "1"}, {FORMAT: "2"}
+FILES = 6
+
+
+@pytest.fixture
+def source(folder: Path) -> Source:
+    return make_source(folder / "files", seed=7, files=FILES)
+
+
+def go_on(session: SparkSession, source: Source, files: int, checkpoint: Path) -> Outcome:
+    """Start a run that takes files up to a number; complete mode, so that the last batch shows all state."""
+    source.release(files)
+    return run(sums(source.stream(session), "key"), checkpoint, "complete")
+
+
+def expect(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
+    """What a batch computation makes of all released files."""
+    return sorted((tuple(row) for row in sums(source.read(session), "key").collect()), key=repr)
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [(V1, V1, V1), (V1, V2, V2), (V2, V1, V1), (V1, V2, V1)],
+    ids=["1 throughout", "1, then 2", "2, then 1", "1, then 2, then 1"],
+)
+def test_formats_of_one_checkpoint(
+    formats: tuple[Mapping[str, str], ...], sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """A checkpoint goes on in the format it was begun in, and in the other one."""
+    for turn, conf in enumerate(formats):
+        session = sessions(conf)
+        outcome = go_on(session, source, 2 * turn + 2, folder / "checkpoint")
+        assert sorted(outcome.rows) == [2 * turn, 2 * turn + 1]
+        assert outcome.rows[2 * turn + 1] == expect(session, source)
+
+
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+def test_checkpoint_deleted_and_begun_again(
+    conf: Mapping[str, str], sessions: Sessions, histories: Histories, folder: Path
+) -> None:
+    """At the same path another life of the query starts empty, and never sees a row of the one before."""
+    checkpoint = folder / "checkpoint"
+    session = sessions(dict(conf) | {NAMESPACE: folder.name})
+    first = make_source(folder / "first", seed=8, files=4)
+    go_on(session, first, 4, checkpoint)
+    shutil.rmtree(checkpoint)
+
+    second = make_source(folder / "second", seed=9, files=4)
+    # Two restarts: both runs find versions of the other life beside those of their own.
+    for files in (1, 3, 4):
+        outcome = go_on(session, second, files, checkpoint)
+        assert outcome.rows[files - 1] == expect(session, second)
+        assert outcome.state[files - 1][0].total == len(outcome.rows[files - 1])
+    made = histories(f"{folder.name}/0/0/default")
+    assert {version: len(made._entries[version]) for version in made.versions()} == {1: 2, 2: 2, 3: 2, 4: 2}
+
+
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+def test_checkpoint_rolled_back_by_hand(
+    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """Batches taken back, by removing their offsets and commits, are made again from the version before them."""
+    session = sessions(conf)
+    go_on(session, source, 4, folder / "checkpoint")
+    for log in ("offsets", "commits"):
+        for batch in (2, 3):
+            (folder / "checkpoint" / log / str(batch)).unlink()
+    outcome = go_on(session, source, FILES, folder / "checkpoint")
+    assert min(outcome.rows) == 2
+    assert outcome.rows[max(outcome.rows)] == expect(session, source)
+
+
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+def test_moved_checkpoint_goes_on_with_its_namespace(
+    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """With the setting `namespace` state is found wherever the checkpoint's folder is."""
+    session = sessions(dict(conf) | {NAMESPACE: f"{folder.name}-moving"})
+    go_on(session, source, 3, folder / "here")
+    shutil.move(folder / "here", folder / "there")
+    outcome = go_on(session, source, FILES, folder / "there")
+    assert min(outcome.rows) == 3
+    assert outcome.rows[FILES - 1] == expect(session, source)
+
+
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+def test_moved_checkpoint_without_a_namespace_is_said(
+    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """Without a namespace of its own a moved checkpoint has no state: the error says what to set."""
+    session = sessions(conf)
+    go_on(session, source, 2, folder / "here")
+    shutil.move(folder / "here", folder / "there")
+    source.release()
+    said = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
+    assert re.search(r"no state of this store .* set .*dynastate\.namespace", said), said
+
+
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+def test_state_reader_reads_every_partition(
+    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """Spark's reader of the state finds all that it finds with RocksDB: every partition, the last batch and earlier ones."""
+    source.release(3)
+    found = []
+    for store, own in (("ours", conf), ("rocksdb", ON_ROCKSDB)):
+        session = sessions(own)
+        run(sums(source.stream(session), "key", "file"), folder / store)
+        reader = session.read.format("statestore")
+        frames = [reader.load(str(folder / store)), reader.option("batchId", 1).load(str(folder / store))]
+        found.append([sorted(map(repr, frame.collect())) for frame in frames])
+    ours, rocksdb = found
+    assert ours == rocksdb
+    assert [len(rows) for rows in ours] == [18, 12]
+    partitions = sessions(conf).read.format("statestore").load(str(folder / "ours"))
+    assert partitions.select(f.countDistinct("partition_id")).first() == (2,)
+
+
+def test_state_reader_reads_joins(sessions: Sessions, folder: Path) -> None:
+    """Spark's reader shows both sides of a join's state as it does with RocksDB."""
+    left, right = make_source(folder / "left", seed=1, files=2), make_source(folder / "right", seed=2, files=2)
+    left.release()
+    right.release()
+    found = []
+    for store, own in (("ours", V2), ("rocksdb", ON_ROCKSDB)):
+        session = sessions(own)
+        case = CASES["stream-stream join, inner"]
+        run(case.build(left.stream(session), right.stream(session)), folder / store, case.mode)
+        frames = [
+            session.read.format("statestore").option("joinSide", side).load(str(folder / store))
+            for side in ("left", "right")
+        ]
+        found.append([sorted(map(repr, frame.collect())) for frame in frames])
+    ours, rocksdb = found
+    assert ours == rocksdb
+    assert all(ours)

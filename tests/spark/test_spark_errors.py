@@ -1,0 +1,118 @@
+"""What a user gets wrong is one error at the query's first batch: soon, and with what to do in it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame
+
+import dynastate
+from dynastate.local import EmbeddedDynamoDB
+from dynastate.settings import PREFIX
+from dynastate.tables import make_client
+from tests.spark.conftest import ROOT, Sessions
+from tests.spark.operators import group_state
+from tests.spark.streams import first_error, make_source
+
+
+def wrapper(folder: Path, *lines: str, interpreter: str = f'{sys.executable} "$@"') -> str:
+    """An interpreter of Python with something wrong in its environment."""
+    script = folder / "python"
+    script.write_text("\n".join(["#!/bin/sh", *lines, f"exec {interpreter}"]) + "\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Settings of dynastate (given a folder for what they need), and what the error must say."""
+
+    settings: Callable[[Path], Mapping[str, str]]
+    says: str
+
+
+def another_version(folder: Path) -> str:
+    """An interpreter that finds a copy of the package with another version."""
+    shutil.copytree(ROOT / "src" / "dynastate", folder / "other" / "dynastate")
+    init = folder / "other" / "dynastate" / "__init__.py"
+    init.write_text(init.read_text().replace(f'"{dynastate.__version__}"', '"9.9.9"'))
+    return wrapper(folder, f"export PYTHONPATH={folder / 'other'}")
+
+
+MISTAKES = {
+    "missing table": Mistake(lambda _: {"deltaTable": "not-there"}, r"not-there"),
+    "wrong key schema": Mistake(lambda _: {"snapshotTable": "wrong-keys"}, r"wrong-keys"),
+    "unreachable endpoint": Mistake(
+        lambda _: {"endpoint": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9.*dynastate\.endpoint"
+    ),
+    "no region": Mistake(lambda folder: {"region": "", "python": wrapper(folder)}, r"dynastate\.region"),
+    "no credentials": Mistake(
+        lambda folder: {"python": wrapper(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY")}, r"credentials"
+    ),
+    "interpreter that does not exist": Mistake(
+        lambda _: {"python": "/no/such/python"}, r"dynastate\.python.*/no/such/python"
+    ),
+    "interpreter without the package": Mistake(
+        lambda folder: {"python": wrapper(folder, interpreter=f'{sys.executable} -S "$@"')},
+        rf"pip install dynastate=={dynastate.__version__}.*No module named",
+    ),
+    "package of another version": Mistake(
+        lambda folder: {"python": another_version(folder)},
+        rf"{dynastate.__version__}.*9\.9\.9.*install dynastate=={dynastate.__version__}",
+    ),
+    "unknown setting": Mistake(lambda _: {"tabel": "x"}, r"unknown setting .*dynastate\.tabel; known are .*deltaTable"),
+    "setting that is no number": Mistake(lambda _: {"shards": "many"}, r"dynastate\.shards must be a whole number"),
+}
+
+
+@pytest.fixture(scope="module")
+def _wrong_keys(database: EmbeddedDynamoDB, environment: dict[str, str]) -> None:
+    """A table with keys that are not ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        client = make_client(database.settings)
+    client.create_table(
+        TableName="wrong-keys",
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+    )
+    client.close()
+
+
+def unique(rows: DataFrame) -> DataFrame:
+    return rows.select("key").dropDuplicates()
+
+
+@pytest.mark.usefixtures("_wrong_keys")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) -> None:
+    """The query fails within 15 s, though tasks may fail three times, and its error says what to do."""
+    source = make_source(folder / "files", seed=10, files=1)
+    source.release()
+    settings = MISTAKES[name].settings(folder)
+    session = sessions({f"{PREFIX}{setting}": value for setting, value in settings.items()})
+    said = first_error(unique(source.stream(session)), folder / "checkpoint")
+    assert re.search(MISTAKES[name].says, said), said
+
+
+def test_mistake_is_found_before_the_first_batch_is_computed(sessions: Sessions, folder: Path) -> None:
+    """A missing table is said before any work is done: a first batch may take hours."""
+    source = make_source(folder / "files", seed=10, files=1)
+    source.release()
+    session = sessions({f"{PREFIX}deltaTable": "not-there"})
+    computed = folder / "computed"
+
+    def touch(frame: pd.DataFrame) -> None:
+        computed.touch()
+
+    first_error(group_state(source.stream(session), look=touch), folder / "checkpoint")
+    assert not computed.exists()

@@ -1,0 +1,202 @@
+"""Tasks, sidecars and whole Sparks that die in mid-batch: the query goes on as if they had not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from dynastate.layout import History
+from dynastate.local import EmbeddedDynamoDB
+from tests.spark.conftest import (
+    CONF,
+    ROOT,
+    Histories,
+    Sessions,
+    is_alive,
+    jvm_pid,
+    sidecars_of,
+    wait_until,
+)
+from tests.spark.operators import CASES, group_state, sums
+from tests.spark.programs.dies import BATCH, PARTITION
+from tests.spark.streams import START, Outcome, Running, Source, make_source, run
+
+FILES = 5
+PARTITIONS = (0, 1)
+
+
+def attempts(history: History, version: int) -> int:
+    """How many attempts made a version."""
+    return len(history._entries[version])
+
+
+@pytest.mark.parametrize("checkpoint_format", ["1", "2"])
+@pytest.mark.parametrize(
+    ("name", "stores"),
+    [
+        ("aggregation in update mode with a watermark", ["default"]),
+        (
+            "stream-stream join, left outer",
+            [f"{side}-{what}" for side in ("left", "right") for what in ("keyToNumValues", "keyWithIndexToValue")],
+        ),
+    ],
+)
+def test_task_that_fails_after_its_commit(
+    name: str, stores: list[str], checkpoint_format: str, sessions: Sessions, histories: Histories, folder: Path
+) -> None:
+    """Tasks fail once after commit, in two batches: they commit again, and all is as in a quiet run."""
+    case = CASES[name]
+    left = make_source(folder / "left", seed=3, files=FILES)
+    right = make_source(folder / "right", seed=4, files=FILES)
+    disturbed = (1, 3)
+
+    def fail_once(frame: DataFrame, batch: int) -> DataFrame:
+        if batch not in disturbed:
+            return frame
+
+        def take_all_then_fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            taken = list(batches)  # the store commits when its operator has no more rows
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() == 0:
+                raise RuntimeError("the first attempt fails")
+            yield from taken
+
+        return frame.mapInArrow(take_all_then_fail, frame.schema)
+
+    outcomes = {"quiet": Outcome(), "disturbed": Outcome()}
+    for files in (FILES - 1, FILES):
+        left.release(files)
+        right.release(files)
+        running = {}
+        for what, disturb in (("quiet", None), ("disturbed", fail_once)):
+            conf = {"checkpointFormatVersion": checkpoint_format, "dynastate.namespace": f"{folder.name}-{what}"}
+            session = sessions({f"{CONF}.{key}": value for key, value in conf.items()})
+            frame = case.build(left.stream(session), right.stream(session))
+            running[what] = Running(frame, folder / what, case.mode, disturb)
+        for what, query in running.items():
+            outcomes[what].add(query.finish())
+
+    after, quiet = outcomes["disturbed"], outcomes["quiet"]
+    assert after.rows == quiet.rows
+    assert after.state == quiet.state
+    for store in stores:
+        for partition in PARTITIONS:
+            history = histories(f"{folder.name}-disturbed/0/{partition}/{store}")
+            made = [attempts(history, version) for version in history.versions()]
+            assert made == [2 if batch in disturbed else 1 for batch in range(len(made))]
+
+
+def wide_files(files: int, keys: int = 200, note_bytes: int = 25_000) -> list[list[dict[str, str | int | None]]]:
+    """Files whose rows do not fit into one chunk, nor into what the provider keeps before it sends it."""
+    choose = random.Random(5)  # noqa: S311  # test data
+    return [
+        [
+            {
+                "file": file,
+                "key": f"key-{key}",
+                "id": key,
+                "amount": choose.randrange(1_000),
+                "note": choose.randbytes(note_bytes).hex(),
+                "at": START.isoformat(),
+            }
+            for key in range(keys)
+        ]
+        for file in range(files)
+    ]
+
+
+@pytest.mark.parametrize("rows_before", [1, 90], ids=["before changes are sent", "while changes are sent"])
+def test_sidecar_that_is_killed_in_mid_batch(rows_before: int, sessions: Sessions, folder: Path) -> None:
+    """The sidecar dies by SIGKILL while tasks write: they are tried again with a new one, and every value is right."""
+    source = Source(folder / "files", wide_files(3))
+    source.release()
+    session = sessions({f"{CONF}.dynastate.namespace": folder.name})
+    killed: list[int] = []
+    told = folder / "told"
+
+    def kill_sidecar(frame: DataFrame, batch: int) -> DataFrame:
+        if batch != 1:
+            return frame
+        killed.extend(sidecars_of(jvm_pid()))
+        victims = list(killed)
+
+        def kill_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rows = 0
+            for taken in batches:
+                rows += taken.num_rows
+                if rows >= rows_before and not told.exists():
+                    told.touch()
+                    for victim in victims:
+                        os.kill(victim, signal.SIGKILL)
+                yield taken
+
+        return frame.mapInArrow(kill_once, frame.schema)
+
+    after = run(sums(source.stream(session), "key"), folder / "checkpoint", "update", kill_sidecar)
+
+    expected = sums(source.read(session), "key")
+    assert after.rows[2] == sorted((tuple(row) for row in expected.collect()), key=repr)
+    assert {batch: states[0].total for batch, states in after.state.items()} == {0: 200, 1: 200, 2: 200}
+    assert told.exists()
+    assert len(killed) == 1
+    assert not is_alive(killed[0])
+    (fresh,) = sidecars_of(jvm_pid())
+    assert is_alive(fresh)
+
+
+@pytest.mark.parametrize("checkpoint_format", ["1", "2"])
+def test_spark_that_is_killed_in_mid_batch(
+    checkpoint_format: str,
+    sessions: Sessions,
+    database: EmbeddedDynamoDB,
+    environment: dict[str, str],
+    histories: Histories,
+    folder: Path,
+) -> None:
+    """Spark dies by SIGKILL when one of two partitions has committed a batch: after a restart every batch is right."""
+    source = make_source(folder / "files", seed=6, files=FILES)
+    source.release(BATCH + 1)
+    quiet_source = make_source(folder / "quiet files", seed=6, files=FILES)
+    quiet_source.release()
+    namespace = f"{folder.name}-killed"
+    settings = {
+        f"{CONF}.checkpointFormatVersion": checkpoint_format,
+        f"{CONF}.dynastate.namespace": namespace,
+        f"{CONF}.dynastate.endpoint": database.endpoint,
+        f"{CONF}.dynastate.region": database.settings.region,
+    }
+    words = [sys.executable, "-m", "tests.spark.programs.dies", str(folder), database.endpoint, checkpoint_format]
+    with subprocess.Popen(words, cwd=ROOT, env=environment | {"PYSPARK_PYTHON": sys.executable}) as program:
+        try:
+            quiet = run(group_state(quiet_source.stream(sessions({}))), folder / "quiet", "append")
+            ahead = f"{namespace}/0/{1 - PARTITION}/default"
+            wait_until(lambda: BATCH + 1 in histories(ahead).versions(), "the other partition did not commit", 30)
+            (jvm,) = children(program.pid)
+            (sidecar,) = sidecars_of(jvm)
+        finally:
+            program.kill()
+    os.kill(jvm, signal.SIGKILL)
+    wait_until(lambda: not is_alive(sidecar), "the sidecar outlived its JVM")
+    assert not list((folder / "own" / "tmp").glob("dynastate-*")), "the sidecar left its socket behind"
+    assert BATCH + 1 not in histories(f"{namespace}/0/{PARTITION}/default").versions()
+
+    source.release()
+    after = run(group_state(source.stream(sessions(settings))), folder / "checkpoint", "append")
+    assert min(after.rows) == BATCH
+    assert after.rows == {batch: rows for batch, rows in quiet.rows.items() if batch >= BATCH}
+    assert after.state == {batch: states for batch, states in quiet.state.items() if batch >= BATCH}
+
+
+def children(pid: int) -> list[int]:
+    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    return [int(word) for word in subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()]

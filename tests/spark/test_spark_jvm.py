@@ -1,0 +1,102 @@
+"""What is checked within the JVM: the checks of tests/spark/scala, each under its own name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynastate import layout
+from dynastate.local import EmbeddedDynamoDB
+from tests.spark.conftest import LOG4J, ROOT, Items
+
+SCALA = Path(__file__).parent / "scala"
+NAMES = [name for file in sorted(SCALA.glob("*.scala")) for name in re.findall(r'check\("([^"]+)"\)', file.read_text())]
+LONG_FOLDER = "a sidecar starts where the folder for temporary files has a long name"
+SEED = 20_240_501
+WITHIN_S = 180
+#: What Spark's launcher passes, as far as state stores need it.
+OPENED = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "sun.nio.ch",
+    "sun.util.calendar",
+)
+
+Verdicts = dict[str, tuple[str, str]]
+
+
+def run_checks(
+    jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path, temporary: Path, *more: str
+) -> tuple[Verdicts, str]:
+    """Run the checks in a JVM of their own; what came of each, and its log."""
+    temporary.mkdir(parents=True)
+    spark = importlib.util.find_spec("pyspark")
+    assert spark is not None
+    assert spark.origin is not None
+    bridges = sorted((ROOT / "src" / "dynastate" / "jars").glob("*.jar"))
+    classes = os.pathsep.join([str(jar), *map(str, bridges), str(Path(spark.origin).parent / "jars" / "*")])
+    command = [
+        "java",
+        "-Xmx1g",
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={temporary}",
+        f"-Dlog4j2.configurationFile={LOG4J}",
+    ]
+    command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
+    command += ["-cp", classes, "io.dynastate.tests.Main", f"endpoint={database.endpoint}", f"python={sys.executable}"]
+    command += [f"vectors={ROOT / 'tests' / 'vectors'}", f"scratch={folder}", f"seed={SEED}", *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
+    verdicts = {name: (verdict, why) for verdict, name, why in lines}
+    return verdicts, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path
+) -> tuple[Verdicts, str]:
+    """What came of every check but the one that has a JVM to itself."""
+    found, log = run_checks(tests_jar, database, environment, scratch / "checks", scratch / "checks" / "tmp")
+    assert not list((scratch / "checks" / "tmp").glob("dynastate-*")), "a sidecar left its socket behind"
+    return found, log
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != LONG_FOLDER])
+def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
+    """A check in Scala that is named so."""
+    found, log = verdicts
+    verdict, why = found.get(name, ("not run", log))
+    assert verdict == "ok", f"{why}\n{log}"
+
+
+def test_long_folder(tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path) -> None:
+    """On YARN the folder for temporary files has a longer name than a socket may have; the sidecar starts all the same."""
+    deep = folder / "yarn-usercache-appcache-application-container" / ("x" * 100)
+    found, log = run_checks(tests_jar, database, environment, folder, deep, "only=sidecar")
+    verdict, why = found.get(LONG_FOLDER, ("not run", log))
+    assert verdict == "ok", f"{why}\n{log}"
+
+
+def test_schema_item(verdicts: tuple[Verdicts, str], scratch: Path, items: Items) -> None:
+    """The schema item that a provider wrote is as the storage format has it, and its digest names it."""
+    namespace = layout.namespace_of(f"{(scratch / 'checks' / 'checkpoint').as_uri()}/state")
+    ((key, item),) = [pair for pair in items(f"{namespace}/0/2/default") if pair[0].sort.startswith("schema/")]
+    text = layout.parse_schema(key, item)
+    assert text == json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+    (family,) = json.loads(text)["families"]
+    assert list(family) == ["id", "internal", "key", "key_encoder", "multiple", "name", "value"]
+    assert (family["id"], family["internal"], family["multiple"], family["name"]) == (0, False, False, "default")
+    assert [column["name"] for column in family["key"]["fields"]] == ["name", "id"]
+    assert [column["name"] for column in family["value"]["fields"]] == ["count", "note"]
+    assert family["key_encoder"]["keyStateEncoderType"] == "NoPrefixKeyStateEncoderSpec"
