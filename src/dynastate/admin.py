@@ -84,7 +84,10 @@ def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 cli
 
 
 def _send(tables: BotoTables, operation: str, role: Role, once: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Send a request that is no verb of the seam (the engine must not make tables), with the seam's retries, deadline and translation of errors."""
+    """Send a request that is no verb of the seam, with the seam's retries, deadline and translation of errors.
+
+    The seam has no such verb because the engine must not make tables.
+    """
     return tables.call(operation, role, Meter(), once)
 
 

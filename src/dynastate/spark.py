@@ -43,7 +43,8 @@ def jar_path() -> Path:
     shipped = sorted(other.name for other in folder.glob("*.jar")) if folder.is_dir() else []
     if shipped:
         raise ConfigurationError(
-            f"pyspark {pyspark.__version__} is installed, and dynastate {__version__} has no jar for it; install a Spark it has one for",
+            f"pyspark {pyspark.__version__} is installed, and dynastate {__version__} has no jar for it; "
+            "install a Spark it has one for",
             jars=",".join(shipped),
         )
     raise ConfigurationError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 DELAY = "5 seconds"
 OUTPUT = "key string, what string, rows long, amounts string"

@@ -119,7 +119,7 @@ def test_moved_checkpoint_without_a_namespace_is_said(
 def test_state_reader_reads_every_partition(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """Spark's reader of the state finds all that it finds with RocksDB: every partition, the last batch and earlier ones."""
+    """Spark's reader of the state finds what it finds with RocksDB: every partition, the last and earlier batches."""
     source.release(3)
     found = []
     for store, own in (("ours", conf), ("rocksdb", ON_ROCKSDB)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -22,6 +24,7 @@ from tests.spark.conftest import (
     ROOT,
     Histories,
     Sessions,
+    children,
     is_alive,
     jvm_pid,
     sidecars_of,
@@ -29,6 +32,7 @@ from tests.spark.conftest import (
 )
 from tests.spark.operators import CASES, group_state, sums
 from tests.spark.programs.dies import BATCH, PARTITION
+from tests.spark.programs.loses_executor import BATCH as BATCH_OF_EXECUTOR
 from tests.spark.streams import START, Outcome, Running, Source, make_source, run
 
 FILES = 5
@@ -148,8 +152,8 @@ def test_sidecar_that_is_killed_in_mid_batch(rows_before: int, sessions: Session
     assert after.rows[2] == sorted((tuple(row) for row in expected.collect()), key=repr)
     assert {batch: states[0].total for batch, states in after.state.items()} == {0: 200, 1: 200, 2: 200}
     assert told.exists()
-    assert len(killed) == 1
-    assert not is_alive(killed[0])
+    assert killed
+    assert not any(map(is_alive, killed))
     (fresh,) = sidecars_of(jvm_pid())
     assert is_alive(fresh)
 
@@ -197,6 +201,23 @@ def test_spark_that_is_killed_in_mid_batch(
     assert after.state == {batch: states for batch, states in quiet.state.items() if batch >= BATCH}
 
 
-def children(pid: int) -> list[int]:
-    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    return [int(word) for word in subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()]
+def test_executor_that_is_killed_in_mid_batch(
+    sessions: Sessions, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path
+) -> None:
+    """One of two executors dies by SIGKILL: its partition goes on from DynamoDB, and every batch is right."""
+    source = make_source(folder / "files", seed=12, files=BATCH_OF_EXECUTOR + 2)
+    source.release()
+    home = str(Path(pyspark.__file__).parent)
+    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": home, "SPARK_WORKER_DIR": str(folder / "work")}
+    words = [sys.executable, "-m", "tests.spark.programs.loses_executor", str(folder), database.endpoint]
+    with subprocess.Popen(words, cwd=ROOT, env=environment | own, stderr=subprocess.PIPE, text=True) as program:
+        quiet = run(group_state(source.stream(sessions({}))), folder / "quiet", "append")
+        _, log = program.communicate(timeout=120)
+    assert program.returncode == 0, log
+
+    answer = json.loads((folder / "answer").read_text())
+    assert answer["killed"]
+    assert answer["rows"] == {str(batch): repr(rows) for batch, rows in quiet.rows.items()}
+    assert answer["state"] == {str(batch): repr(states) for batch, states in quiet.state.items()}
+    assert answer["sidecars"] > 0
+    assert not list((folder / "own" / "tmp").glob("dynastate-*")), "a sidecar left its socket behind"

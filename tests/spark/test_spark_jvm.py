@@ -81,7 +81,7 @@ def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
 
 
 def test_long_folder(tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path) -> None:
-    """On YARN the folder for temporary files has a longer name than a socket may have; the sidecar starts all the same."""
+    """YARN's folder for temporary files has a longer name than a socket may have; the sidecar starts all the same."""
     deep = folder / "yarn-usercache-appcache-application-container" / ("x" * 100)
     found, log = run_checks(tests_jar, database, environment, folder, deep, "only=sidecar")
     verdict, why = found.get(LONG_FOLDER, ("not run", log))

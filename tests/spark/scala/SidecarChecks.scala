@@ -1,5 +1,7 @@
 package io.dynastate.tests
 
+import java.nio.file.Path
+
 import scala.jdk.CollectionConverters._
 import scala.jdk.StreamConverters._
 
@@ -34,6 +36,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       kill()
       same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
     }
+    check("a task that is killed while a sidecar fails to start leaves no folder behind")(killedWhileStarting())
     check("tasks that are killed while they commit or open leave nothing that hurts the next") {
       val id = world.freshStore()
       val provider = world.provider(id)
@@ -56,6 +59,22 @@ final class SidecarChecks(checks: Checks, world: World) {
       same(sidecars().size, 1, "sidecars")
     }
   }
+
+  /** A task is killed while it waits for an interpreter that will not start, and that closes its output before it ends. */
+  private def killedWhileStarting(): Unit = {
+    val script = world.script("sleep 1; exec >&-; sleep 1; exit 1")
+    val id = world.freshStore()
+    val before = socketFolders()
+    val task = new Thread(() => try commit(world.provider(id, Map(s"$Prefix.dynastate.python" -> script)), 0)() catch { case _: Throwable => () })
+    task.start()
+    Thread.sleep(300)
+    task.interrupt()
+    task.join(30000)
+    same(socketFolders(), before, "folders of sockets")
+  }
+
+  private def socketFolders(): Set[String] =
+    Path.of(System.getProperty("java.io.tmpdir")).toFile.list().filter(_.startsWith("dynastate-")).toSet
 
   def longFolder(): Unit = check("a sidecar starts where the folder for temporary files has a long name") {
     commit(world.provider(world.freshStore()), 0)(1L -> 1L)

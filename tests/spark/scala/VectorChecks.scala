@@ -71,12 +71,12 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("frames to the sidecar are those of the vectors") {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
-      same(written.map(each => text(each._1 \ "name")).toSet, Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT"))
+      same(written.map(each => text(each._1 \ "name")).toSet, Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
-      same(read.map(vector => text(vector \ "name")).toSet, Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR"))
+      same(read.map(vector => text(vector \ "name")).toSet, Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {

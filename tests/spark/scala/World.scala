@@ -1,6 +1,7 @@
 package io.dynastate.tests
 
-import java.nio.file.Path
+import java.nio.file.{Files, Path}
+import java.nio.file.attribute.PosixFilePermissions
 import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
@@ -21,6 +22,12 @@ final class World(endpoint: String, python: String, scratch: Path) {
   def freshStore(): StateStoreId = synchronized {
     stores += 1
     StateStoreId(scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state", operatorId = 0, partitionId = stores)
+  }
+
+  /** Path of a shell script that does this, in the place of an interpreter. */
+  def script(line: String): String = {
+    val file = Files.createTempFile(scratch, "python", ".sh", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+    Files.writeString(file, s"#!/bin/sh\n$line\n").toString
   }
 
   /** A provider of a query run of its own. `conf` goes over what the session says. */

@@ -123,20 +123,35 @@ object Sidecar {
 
     private[core] def awaitReady(python: String): Unit = {
       val overdue = deadlines.schedule(new Runnable { def run(): Unit = os.destroyForcibly() }, StartDeadlineSeconds, TimeUnit.SECONDS)
-      val said = try new BufferedReader(new InputStreamReader(os.getInputStream, UTF_8)).readLine() finally overdue.cancel(false)
-      if (said != "ready") {
-        val how = obituary
-        end()
-        throw new DynastateException(ErrorKind.Configuration,
-          s"the sidecar did not start with the interpreter $python; the package must be installed there (pip install dynastate==$packageVersion), " +
-            s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $how")
+      var isReady = false
+      try {
+        isReady = new BufferedReader(new InputStreamReader(os.getInputStream, UTF_8)).readLine() == "ready"
+        if (!isReady) {
+          throw new DynastateException(ErrorKind.Configuration,
+            s"the sidecar did not start with the interpreter $python; the package must be installed there (pip install dynastate==$packageVersion), " +
+              s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $obituary")
+        }
+      } finally {
+        overdue.cancel(false)
+        // Also when the task is killed while it waits.
+        if (!isReady) end()
       }
     }
   }
 
   private[core] object Process {
+    /** A socket's path may have 107 bytes, and folders for temporary files of YARN and others are longer. */
+    private val FolderBytesMax = 70
+
+    private def makeFolder(): Path = {
+      val usual = Path.of(System.getProperty("java.io.tmpdir"))
+      val parent = if (usual.toString.getBytes(UTF_8).length <= FolderBytesMax) usual else Path.of("/tmp")
+      val onlyOurs = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
+      Files.createTempDirectory(parent, "dynastate-", onlyOurs)
+    }
+
     def start(python: String): Process = {
-      val folder = Files.createTempDirectory("dynastate-", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+      val folder = makeFolder()
       val socket = folder.resolve("socket")
       val token = new Array[Byte](Protocol.TokenBytes)
       new SecureRandom().nextBytes(token)

@@ -5,6 +5,7 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.collection.mutable
+import scala.util.control.NonFatal
 
 import io.dynastate.core.{Attempt, Connection, DynastateException, Entry, ErrorKind, Found, Runs, Sidecar, Version, VersionTree}
 import org.apache.hadoop.conf.Configuration
@@ -236,6 +237,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   private def load(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
     val started = System.nanoTime()
     val connection = lease()
+    var isOver = false
     try {
       val runs = new Runs
       var answer: Found = null
@@ -245,6 +247,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
           if (found.base > 0) runs.startFrom(nodeOf(held, found))
         },
         (records, run) => runs.add(records, run))
+      isOver = true
       val found = place(answer, held, runs)
       retain(found)
       val millis = NANOSECONDS.toMillis(System.nanoTime() - started)
@@ -254,7 +257,10 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
           s"rows=${found.keys.sum} bytesRead=${counters.getOrElse("bytesRead", 0L)} ms=$millis")
       }
       (found, Some(Load(missed, millis, counters)))
-    } finally connection.giveBack()
+    } finally {
+      // Where rows were refused on the way, the rest of them is still to come, and the next user would take it for its own.
+      if (isOver) connection.giveBack() else connection.close()
+    }
   }
 
   private def place(found: Found, held: List[Version], runs: Runs): Version =
@@ -276,9 +282,11 @@ private[spark] final class ChangeReader(provider: DynamoDBStateStoreProvider, fa
   private[this] val connection = provider.lease()
   private[this] var version = first
   private[this] var changes = new Runs.Changes(ByteBuffer.allocate(0))
-  private[this] val family = provider.openFamily(
-    "changes", familyName, StateSchema.parse(connection.changes(provider.storeName, first, last, attempt, provider.deadlineSeconds).schema),
-    isForWriter = false)
+  private[this] val family =
+    try {
+      val found = connection.changes(provider.storeName, first, last, attempt, provider.deadlineSeconds)
+      provider.openFamily("changes", familyName, StateSchema.parse(found.schema), isForWriter = false)
+    } catch { case NonFatal(e) => connection.close(); throw e }
   private[this] val key = new UnsafeRow(family.keyColumns)
   private[this] val value = new UnsafeRow(family.valueColumns)
 
