@@ -60,7 +60,7 @@ def configure(builder: Builder, **settings: str | int) -> Builder:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
 
-    Without `python`, and with nothing said about PySpark's interpreter, a local master gets the interpreter that runs now.
+    Without `python`, and with nothing said about PySpark's interpreter, a local master gets the one that runs now.
 
     Raises:
         ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a session that runs without it.

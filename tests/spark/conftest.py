@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture
-def folder(scratch: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+def folder(scratch: Path) -> Iterator[Path]:
     """A folder for one test."""
     made = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
     yield made
@@ -74,6 +75,17 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))}
     nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     return kept | nobody | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@contextmanager
+def only(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let this process have just this environment for a while: what it starts then inherits it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(environment):
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
 
 
 def spark_conf(scratch: Path) -> dict[str, str]:
@@ -110,11 +122,7 @@ def spark(
     builder = dynastate.configure(
         builder.config("spark.jars", str(tests_jar)), endpoint=database.endpoint, region=database.settings.region
     )
-    with pytest.MonkeyPatch.context() as patch:
-        for name in set(os.environ) - set(environment):
-            patch.delenv(name)
-        for name, value in (environment | {"PYSPARK_PYTHON": sys.executable}).items():
-            patch.setenv(name, value)
+    with only(environment | {"PYSPARK_PYTHON": sys.executable}):
         session = builder.getOrCreate()
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.AbstractFileSystem.file.impl", "io.dynastate.tests.PlainLocalFs")
@@ -152,13 +160,12 @@ def sessions(spark: SparkSession) -> Sessions:
 
 
 @pytest.fixture(scope="session")
-def items(database: EmbeddedDynamoDB) -> Items:
+def items(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[Items]:
     """Read what the snapshot-group table holds of a store, by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in credentials().items():
-            patch.setenv(name, value)
+    with only(environment):
         tables = BotoTables(database.settings)
-    return lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~", Meter())
+    yield lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~", Meter())
+    tables.close()
 
 
 @pytest.fixture(scope="session")
@@ -172,6 +179,12 @@ def jvm_pid() -> int:
     gateway = SparkContext._gateway
     assert gateway is not None
     return int(gateway.proc.pid)
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of what a process started."""
+    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    return [int(word) for word in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()]
 
 
 def sidecars_of(jvm: int) -> list[int]:

@@ -17,7 +17,7 @@ import dynastate
 from dynastate.local import EmbeddedDynamoDB
 from dynastate.settings import PREFIX
 from dynastate.tables import make_client
-from tests.spark.conftest import ROOT, Sessions
+from tests.spark.conftest import ROOT, Sessions, only
 from tests.spark.operators import group_state
 from tests.spark.streams import first_error, make_source
 
@@ -75,9 +75,7 @@ MISTAKES = {
 @pytest.fixture(scope="module")
 def _wrong_keys(database: EmbeddedDynamoDB, environment: dict[str, str]) -> None:
     """A table with keys that are not ours."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
+    with only(environment):
         client = make_client(database.settings)
     client.create_table(
         TableName="wrong-keys",
