@@ -18,6 +18,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from io import BufferedReader
@@ -35,6 +36,8 @@ from dynastate.tables import BotoTables
 
 log = logging.getLogger("dynastate.sidecar")
 
+#: So long what was wrong with settings, tables or endpoint is taken to be so still.
+FAILED_FOR_S = 5.0
 READ_BUFFER_BYTES = 1024 * 1024
 
 
@@ -43,6 +46,7 @@ class Engines:
 
     def __init__(self) -> None:
         self._engines: dict[Settings, Engine] = {}
+        self._failed: dict[Settings, tuple[float, DynastateError]] = {}
         self._lock = threading.Lock()
 
     def get(self, settings_json: str) -> Engine:
@@ -56,8 +60,21 @@ class Engines:
         with self._lock:
             engine = self._engines.get(settings)
             if engine is None:
-                engine = self._engines[settings] = self._make(settings)
+                engine = self._engines[settings] = self._make_unless_it_just_failed(settings)
             return engine
+
+    def _make_unless_it_just_failed(self, settings: Settings) -> Engine:
+        """Tasks ask one after the other, and are tried again at once: they must not each wait for the same answer."""
+        since, error = self._failed.get(settings, (-FAILED_FOR_S, None))
+        if error is not None and time.monotonic() < since + FAILED_FOR_S:
+            raise error
+        try:
+            engine = self._make(settings)
+        except DynastateError as failed:
+            self._failed[settings] = (time.monotonic(), failed)
+            raise
+        self._failed.pop(settings, None)
+        return engine
 
     def _make(self, settings: Settings) -> Engine:
         tables = BotoTables(settings)

@@ -114,7 +114,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
       endVersionStateStoreCkptId: Option[String]): ChangeIterator = {
     mustBeReplayable(startVersion, endVersion)
     try new ChangeReader(this, colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME), startVersion, endVersion, attemptOf(endVersion, endVersionStateStoreCkptId))
-    catch { case e: DynastateException => throw StateStoreErrors.cannotLoadStore(e) }
+    catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
   }
 
   private def mustBeReplayable(from: Long, to: Long): Unit = {
@@ -214,7 +214,10 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
 
   private def find(version: Long, checkpointId: Option[String]): (Version, Option[Load]) = {
     if (version < 0) throw SparkInternals.unexpectedVersion(version)
-    if (version == 0) return (VersionTree.empty(""), None)
+    if (version == 0) {
+      mustReachEngine()
+      return (VersionTree.empty(""), None)
+    }
     val attempt = attemptOf(version, checkpointId)
     val held = synchronized(retained.toList)
     // An id names one attempt for ever. A bare number is the engine's to resolve: another executor may have made it anew.
@@ -222,14 +225,19 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
       case Some(found) => (found, None)
       case None =>
         try load(version, attempt, held.filter(_.number <= version))
-        catch { case e: DynastateException => throw StateStoreErrors.cannotLoadStore(e) }
+        catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
     }
   }
+
+  /** Find a wrong setting, a missing table or a missing package before the first batch is computed, not when it commits. */
+  private def mustReachEngine(): Unit =
+    try lease().giveBack()
+    catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
 
   /** The attempt that a checkpoint id names; `Attempt.None`: whichever made the version. */
   private def attemptOf(version: Long, checkpointId: Option[String]): Attempt = checkpointId match {
     case None => Attempt.None
-    case Some(text) => Attempt.parse(text).getOrElse(throw StateStoreErrors.cannotLoadStore(new DynastateException(
+    case Some(text) => Attempt.parse(text).getOrElse(throw SparkInternals.cannotLoad(new DynastateException(
       ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=${settings.store} version=$version id=$text")))
   }
 

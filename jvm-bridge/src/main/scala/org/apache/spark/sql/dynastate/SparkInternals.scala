@@ -1,5 +1,6 @@
 package org.apache.spark.sql.dynastate
 
+import org.apache.spark.{QueryContext, SparkException}
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.rules.Rule
@@ -15,7 +16,16 @@ import org.apache.spark.util.NextIterator
 object SparkInternals {
   def unexpectedVersion(version: Long): Throwable = QueryExecutionErrors.unexpectedStateStoreVersion(version)
 
-  def failedToCommit(store: String, cause: Throwable): Throwable = QueryExecutionErrors.failedToCommitStateFileError(store, cause)
+  /** Spark shows its user the message only, not the cause: so it carries what the cause says. */
+  def failedToCommit(store: String, cause: Throwable): Throwable =
+    QueryExecutionErrors.failedToCommitStateFileError(s"$store (${cause.getMessage})", cause)
+
+  /** The same for a version that cannot be opened; Spark's own message of this error has no room for a reason. */
+  def cannotLoad(cause: Throwable): Throwable = {
+    val condition = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"
+    new SparkException(s"[$condition] An error occurred during loading state: ${cause.getMessage}", cause, Some(condition),
+      Map.empty[String, String], Array.empty[QueryContext], None)
+  }
 }
 
 /** Spark's own kind of iterator, which only code below `org.apache.spark` may name. */
