@@ -15,6 +15,7 @@ from dynastate.settings import Settings
 
 try:
     import pyspark
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 except ImportError as missing:
     raise ConfigurationError("pyspark is not installed here; pip install 'dynastate[spark]'") from missing
@@ -62,8 +63,11 @@ def configure(builder: Builder, **settings: str | int) -> Builder:
 
     Without `python`, and with nothing said about PySpark's interpreter, a local master gets the one that runs now.
 
+    Where spark-submit runs the program the JVM has started already; the jar comes with `--jars "$(dynastate jar)"`.
+
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a session that runs without it.
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, a session that runs without it, or
+            spark-submit without it.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -76,7 +80,10 @@ def configure(builder: Builder, **settings: str | int) -> Builder:
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if not checked.python and _is_local(options) and not _names_python(options):
         checked = replace(checked, python=sys.executable)
-    builder.config(JARS, _with(options.get(JARS, ""), jar))
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        _require_submitted_jar(jar)  # spark-submit has started the JVM, and its jars are settled
+    else:
+        builder.config(JARS, _with(options.get(JARS, ""), jar))
     builder.config(EXTENSIONS, _with(options.get(EXTENSIONS, ""), EXTENSION_CLASS))
     builder.config("spark.sql.streaming.stateStore.providerClass", PROVIDER_CLASS)
     builder.config(CHECKPOINT_FORMAT, options.get(CHECKPOINT_FORMAT, "2"))
@@ -97,6 +104,17 @@ def _refuse_running_session(jar: str) -> None:
         raise ConfigurationError(
             "a Spark session runs already, and jars cannot be added to it; call dynastate.configure before the "
             "first getOrCreate"
+        )
+
+
+def _require_submitted_jar(jar: str) -> None:
+    SparkContext._ensure_initialized()  # noqa: SLF001  # connects to spark-submit's JVM
+    submitted = SparkConf().get(JARS, "") or ""
+    if Path(jar).name not in submitted:
+        raise ConfigurationError(
+            "spark-submit has started the JVM already, and no jar can be added to it; "
+            'run spark-submit with --jars "$(dynastate jar)"',
+            jars=submitted or "none",
         )
 
 

@@ -174,6 +174,14 @@ def histories(items: Items) -> Histories:
     return lambda store: History(store, [pair for pair in items(store) if not pair[0].sort.startswith("schema/")])
 
 
+def interpreter(folder: Path, *lines: str, command: str = f'{sys.executable} "$@"') -> str:
+    """A script in the place of an interpreter of Python, with something changed in its environment first."""
+    script = folder / "python"
+    script.write_text("\n".join(["#!/bin/sh", *lines, f"exec {command}"]) + "\n")
+    script.chmod(0o755)
+    return str(script)
+
+
 def jvm_pid() -> int:
     """Process id of the one Spark's JVM."""
     gateway = SparkContext._gateway

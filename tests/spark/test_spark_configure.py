@@ -218,9 +218,11 @@ def test_spark_submit_of_a_program_that_configures(
     histories: Histories,
     folder: Path,
 ) -> None:
-    """A program that calls `configure` works under spark-submit, and the jars it was submitted with stay."""
+    """A program that calls `configure` works under spark-submit with the jar, and is told what to do without it."""
     settings = {"endpoint": database.endpoint, "region": database.settings.region, "namespace": folder.name}
-    answer = submit("configured.py", str(tests_jar), {}, json.dumps(settings))
+    with pytest.raises(AssertionError, match="run spark-submit with --jars"):
+        submit("configured.py", str(tests_jar), {}, json.dumps(settings))
+    answer = submit("configured.py", f"{tests_jar},{jar_path()}", {}, json.dumps(settings))
     assert sorted(answer["rows"], key=repr) == expected
     assert [Path(jar).name for jar in answer["jars"].split(",")] == [tests_jar.name, jar_path().name]
     assert histories(f"{folder.name}/0/0/default").versions() == [1]

@@ -17,17 +17,9 @@ import dynastate
 from dynastate.local import EmbeddedDynamoDB
 from dynastate.settings import PREFIX
 from dynastate.tables import make_client
-from tests.spark.conftest import ROOT, Sessions, only
+from tests.spark.conftest import ROOT, Sessions, interpreter, only
 from tests.spark.operators import group_state
 from tests.spark.streams import first_error, make_source
-
-
-def wrapper(folder: Path, *lines: str, interpreter: str = f'{sys.executable} "$@"') -> str:
-    """An interpreter of Python with something wrong in its environment."""
-    script = folder / "python"
-    script.write_text("\n".join(["#!/bin/sh", *lines, f"exec {interpreter}"]) + "\n")
-    script.chmod(0o755)
-    return str(script)
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ def another_version(folder: Path) -> str:
     shutil.copytree(ROOT / "src" / "dynastate", folder / "other" / "dynastate")
     init = folder / "other" / "dynastate" / "__init__.py"
     init.write_text(init.read_text().replace(f'"{dynastate.__version__}"', '"9.9.9"'))
-    return wrapper(folder, f"export PYTHONPATH={folder / 'other'}")
+    return interpreter(folder, f"export PYTHONPATH={folder / 'other'}")
 
 
 MISTAKES = {
@@ -52,15 +44,15 @@ MISTAKES = {
     "unreachable endpoint": Mistake(
         lambda _: {"endpoint": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9.*dynastate\.endpoint"
     ),
-    "no region": Mistake(lambda folder: {"region": "", "python": wrapper(folder)}, r"dynastate\.region"),
+    "no region": Mistake(lambda folder: {"region": "", "python": interpreter(folder)}, r"dynastate\.region"),
     "no credentials": Mistake(
-        lambda folder: {"python": wrapper(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY")}, r"credentials"
+        lambda folder: {"python": interpreter(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY")}, r"credentials"
     ),
     "interpreter that does not exist": Mistake(
         lambda _: {"python": "/no/such/python"}, r"dynastate\.python.*/no/such/python"
     ),
     "interpreter without the package": Mistake(
-        lambda folder: {"python": wrapper(folder, interpreter=f'{sys.executable} -S "$@"')},
+        lambda folder: {"python": interpreter(folder, command=f'{sys.executable} -S "$@"')},
         rf"pip install dynastate=={dynastate.__version__}.*No module named",
     ),
     "package of another version": Mistake(

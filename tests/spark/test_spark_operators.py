@@ -10,8 +10,8 @@ from tests.spark.conftest import ON_ROCKSDB, Sessions
 from tests.spark.operators import CASES
 from tests.spark.streams import Outcome, Running, make_source
 
-FILES = 7
-BEFORE_RESTART = 4
+FILES = 6
+BEFORE_RESTART = 3
 
 
 @pytest.mark.parametrize("name", CASES)
