@@ -80,7 +80,7 @@ def configure(builder: Builder, **settings: str | int) -> Builder:
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if not checked.python and _is_local(options) and not _names_python(options):
         checked = replace(checked, python=sys.executable)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
         _require_submitted_jar(jar)  # spark-submit has started the JVM, and its jars are settled
     else:
         builder.config(JARS, _with(options.get(JARS, ""), jar))
