@@ -143,7 +143,7 @@ def end_spark(session: SparkSession, scratch: Path) -> None:
     process.stdin.close()
     process.wait(ENDED_WITHIN_S)
     wait_until(lambda: not any(map(is_alive, sidecars)), "a sidecar outlived its JVM")
-    assert not list((scratch / "tmp").glob("dynastate-*")), "a sidecar left its socket behind"
+    wait_until(lambda: not list((scratch / "tmp").glob("dynastate-*")), "a sidecar left its socket behind")
 
 
 @pytest.fixture
