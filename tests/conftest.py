@@ -41,6 +41,14 @@ def embedded() -> Iterator[EmbeddedDynamoDB]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Environment of processes that use an embedded DynamoDB: nobody's AWS settings, and dummy credentials."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))}
+    nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    return kept | nobody | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
 @pytest.fixture
 def dummy_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that are nobody's, and none of this machine's configuration."""

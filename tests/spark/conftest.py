@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 import dynastate
 from dynastate.layout import History, Item, Key, store_shard
-from dynastate.local import EmbeddedDynamoDB, credentials
+from dynastate.local import EmbeddedDynamoDB
 from dynastate.tables import BotoTables, Meter
+from tests.jvm import LOG4J, ROOT, build_jar
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTS_JAR = ROOT / "build" / "bridge-tests.jar"
 CONF = "spark.sql.streaming.stateStore"
 #: What a session needs to keep state in RocksDB instead.
@@ -29,7 +29,6 @@ ON_ROCKSDB = {
     f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{CONF}.checkpointFormatVersion": "1",
 }
-LOG4J = ROOT / "tests" / "spark" / "log4j2.properties"
 ENDED_WITHIN_S = 20.0
 
 Sessions = Callable[[Mapping[str, str]], SparkSession]
@@ -63,18 +62,7 @@ def database() -> Iterator[EmbeddedDynamoDB]:
 @pytest.fixture(scope="session")
 def tests_jar() -> Path:
     """The jar of what is written in Scala here, and the bridge's own, up to date."""
-    command = [sys.executable, "jvm-bridge/build.py", "--sources", "tests/spark/scala", "--jar", str(TESTS_JAR)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return TESTS_JAR
-
-
-@pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """Environment of processes that use the embedded DynamoDB: nobody's AWS settings, and dummy credentials."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))}
-    nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    return kept | nobody | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
+    return build_jar(ROOT / "tests" / "spark" / "scala", TESTS_JAR.name)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
         def close(self) -> None:
             pass
 
-    late = rows.withWatermark("at", DELAY)
+    late = rows.na.fill(0, ["amount"]).withWatermark("at", DELAY)
     return late.groupBy("key").transformWithStateInPandas(Counts(), OUTPUT, "append", "eventTime")
 
 
@@ -93,7 +93,7 @@ def transformed_rows(rows: DataFrame, _: DataFrame) -> DataFrame:
         def close(self) -> None:
             pass
 
-    return rows.groupBy("key").transformWithState(Newest(), OUTPUT, "append", "none")
+    return rows.na.fill(0, ["amount"]).groupBy("key").transformWithState(Newest(), OUTPUT, "append", "none")
 
 
 def transformed_from_initial(rows: DataFrame, _: DataFrame) -> DataFrame:
@@ -120,6 +120,66 @@ def transformed_from_initial(rows: DataFrame, _: DataFrame) -> DataFrame:
             pass
 
     initial = rows.sparkSession.createDataFrame(
-        [("key-1", 1_000), ("key-2", 2_000), ("alone", 5)], "key string, amount long"
+        [("key-1", 1_000), ("key-2", 2_000), ("UA", 3_000), ("alone", 5)], "key string, amount long"
     )
-    return rows.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none", initial.groupBy("key"))
+    known = rows.na.fill(0, ["amount"])
+    return known.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none", initial.groupBy("key"))
+
+
+def transformed_by_processing_time(rows: DataFrame) -> DataFrame:
+    """As `Processors.byProcessingTime` in Scala: state that lives for a millisecond or an hour, and timers."""
+
+    class Expiring(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.handle = handle
+            kinds = (("brief", 1), ("long", 3_600_000))
+            self.values = [handle.getValueState(f"{name}Value", "value long", ttl) for name, ttl in kinds]
+            self.lists = [handle.getListState(f"{name}List", "value long", ttl) for name, ttl in kinds]
+            self.maps = [handle.getMapState(f"{name}Map", "key long", "value long", ttl) for name, ttl in kinds]
+
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+            amounts = sorted(row.amount for row in rows)
+            found = [
+                *(state.get()[0] if state.exists() else None for state in self.values),
+                *([value[0] for value in state.get()] for state in self.lists),
+                *(sorted((key[0], value[0]) for key, value in state.iterator()) for state in self.maps),
+            ]
+            for value in self.values:
+                value.update((sum(amounts),))
+            for listed in self.lists:
+                listed.appendList([(amount,) for amount in amounts])
+            for mapped in self.maps:
+                for amount in amounts:
+                    mapped.updateValue((amount % 5,), (amount,))
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+            yield Row(key=key[0], what="seen", rows=len(amounts), amounts=str(found))
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+            yield Row(key=key[0], what="due", rows=0, amounts="")
+
+        def close(self) -> None:
+            pass
+
+    return rows.na.fill(0, ["amount"]).groupBy("key").transformWithState(Expiring(), OUTPUT, "append", "processingTime")
+
+
+def evolved(rows: DataFrame, variables: tuple[str, ...], kind: str = "long") -> DataFrame:
+    """Sums by key in some state variables of `a`, `b` and `c`; the others are deleted."""
+
+    class Sums(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.sums = {name: handle.getValueState(name, f"amount {kind}") for name in variables}
+            for name in {"a", "b", "c"} - set(variables):
+                handle.deleteIfExists(name)
+
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+            taken = [row.amount for row in rows]
+            for state in self.sums.values():
+                state.update(((state.get()[0] if state.exists() else 0) + sum(taken),))
+            found = {name: state.get()[0] for name, state in self.sums.items()}
+            yield Row(key=key[0], what="seen", rows=len(taken), amounts=str(found))
+
+        def close(self) -> None:
+            pass
+
+    return rows.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none")

@@ -12,10 +12,14 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
+import pandas as pd
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+
+from dynastate.demo import flights
 
 SCHEMA = "file int, key string, id long, amount long, note string, at timestamp"
 START = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
@@ -45,6 +49,38 @@ def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
                 "amount": choose.randrange(-100, 1_000),
                 "note": "x" * choose.randrange(30),
                 "at": at.isoformat(),
+            }
+        )
+    return made
+
+
+def make_flights(files: int, *, arrivals: bool = False) -> list[list[Record]]:
+    """New York's departures on the first day of 2013 from five in the morning, or their arrivals; two hours a file.
+
+    Two hours of theirs are `FILE_S` here. A file has what was scheduled in its hours, so that delayed flights come
+    early in event time and those that left before they should come late.
+    """
+    day = flights.load(days=2).flights
+    day = day[day["day"] == 1]
+    happened, planned = ("arr_time", "sched_arr_time") if arrivals else ("dep_time", "sched_dep_time")
+    made: list[list[Record]] = [[] for _ in range(files)]
+    for flight in day.to_dict("records"):
+        planned_minute, minute = (
+            int(clock) // 100 * 60 + int(clock) % 100 - 5 * 60
+            for clock in (flight[planned], flight[planned] if pd.isna(flight[happened]) else flight[happened])
+        )
+        file = planned_minute // 120
+        if not 0 <= file < files:
+            continue
+        delay = flight["dep_delay"]
+        made[file].append(
+            {
+                "file": file,
+                "key": flight["carrier"],
+                "id": int(flight["flight"]),
+                "amount": None if pd.isna(delay) else int(delay),
+                "note": f"{flight['origin']}-{flight['dest']}",
+                "at": (START + timedelta(minutes=minute) * FILE_S / (120 * 60)).isoformat(),
             }
         )
     return made
@@ -120,6 +156,14 @@ class Outcome:
 Disturb = Callable[[DataFrame, int], DataFrame]
 
 
+def in_batch(batch: int, what: str, partition: int, ms: int, *arguments: str) -> Disturb:
+    """Call a method of Disturbing.scala for every row that a stateful operator gives in one batch."""
+    words = [f"'{word}'" for word in ("io.dynastate.tests.Disturbing", what)]
+    words += [str(partition), f"{ms}L", *(f"'{word}'" for word in arguments)]
+    condition = f.expr(f"reflect({', '.join(words)}) = 'true'")
+    return lambda frame, number: frame.where(condition) if number == batch else frame
+
+
 class Running:
     """A started query that takes all released files and ends. Foreach-batch: commits are validated by Spark."""
 
@@ -134,6 +178,11 @@ class Running:
 
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         self._query: StreamingQuery = writer.foreachBatch(sink).trigger(availableNow=True).start()
+        self.run_id: str = self._query.runId
+
+    def stop(self) -> None:
+        """Stop the query where it is."""
+        self._query.stop()
 
     def finish(self, timeout_s: int = 120) -> Outcome:
         """Wait until all files are taken.

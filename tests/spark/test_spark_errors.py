@@ -17,7 +17,8 @@ import dynastate
 from dynastate.local import EmbeddedDynamoDB
 from dynastate.settings import PREFIX
 from dynastate.tables import make_client
-from tests.spark.conftest import ROOT, Sessions, interpreter, only
+from tests.jvm import ROOT
+from tests.spark.conftest import Sessions, interpreter, only
 from tests.spark.operators import group_state
 from tests.spark.streams import first_error, make_source
 

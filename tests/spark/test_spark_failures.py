@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame
 
 from dynastate.layout import History
 from dynastate.local import EmbeddedDynamoDB
+from tests.jvm import ROOT
 from tests.spark.conftest import (
     CONF,
-    ROOT,
+    ON_ROCKSDB,
     Histories,
     Sessions,
     children,
@@ -34,6 +35,7 @@ from tests.spark.conftest import (
 from tests.spark.operators import CASES, group_state, sums
 from tests.spark.programs.dies import BATCH, PARTITION
 from tests.spark.programs.loses_executor import BATCH as BATCH_OF_EXECUTOR
+from tests.spark.programs.loses_executor import build
 from tests.spark.streams import START, Outcome, Running, Source, make_source, run
 
 FILES = 5
@@ -202,17 +204,21 @@ def test_spark_that_is_killed_in_mid_batch(
     assert after.state == {batch: states for batch, states in quiet.state.items() if batch >= BATCH}
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["aggregation in update mode with a watermark", "stream-stream join, left outer", "transformWithStateInPandas"],
+)
 def test_executor_that_is_killed_in_mid_batch(
-    sessions: Sessions, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path
+    name: str, sessions: Sessions, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path
 ) -> None:
     """One of two executors dies by SIGKILL: its partition goes on from DynamoDB, and every batch is right."""
-    source = make_source(folder / "files", seed=12, files=BATCH_OF_EXECUTOR + 2)
-    source.release()
+    for seed, side in enumerate(("left", "right"), 12):
+        make_source(folder / side, seed=seed, files=BATCH_OF_EXECUTOR + 2).release()
     home = str(Path(pyspark.__file__).parent)
     own = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": home, "SPARK_WORKER_DIR": str(folder / "work")}
-    words = [sys.executable, "-m", "tests.spark.programs.loses_executor", str(folder), database.endpoint]
+    words = [sys.executable, "-m", "tests.spark.programs.loses_executor", str(folder), database.endpoint, name]
     with subprocess.Popen(words, cwd=ROOT, env=environment | own, stderr=subprocess.PIPE, text=True) as program:
-        quiet = run(group_state(source.stream(sessions({}))), folder / "quiet", "append")
+        quiet = run(build(name, sessions(ON_ROCKSDB), folder), folder / "quiet", CASES[name].mode)
         _, log = program.communicate(timeout=120)
     assert program.returncode == 0, log
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,24 +12,14 @@ import pytest
 
 from dynastate import layout
 from dynastate.local import EmbeddedDynamoDB
-from tests.spark.conftest import LOG4J, ROOT, Items
+from tests.jvm import ROOT, java_command
+from tests.spark.conftest import Items
 
 SCALA = Path(__file__).parent / "scala"
 NAMES = [name for file in sorted(SCALA.glob("*.scala")) for name in re.findall(r'check\("([^"]+)"\)', file.read_text())]
 LONG_FOLDER = "a sidecar starts where the folder for temporary files has a long name"
 SEED = 20_240_501
 WITHIN_S = 180
-#: What Spark's launcher passes, as far as state stores need it.
-OPENED = (
-    "java.lang",
-    "java.lang.invoke",
-    "java.io",
-    "java.net",
-    "java.nio",
-    "java.util",
-    "sun.nio.ch",
-    "sun.util.calendar",
-)
 
 Verdicts = dict[str, tuple[str, str]]
 
@@ -41,21 +29,9 @@ def run_checks(
 ) -> tuple[Verdicts, str]:
     """Run the checks in a JVM of their own; what came of each, and its log."""
     temporary.mkdir(parents=True)
-    spark = importlib.util.find_spec("pyspark")
-    assert spark is not None
-    assert spark.origin is not None
-    bridges = sorted((ROOT / "src" / "dynastate" / "jars").glob("*.jar"))
-    classes = os.pathsep.join([str(jar), *map(str, bridges), str(Path(spark.origin).parent / "jars" / "*")])
-    command = [
-        "java",
-        "-Xmx1g",
-        "-XX:-UsePerfData",
-        f"-Djava.io.tmpdir={temporary}",
-        f"-Dlog4j2.configurationFile={LOG4J}",
-    ]
-    command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
-    command += ["-cp", classes, "io.dynastate.tests.Main", f"endpoint={database.endpoint}", f"python={sys.executable}"]
-    command += [f"vectors={ROOT / 'tests' / 'vectors'}", f"scratch={folder}", f"seed={SEED}", *more]
+    words = [f"endpoint={database.endpoint}", f"python={sys.executable}", f"vectors={ROOT / 'tests' / 'vectors'}"]
+    words += [f"scratch={folder}", f"seed={SEED}", *more]
+    command = java_command(jar, "io.dynastate.tests.Main", temporary, words)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
     verdicts = {name: (verdict, why) for verdict, name, why in lines}

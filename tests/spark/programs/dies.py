@@ -6,39 +6,26 @@ Run as `python -m tests.spark.programs.dies FOLDER ENDPOINT CHECKPOINT_FORMAT`.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import dynastate
-from tests.spark.conftest import CONF, spark_conf
+from tests.spark.conftest import CONF, TESTS_JAR, spark_conf
 from tests.spark.operators import group_state
-from tests.spark.streams import open_stream, run
+from tests.spark.streams import in_batch, open_stream, run
 
 #: The batch, and the partition that hangs in it.
 BATCH = 2
 PARTITION = 1
-HANG_S = 300
-
-
-def hang() -> Callable[[pd.DataFrame], None]:
-    """Keep the tasks of one partition from making their state in one batch, and so from committing it."""
-    partition, batch, seconds = PARTITION, BATCH, HANG_S
-
-    def wait(frame: pd.DataFrame) -> None:
-        context = TaskContext.get()
-        if context is not None and context.partitionId() == partition and frame["file"].max() == batch:
-            time.sleep(seconds)
-
-    return wait
+HANG_MS = 300_000
 
 
 def main(folder: Path, endpoint: str, checkpoint_format: str) -> None:
-    conf = spark_conf(folder / "own") | {f"{CONF}.checkpointFormatVersion": checkpoint_format}
+    conf = spark_conf(folder / "own") | {
+        f"{CONF}.checkpointFormatVersion": checkpoint_format,
+        "spark.jars": str(TESTS_JAR),
+    }
     builder = SparkSession.builder.master("local[2]").config(map=dict(conf))
     spark = dynastate.configure(
         builder,
@@ -46,7 +33,8 @@ def main(folder: Path, endpoint: str, checkpoint_format: str) -> None:
         region="us-east-1",
         namespace=f"{folder.name}-killed",
     ).getOrCreate()
-    run(group_state(open_stream(spark, folder / "files"), look=hang()), folder / "checkpoint", "append")
+    frame = group_state(open_stream(spark, folder / "files"))
+    run(frame, folder / "checkpoint", "append", in_batch(BATCH, "hang", PARTITION, HANG_MS, str(folder / "told")))
 
 
 if __name__ == "__main__":

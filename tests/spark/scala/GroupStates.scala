@@ -23,7 +23,7 @@ object GroupStates {
    */
   def counts(rows: DataFrame): DataFrame = {
     val events: Dataset[(String, Long, Timestamp)] =
-      rows.selectExpr("coalesce(key, 'none')", "amount", "at").withWatermark("at", "5 seconds").as[(String, Long, Timestamp)]
+      rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").withWatermark("at", "5 seconds").as[(String, Long, Timestamp)]
     events
       .groupByKey(_._1)
       .flatMapGroupsWithState[(Long, Long), (String, String, Long, Long)](OutputMode.Append, GroupStateTimeout.EventTimeTimeout)(update)

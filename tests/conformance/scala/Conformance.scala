@@ -1,0 +1,104 @@
+package io.dynastate.conformance
+
+import java.nio.file.{Files, Path, Paths}
+import java.util.{LinkedHashMap => JLinkedHashMap}
+
+import scala.collection.mutable
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.ObjectMapper
+
+/** What a state store has to do. `needs`: without these the provider must refuse. */
+final case class Case(name: String, needs: Set[Need], play: Scene => Unit)
+
+/** A file of cases. `test_conformance.py` reads their names from the source, so they are literals. */
+abstract class Cases {
+  private val registered = mutable.ListBuffer.empty[Case]
+
+  def all: Seq[Case] = registered.toList
+
+  protected def test(name: String, needs: Need*)(play: Scene => Unit): Unit = registered += Case(name, needs.toSet, play)
+
+  /** The case as it is, and in a provider that uses column families. */
+  protected def testBothWays(name: String)(play: (Scene, Boolean) => Unit): Unit = {
+    test(name)(play(_, false))
+    test(s"$name-in-families", Need.Families)(play(_, true))
+  }
+}
+
+/**
+ * Plays every case on every provider of one kind, each in a checkpoint of its own, and prints one JSON object a line:
+ * `case`, `provider`, `ms`, and `outcome`, which is one of
+ *
+ *  - `ok`: every check held;
+ *  - `differs: <how>`: exactly those checks did not hold that `Differences` says, for the reason given there;
+ *  - `unsupported: <why>`: the provider refused, as `Differences` says;
+ *  - `FAIL: <what>`: anything else, such as a difference that is in the table and not in the provider.
+ *
+ * Arguments: `kind=`, `root=` (a folder), and Spark conf as `name=value`; `only=` a case's name.
+ */
+object Conformance {
+  val Suites: Seq[Cases] = Seq(BasicCases, FamilyCases, ScanCases, ListCases, VersionCases, LifeCycleCases)
+
+  def main(args: Array[String]): Unit = {
+    val arguments = args.map { argument =>
+      val Array(name, value) = argument.split("=", 2)
+      name -> value
+    }.toMap
+    val folder = Paths.get(arguments("root"))
+    val cases = Suites.flatMap(_.all)
+    require(cases.map(_.name).distinct.length == cases.length, "two cases have the same name")
+    for {
+      subject <- Subjects.of(arguments("kind"), arguments.filter(_._1.startsWith("spark.")))
+      each <- cases if arguments.get("only").forall(_ == each.name) && isFor(subject, each)
+    } print(subject, each, folder.resolve(subject.name).resolve(each.name))
+    System.out.flush()
+    // A provider may have left threads that are not daemons.
+    System.exit(0)
+  }
+
+  /** Checkpoint ids are for checkpoint format v2, in which ours plays all cases, and the shipped ones only those. */
+  private def isFor(subject: Subject, each: Case): Boolean = !each.needs(Need.Ids) || subject.name != "dynastate"
+
+  private def print(subject: Subject, each: Case, folder: Path): Unit = {
+    Files.createDirectories(folder)
+    val started = System.nanoTime()
+    val line = new JLinkedHashMap[String, Any]
+    line.put("case", each.name)
+    line.put("provider", subject.name)
+    line.put("outcome", outcome(subject, each, folder))
+    line.put("ms", (System.nanoTime() - started) / 1000000)
+    println(new ObjectMapper().writeValueAsString(line))
+  }
+
+  private def outcome(subject: Subject, each: Case, folder: Path): String = {
+    val scene = new Scene(subject.copy(ids = subject.ids || each.needs(Need.Ids)), folder.toUri.toString.stripSuffix("/"))
+    val refusal = each.needs.flatMap(Differences.refusal(subject, _)).headOption
+    val raised =
+      try { each.play(scene); None }
+      catch { case NonFatal(e) => Some(e) }
+      finally scene.close()
+    (refusal, raised) match {
+      case (Some(expected), Some(e)) if Scene.names(e).contains(expected.condition) => s"unsupported: ${expected.reason}"
+      case (Some(expected), _) => s"FAIL: it should have refused with ${expected.condition}; ${raised.map(Scene.told).getOrElse("it did not refuse")}"
+      case (None, _) => judged(subject, each, scene.failures ++ raised.map(e => Failure(s"raises ${Scene.names(e).head}", traced(e))))
+    }
+  }
+
+  private def judged(subject: Subject, each: Case, failures: Seq[Failure]): String = {
+    val found = failures.map(_.label).toSet
+    Differences.of(subject, each.name) match {
+      case None if found.isEmpty => "ok"
+      case Some(difference) if difference.labels == found => s"differs: ${difference.reason} [${found.toSeq.sorted.mkString("; ")}]"
+      case Some(difference) if found.isEmpty => s"FAIL: the table of differences is out of date, it says: ${difference.labels.mkString("; ")}"
+      case _ => s"FAIL: ${failures.map(failure => s"${failure.label}: ${failure.message}").mkString(" | ")}"
+    }
+  }
+
+  /** Where it was raised at the bottom, and from which line of the case. */
+  private def traced(e: Throwable): String = {
+    val cause = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).toList.last
+    val line = e.getStackTrace.find(_.getFileName.endsWith("Cases.scala"))
+    s"${Scene.told(e)} at ${cause.getStackTrace.take(6).mkString(" ")} … ${line.mkString}"
+  }
+}

@@ -1,0 +1,77 @@
+package io.dynastate.conformance
+
+/** Checks of a case that a provider does not pass, all of them, and why. */
+final case class Difference(reason: String, labels: Set[String])
+
+/** What a provider refuses with where it is asked for something it cannot do. */
+final case class Refusal(condition: String, reason: String)
+
+/**
+ * Where providers differ from what the cases expect. The cases expect what Spark's operators rely on, and where they rely on
+ * nothing, the kinder behaviour. An entry that is no longer true is a failure.
+ *
+ * Ours differ in one case, in both checkpoint formats.
+ */
+object Differences {
+  private val NoEmptyStore = "offline repartition, the only use of it, is denied to any provider but RocksDB's by class name"
+  private val OneAtATime = "one store at a time: it waits for the one that is open"
+  private val Unreleased = "raises CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR"
+
+  private val refusals: Map[(String, Need), Refusal] = Map(
+    ("hdfs", Need.Families) -> Refusal("UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES", "it has no column families"),
+    ("hdfs", Need.Ids) -> Refusal("STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED", "it has no checkpoint ids"))
+
+  private val ofHdfs: Map[String, Difference] = Map(
+    "nulls-are-refused" -> Difference(
+      "a missing key is a NullPointerException",
+      Set("put of no key", "get of no key", "remove of no key", "existence of no key")),
+    "run-again-by-another-executor" -> Difference(
+      "a version in memory is not compared with the files that another executor has replaced since",
+      Set("the first reads what the second committed")),
+    "twins-on-two-executors" -> Difference(
+      "a version in memory is not compared with the files that another executor has replaced since", Set("by the other too")),
+    "checkpoint-info-before-commit" -> Difference("it has no ids, and answers at any time", Set("before commit")),
+    "upgraded-at-another-version" -> Difference("it opens the version anew, and does not look at what was read", Set("it is not what was read")),
+    "change-feed" -> Difference("wrong versions are an AssertionError", Set("from version 0", "the end before the start")),
+    "an-empty-store-above-the-last-version" -> Difference(NoEmptyStore, Set("raises STATE_STORE_UNSUPPORTED_OPERATION")),
+    "encoding-as-avro" -> Difference("it has no column families, and avro is for those", Set("it says what to set")))
+
+  private val ofRocksDB: Map[String, Difference] = Map(
+    "a-reader-beside-a-writer" -> Difference(OneAtATime, Set(Unreleased)),
+    "a-reader-beside-a-writer-in-families" -> Difference(OneAtATime, Set(Unreleased)),
+    "stores-side-by-side" -> Difference(OneAtATime, Set(Unreleased)),
+    "a-zombie-commits-last" -> Difference(OneAtATime, Set(Unreleased)),
+    "stores-that-nobody-ended" -> Difference(OneAtATime, Set(Unreleased)),
+    "reads-after-commit" -> Difference("after commit the database belongs to the next store", Set("get", "iterate", "exists")),
+    "abort-more-than-once" -> Difference("abort after commit is out of order; Spark never does it", Set("abort after commit")),
+    "metrics-at-any-time" -> Difference("metrics are those of a commit", Set("before commit")),
+    "removal-of-a-family-is-taken-back" -> Difference(
+      "in checkpoint format v1 the snapshot that the first attempt had to write is read, not the changelog of its retry",
+      Set("after the retry")),
+    "a-family-made-again-with-other-keys" -> Difference("encoders are cached by the family's name", Set("raises AssertionError")),
+    "removal-of-a-range-the-wrong-way-round" -> Difference("RocksDB calls it an error", Set("it holds no rows")),
+    "number-of-keys-after-removal-of-a-range" -> Difference("keys removed by range are not counted, as nobody reads them", Set("keys")),
+    "empty-lists" -> Difference(
+      "an empty list is a key like others; list state refuses to put one",
+      Set("it is no key", "it is no key any more", "keys")),
+    "run-again-by-another-executor" -> Difference(
+      "a version that is loaded is not compared with the files that another executor has replaced since",
+      Set("the first reads what the second committed")),
+    "twins-on-two-executors" -> Difference(
+      "a version that is loaded is not compared with the files that another executor has replaced since", Set("by the other too")),
+    "from-v1-to-v2" -> Difference(
+      "a version that was opened by its number is read, but cannot be committed on: None.get",
+      Set("raises CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT")),
+    "from-v2-to-v1" -> Difference(
+      "file names hold the ids", Set("raises CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE")),
+    "change-feed" -> Difference("wrong versions are an AssertionError", Set("from version 0", "the end before the start")))
+
+  private val ofOurs: Map[String, Difference] = Map(
+    "an-empty-store-above-the-last-version" -> Difference(NoEmptyStore, Set("raises STATE_STORE_UNSUPPORTED_OPERATION")))
+
+  private val known = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB, "dynastate" -> ofOurs)
+
+  def of(subject: Subject, name: String): Option[Difference] = known(subject.kind).get(name)
+
+  def refusal(subject: Subject, need: Need): Option[Refusal] = refusals.get((subject.kind, need))
+}

@@ -1,0 +1,326 @@
+package io.dynastate.conformance
+
+import Rows.v
+import Shapes._
+
+import org.apache.spark.sql.execution.streaming.state._
+
+/** Column families: made, removed, made again, in every version for itself. */
+object FamilyCases extends Cases {
+  import Need.Families
+
+  private val A = Plain.named("a")
+  private val B = Plain.named("b")
+  private val Missing = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
+
+  test("families-are-apart", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    val store = open(provider, 0)
+    val (a, b, default) = (table(store, A), table(store, B), table(store))
+    a.put(v("k", 0), v(1))
+    b.put(v("k", 0), v(2))
+    default.put(v("k", 0), v(3))
+    b.put(v("only", 0), v(4))
+    same("of a", a.sorted, Seq(v("k", 0) -> v(1)))
+    same("of b", b.sorted, Seq(v("k", 0) -> v(2), v("only", 0) -> v(4)))
+    same("of default", default.sorted, Seq(v("k", 0) -> v(3)))
+    a.remove(v("k", 0))
+    same("removed in a only", Seq(a.get(v("k", 0)), b.get(v("k", 0)), default.get(v("k", 0))), Seq(null, v(2), v(3)))
+    commit(store)
+    same("keys of all", store.metrics.numKeys, 3L)
+    val again = scene.provider(families = true)
+    same("a reloaded", rowsAt(again, 1, A), Nil)
+    same("b reloaded", rowsAt(again, 1, B), Seq(v("k", 0) -> v(2), v("only", 0) -> v(4)))
+    same("default reloaded", rowsAt(again, 1), Seq(v("k", 0) -> v(3)))
+  }
+
+  test("a-family-is-made-once", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0, A)(_.put(v("k", 0), v(1)))
+    val store = open(provider, 1)
+    for (_ <- 1 to 3) same("still there", table(store, A).sorted, Seq(v("k", 0) -> v(1)))
+    table(store, A).put(v("k", 1), v(2))
+    same("made again after a put", table(store, A).sorted, Seq(v("k", 0) -> v(1), v("k", 1) -> v(2)))
+    commit(store)
+    same("reloaded", rowsAt(scene.provider(families = true), 2, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(2)))
+  }
+
+  test("names-of-families", Families) { scene =>
+    import scene._
+    val store = open(scene.provider(families = true), 0)
+    for (name <- Seq("", " ", " a", "a ", "default")) {
+      refuses(s"made as '$name'", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME")(
+        store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
+      refuses(s"removed as '$name'", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME")(store.removeColFamilyIfExists(name))
+    }
+    refuses("made as '$a'", "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS")(
+      store.createColFamilyIfAbsent("$a", A.key, A.value, A.spec))
+    allows("made as '$a' by Spark itself")(store.createColFamilyIfAbsent("$a", A.key, A.value, A.spec, isInternal = true))
+    for (name <- Seq("a.b", "a b", "ü", "a$", "x" * 200)) allows(s"made as '$name'")(store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
+    store.abort()
+  }
+
+  test("a-family-that-was-never-made", Families) { scene =>
+    import scene._
+    val store = open(scene.provider(families = true), 0)
+    val t = new Table(store, Prefixed.named("nobody").lists)
+    val ranged = new Table(store, Shapes.TimeFirst.named("nobody").lists)
+    val key = v("k", 0)
+    val calls: Seq[(String, () => Any)] = Seq(
+      "get" -> (() => t.get(key)),
+      "keyExists" -> (() => t.has(key)),
+      "multiGet" -> (() => t.getAll(key)),
+      "valuesIterator" -> (() => t.list(key)),
+      "put" -> (() => t.put(key, v(1))),
+      "putList" -> (() => t.putList(key, v(1))),
+      "merge" -> (() => t.merge(key, v(1))),
+      "mergeList" -> (() => t.mergeList(key, v(1))),
+      "remove" -> (() => t.remove(key)),
+      "deleteRange" -> (() => t.deleteRange(key, key)),
+      "iterator" -> (() => t.rows),
+      "iteratorWithMultiValues" -> (() => t.allValues),
+      "prefixScan" -> (() => t.prefixed(v("k"))),
+      "prefixScanWithMultiValues" -> (() => t.allPrefixed(v("k"))),
+      "rangeScan" -> (() => ranged.range(None, None)),
+      "rangeScanWithMultiValues" -> (() => ranged.allInRange(None, None)))
+    calls.foreach { case (name, call) => refuses(name, Missing)(call()) }
+    store.abort()
+  }
+
+  test("a-family-that-was-removed", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0, A)(_.put(v("k", 0), v(1)))
+    val store = open(provider, 1)
+    val a = table(store, A)
+    same("removed", store.removeColFamilyIfExists("a"), true)
+    same("removed again", store.removeColFamilyIfExists("a"), false)
+    same("its name is gone", store.allColumnFamilyNames, Set("default"))
+    refuses("get in the same store", Missing)(a.get(v("k", 0)))
+    refuses("put in the same store", Missing)(a.put(v("k", 0), v(2)))
+    refuses("iterate in the same store", Missing)(a.rows)
+    commit(store)
+    same("no keys", store.metrics.numKeys, 0L)
+    val next = open(provider, 2)
+    refuses("get in the next version", Missing)(new Table(next, A).get(v("k", 0)))
+    refuses("put in the next version", Missing)(new Table(next, A).put(v("k", 0), v(2)))
+    next.abort()
+    val reloaded = open(scene.provider(families = true), 2)
+    refuses("get by another instance", Missing)(new Table(reloaded, A).get(v("k", 0)))
+    same("its name is gone for another instance", reloaded.allColumnFamilyNames, Set("default"))
+    reloaded.abort()
+  }
+
+  test("a-family-of-an-aborted-attempt", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0)(_.put(v("k", 0), v(1)))
+    val store = open(provider, 1)
+    table(store, A).put(v("k", 0), v(1))
+    store.abort()
+    val next = open(provider, 1)
+    same("its name", next.allColumnFamilyNames, Set("default"))
+    refuses("get in the next attempt", Missing)(new Table(next, A).get(v("k", 0)))
+    refuses("put in the next attempt", Missing)(new Table(next, A).put(v("k", 0), v(1)))
+    same("made there, it is empty", table(next, A).sorted, Nil)
+    next.abort()
+  }
+
+  test("removing-a-family-that-is-not-there", Families) { scene =>
+    import scene._
+    val store = open(scene.provider(families = true), 0)
+    same("answer", store.removeColFamilyIfExists("nobody"), false)
+    table(store, A).put(v("k", 0), v(1))
+    commit(store)
+    same("names", store.allColumnFamilyNames, Set("default", "a"))
+  }
+
+  test("a-family-removed-and-made-again", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0, A) { t =>
+      t.put(v("k", 0), v(1))
+      t.put(v("k", 1), v(1))
+    }
+    val store = open(provider, 1)
+    table(store, A).put(v("k", 2), v(1))
+    table(store, B).put(v("k", 0), v(2))
+    store.removeColFamilyIfExists("a")
+    val again = table(store, A)
+    same("it is empty", again.sorted, Nil)
+    again.put(v("k", 1), v(3))
+    same("it has what was put since", again.sorted, Seq(v("k", 1) -> v(3)))
+    commit(store)
+    same("the other family is as it was", rowsAt(provider, 2, B), Seq(v("k", 0) -> v(2)))
+    same("in the next version", rowsAt(provider, 2, A), Seq(v("k", 1) -> v(3)))
+    same("reloaded", rowsAt(scene.provider(families = true), 2, A), Seq(v("k", 1) -> v(3)))
+    same("in the version before, reloaded", rowsAt(scene.provider(families = true), 1, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(1)))
+  }
+
+  test("a-family-removed-and-made-again-later", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0, A)(t => for (number <- 1 to 50) t.put(v("k", number), v(number)))
+    val store = open(provider, 1)
+    store.removeColFamilyIfExists("a")
+    commit(store)
+    write(provider, 2, B)(_.put(v("k", 0), v(2)))
+    write(provider, 3, A)(_.put(v("new", 0), v(4)))
+    val again = scene.provider(families = true)
+    same("a reloaded", rowsAt(again, 4, A), Seq(v("new", 0) -> v(4)))
+    same("b reloaded", rowsAt(again, 4, B), Seq(v("k", 0) -> v(2)))
+    same("the first version, reloaded", rowsAt(scene.provider(families = true), 1, A).length, 50)
+    val counted = open(again, 4)
+    commit(counted)
+    same("keys", counted.metrics.numKeys, 2L)
+  }
+
+  test("removal-of-a-family-is-taken-back", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0, A)(_.put(v("k", 0), v(1)))
+    val store = open(provider, 1)
+    store.removeColFamilyIfExists("a")
+    store.abort()
+    same("after abort", rowsAt(provider, 1, A), Seq(v("k", 0) -> v(1)))
+    val removing = open(provider, 1)
+    removing.removeColFamilyIfExists("a")
+    commit(removing)
+    // The batch is run again from its base: the family is there again.
+    val retry = open(provider, 1)
+    same("names at the base", retry.allColumnFamilyNames, Set("default", "a"))
+    same("rows at the base", table(retry, A).sorted, Seq(v("k", 0) -> v(1)))
+    commit(retry)
+    same("after the retry", rowsAt(scene.provider(families = true), 2, A), Seq(v("k", 0) -> v(1)))
+  }
+
+  test("a-family-made-again-with-other-keys", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0, A)(_.put(v("k", 0), v(1)))
+    val store = open(provider, 1)
+    store.removeColFamilyIfExists("a")
+    val other = ranged(org.apache.spark.sql.types.LongType).named("a").copy(value = OneString)
+    val t = table(store, other)
+    for (number <- Seq(5L, -5L, 0L)) t.put(v(number, "x"), v(s"n$number"))
+    same("in order", t.rows, Seq(-5L, 0L, 5L).map(n => v(n, "x") -> v(s"n$n")))
+    commit(store)
+    same("reloaded", look(scene.provider(families = true), 2, other)(_.rows), Seq(-5L, 0L, 5L).map(n => v(n, "x") -> v(s"n$n")))
+  }
+
+  test("names-of-all-families", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    val store = open(provider, 0)
+    same("at first", store.allColumnFamilyNames, Set("default"))
+    table(store, A)
+    table(store, B).put(v("k", 0), v(1))
+    same("after two were made", store.allColumnFamilyNames, Set("default", "a", "b"))
+    commit(store)
+    same("by another instance", look(scene.provider(families = true), 1)(_.store.allColumnFamilyNames), Set("default", "a", "b"))
+    val reader = read(scene.provider(families = true), 1)
+    same("by a reader", reader.allColumnFamilyNames, Set("default", "a", "b"))
+    reader.release()
+  }
+
+  test("many-families", Families) { scene =>
+    import scene._
+    val shapes = (1 to 40).map(number => Plain.named(s"f$number"))
+    val provider = scene.provider(families = true)
+    val store = open(provider, 0)
+    shapes.zipWithIndex.foreach { case (shape, at) => table(store, shape).put(v("k", 0), v(at)) }
+    commit(store)
+    // Made in another order by the next instance: what they are called counts, not when they were made.
+    val again = scene.provider(families = true)
+    val next = open(again, 1)
+    val found = shapes.zipWithIndex.reverse.map { case (shape, at) => table(next, shape).get(v("k", 0)) == v(at) }
+    same("each has its row", found.distinct, Seq(true))
+    next.removeColFamilyIfExists("f7")
+    table(next, Plain.named("f41")).put(v("k", 0), v(41))
+    commit(next)
+    val last = scene.provider(families = true)
+    same("one that was added", rowsAt(last, 2, Plain.named("f41")), Seq(v("k", 0) -> v(41)))
+    same("one that was removed", rowsAt(last, 2, Plain.named("f7")), Nil)
+    same("one that stayed", rowsAt(last, 2, Plain.named("f40")), Seq(v("k", 0) -> v(39)))
+  }
+
+  test("families-off") { scene =>
+    import scene._
+    val store = open(scene.provider(), 0)
+    val kinds = Seq("UNSUPPORTED_FEATURE.STATE_STORE", "STATE_STORE_UNSUPPORTED_OPERATION")
+    refuses("make one", kinds: _*)(store.createColFamilyIfAbsent("a", A.key, A.value, A.spec))
+    refuses("remove one", kinds: _*)(store.removeColFamilyIfExists("a"))
+    store.abort()
+    refuses("lists need them", kinds :+ "IllegalArgumentException": _*)(scene.provider(Plain.lists, multiple = true))
+  }
+
+  test("internal-families-are-not-counted", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    val timers = Plain.named("$timers").copy(internal = true)
+    def fill(version: Long) = {
+      val store = open(provider, version)
+      table(store, timers).put(v("t", version.toInt), v(1))
+      table(store, timers).put(v("u", version.toInt), v(1))
+      table(store, A).put(v("k", version.toInt), v(1))
+      commit(store)
+      store.metrics.numKeys
+    }
+    same("the first version", fill(0), 1L)
+    same("the second version", fill(1), 2L)
+    val reloaded = open(scene.provider(families = true), 2)
+    table(reloaded, timers)
+    commit(reloaded)
+    same("by another instance", reloaded.metrics.numKeys, 2L)
+  }
+
+  test("a-family-registered-by-a-reader", Families) { scene =>
+    import scene._
+    write(scene.provider(families = true), 0, A)(_.put(v("k", 0), v(1)))
+    val provider = scene.provider(families = true)
+    // What the state reader does: it registers on one store and reads from the next.
+    val first = read(provider, 1)
+    first.registerColFamily("a", A.key, A.value, A.spec)
+    first.release()
+    val second = read(provider, 1)
+    same("rows", new Table(second, A).rows, Seq(v("k", 0) -> v(1)))
+    second.release()
+  }
+
+  test("a-family-of-a-later-version", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0)(_.put(v("k", 0), v(1)))
+    write(provider, 1, A)(_.put(v("k", 0), v(2)))
+    val store = open(provider, 1)
+    same("names of the version before", store.allColumnFamilyNames, Set("default"))
+    refuses("get there", Missing)(new Table(store, A).get(v("k", 0)))
+    same("made there, it is empty", table(store, A).sorted, Nil)
+    store.abort()
+    same("in its own version", rowsAt(provider, 2, A), Seq(v("k", 0) -> v(2)))
+  }
+
+  test("two-families-made-by-an-earlier-attempt", Families) { scene =>
+    import scene._
+    val provider = scene.provider(families = true)
+    write(provider, 0)(_.put(v("k", 0), v(0)))
+    val aborted = open(provider, 1)
+    table(aborted, A)
+    table(aborted, B)
+    aborted.abort()
+    // In another order than before: neither must get the other's rows.
+    val store = open(provider, 1)
+    val b = table(store, B)
+    val a = table(store, A)
+    a.put(v("k", 0), v(1))
+    b.put(v("k", 0), v(2))
+    same("a", a.sorted, Seq(v("k", 0) -> v(1)))
+    same("b", b.sorted, Seq(v("k", 0) -> v(2)))
+    commit(store)
+    val again = scene.provider(families = true)
+    same("a reloaded", rowsAt(again, 2, A), Seq(v("k", 0) -> v(1)))
+    same("b reloaded", rowsAt(again, 2, B), Seq(v("k", 0) -> v(2)))
+  }
+}

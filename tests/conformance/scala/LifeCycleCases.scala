@@ -1,0 +1,224 @@
+package io.dynastate.conformance
+
+import java.util.concurrent.{Callable, Executors, TimeUnit}
+
+import Rows.v
+import Shapes._
+
+import org.apache.spark.sql.execution.streaming.state._
+
+/** A provider's life: what it says of itself, maintenance, threads, and its end. */
+object LifeCycleCases extends Cases {
+  test("metrics-before-init") { scene =>
+    import scene._
+    // The driver asks an instance that was never initialised.
+    val made = StateStoreProvider.create(subject.providerClass)
+    val names = made.supportedCustomMetrics.map(_.name)
+    same("no name twice", names.distinct.length, names.length)
+    holds("each has a description", made.supportedCustomMetrics.forall(_.desc.nonEmpty))()
+    allows("instance metrics")(made.supportedInstanceMetrics.length)
+  }
+
+  test("reported-metrics-are-supported") { scene =>
+    import scene._
+    val provider = scene.provider()
+    val store = open(provider, 0)
+    new Table(store, Plain).put(v("a", 0), v(1))
+    commit(store)
+    val supported = provider.supportedCustomMetrics.toSet
+    same("custom metrics", store.metrics.customMetrics.keySet.diff(supported), Set.empty)
+    holds("some are reported", store.metrics.customMetrics.nonEmpty)()
+    val instances = provider.supportedInstanceMetrics.map(_.getClass).toSet
+    same("instance metrics", store.metrics.instanceMetrics.keys.map(_.getClass).toSet.diff(instances), Set.empty)
+    val reloaded = open(scene.provider(), 1)
+    commit(reloaded)
+    same("custom metrics after a load", reloaded.metrics.customMetrics.keySet.diff(supported), Set.empty)
+    holds("none is negative", reloaded.metrics.customMetrics.values.forall(_ >= 0))(s"${reloaded.metrics.customMetrics}")
+  }
+
+  test("metrics-at-any-time") { scene =>
+    import scene._
+    val provider = scene.provider()
+    write(provider, 0)(_.put(v("a", 0), v(1)))
+    val aborted = open(provider, 1)
+    aborted.abort()
+    allows("after abort")(aborted.metrics)
+    val store = open(provider, 1)
+    allows("before commit")(store.metrics)
+    store.abort()
+  }
+
+  test("both-kinds-of-maintenance-at-once") { scene =>
+    import scene._
+    val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.stateStore.minBatchesToRetain" -> "2")
+    val provider = scene.provider(conf = conf)
+    val pool = Executors.newFixedThreadPool(2)
+    try {
+      val stop = new java.util.concurrent.atomic.AtomicBoolean
+      def always(what: () => Unit): Callable[Unit] = () => while (!stop.get) { what(); Thread.sleep(5) }
+      val running = Seq(pool.submit(always(() => provider.doSnapshotMaintenance())), pool.submit(always(() => provider.doCleanupMaintenance())))
+      for (version <- 0 until 12) write(provider, version)(t => for (number <- 1 to 20) t.put(v("a", number), v(version)))
+      stop.set(true)
+      running.foreach(each => allows("neither fails")(each.get(30, TimeUnit.SECONDS)))
+    } finally pool.shutdownNow()
+    allows("both, one after the other")(provider.doMaintenance())
+    same("rows", rowsAt(provider, 12).map(_._2.head).distinct, Seq(11))
+    same("rows, reloaded", rowsAt(scene.provider(conf = conf), 12).map(_._2.head).distinct, Seq(11))
+    same("the version before, reloaded", rowsAt(scene.provider(conf = conf), 11).map(_._2.head).distinct, Seq(10))
+  }
+
+  test("maintenance-with-nothing-to-do") { scene =>
+    import scene._
+    val provider = scene.provider()
+    allows("before the first store") {
+      provider.doSnapshotMaintenance()
+      provider.doCleanupMaintenance()
+      provider.doMaintenance()
+    }
+    write(provider, 0)(_ => ())
+    allows("after an empty commit")(provider.doMaintenance())
+    same("rows", rowsAt(provider, 1), Nil)
+  }
+
+  test("close-more-than-once") { scene =>
+    import scene._
+    val provider = scene.provider()
+    write(provider, 0)(_.put(v("a", 0), v(1)))
+    provider.close()
+    allows("a second close")(provider.close())
+    same("nothing is lost", rowsAt(scene.provider(), 1), Seq(v("a", 0) -> v(1)))
+    allows("close of one never used")(scene.provider().close())
+  }
+
+  test("closed-beside-another-instance") { scene =>
+    import scene._
+    val (first, second) = (scene.provider(), scene.provider())
+    write(first, 0)(_.put(v("a", 0), v(1)))
+    val store = open(second, 1)
+    new Table(store, Plain).put(v("b", 0), v(2))
+    first.close()
+    commit(store)
+    same("the other goes on", rowsAt(second, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
+  }
+
+  test("a-store-is-used-by-another-thread") { scene =>
+    import scene._
+    val provider = scene.provider()
+    write(provider, 0)(_.put(v("a", 0), v(1)))
+    val store = open(provider, 1)
+    val pool = Executors.newSingleThreadExecutor()
+    try {
+      // PySpark's state server: its thread reads and writes, the task's thread commits.
+      val found = pool.submit(new Callable[Any] {
+        override def call(): Any = {
+          val t = new Table(store, Plain)
+          t.put(v("b", 0), v(2))
+          t.get(v("a", 0))
+        }
+      }).get(30, TimeUnit.SECONDS)
+      same("read there", found, v(1))
+    } finally pool.shutdownNow()
+    commit(store)
+    same("written there", rowsAt(scene.provider(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
+  }
+
+  test("readers-in-other-threads") { scene =>
+    import scene._
+    // Who has one store at a time must wait for it.
+    val provider = scene.provider(Prefixed, conf = Map("spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs" -> "60000"))
+    // At version n every row of every word is n, and there are n words.
+    def commitVersion(version: Int): Unit = write(provider, version, Prefixed) { t =>
+      for (word <- 0 to version; number <- 1 to 20) t.put(v(s"w$word", number), v(version + 1))
+      t.remove(v(s"w$version", 20))
+    }
+    for (version <- 0 to 4) commitVersion(version)
+    def isWhole(version: Int): Boolean = {
+      val store = read(provider, version)
+      val t = new Table(store, Prefixed)
+      try {
+        val rows = t.rows
+        val scanned = (0 until version).flatMap(word => t.prefixed(v(s"w$word")))
+        rows.length == scanned.length && rows.length == 20 * version - 1 && (rows ++ scanned).forall(_._2.head == version) &&
+          t.get(v("w0", 1)) == v(version) && t.get(v(s"w${version - 1}", 20)) == null
+      } finally store.release()
+    }
+    val newest = new java.util.concurrent.atomic.AtomicInteger(5)
+    val stop = new java.util.concurrent.atomic.AtomicBoolean
+    val pool = Executors.newFixedThreadPool(3)
+    try {
+      val reading = (0 until 3).map { back =>
+        pool.submit(new Callable[Seq[Int]] {
+          override def call(): Seq[Int] = Iterator.continually(newest.get - back).takeWhile(_ => !stop.get).filterNot(isWhole).toList
+        })
+      }
+      for (version <- 5 until 15) {
+        commitVersion(version)
+        newest.set(version + 1)
+      }
+      stop.set(true)
+      reading.foreach(each => allows("reading")(same("versions that were not whole", each.get(60, TimeUnit.SECONDS), Nil)))
+    } finally {
+      stop.set(true)
+      pool.shutdownNow()
+    }
+  }
+
+  test("stores-that-nobody-ended") { scene =>
+    import scene._
+    val provider = scene.provider()
+    write(provider, 0)(_.put(v("a", 0), v(1)))
+    // A task died before the second operator took its read store over.
+    read(provider, 1)
+    val store = open(provider, 1)
+    new Table(store, Plain).put(v("b", 0), v(2))
+    commit(store)
+    same("rows", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
+  }
+
+  test("iterators-that-nobody-closed") { scene =>
+    import scene._
+    val provider = scene.provider()
+    write(provider, 0)(t => for (number <- 1 to 20) t.put(v("a", number), v(number)))
+    for (turn <- 1L to 5L) {
+      val store = open(provider, turn)
+      store.iterator("default").next()
+      new Table(store, Plain).put(v("a", 1), v(-turn.toInt))
+      commit(store)
+    }
+    same("rows", rowsAt(provider, 6).length, 20)
+  }
+
+  test("a-snapshot-is-asked-for") { scene =>
+    import scene._
+    val provider = scene.provider()
+    val store = provider.getStore(0, None, forceSnapshotOnCommit = true)
+    new Table(store, Plain).put(v("a", 0), v(1))
+    commit(store)
+    same("reloaded", rowsAt(scene.provider(), 1), Seq(v("a", 0) -> v(1)))
+  }
+
+  test("an-empty-store-above-the-last-version") { scene =>
+    import scene._
+    val provider = scene.provider()
+    for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
+    // Offline repartition: the rows are written anew into the next version.
+    val store = provider.getStore(2, None, loadEmpty = true)
+    same("it is empty", new Table(store, Plain).sorted, Nil)
+    new Table(store, Plain).put(v("new", 0), v(1))
+    commit(store)
+    same("reloaded", rowsAt(scene.provider(), 3), Seq(v("new", 0) -> v(1)))
+  }
+
+  test("encoding-as-avro") { scene =>
+    import scene._
+    val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
+    val made =
+      try Right(scene.provider(families = true, conf = conf))
+      catch { case e: Exception => Left(Scene.told(e)) }
+    made match {
+      // It may be refused, if the message says what to do; never may rows be read in another encoding than they were written in.
+      case Left(message) => holds("it says what to set", message.contains("spark.sql.streaming.stateStore.encodingFormat"))(message)
+      case Right(_) => holds("only Spark's own store has it", subject.kind == "rocksdb")()
+    }
+  }
+}

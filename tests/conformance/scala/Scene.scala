@@ -1,0 +1,148 @@
+package io.dynastate.conformance
+
+import java.util.UUID
+
+import scala.collection.concurrent.TrieMap
+import scala.collection.mutable
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.spark.SparkThrowable
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.SQLConf
+
+/** A check that did not hold: its label, and what was found instead. */
+final case class Failure(label: String, message: String)
+
+/**
+ * Where one case plays: a checkpoint of its own, and the checks. A check that does not hold is noted and the case goes on, so that a
+ * provider's known difference in one of them does not hide the others.
+ */
+final class Scene(val subject: Subject, root: String) {
+  import Rows.Values
+
+  private val providers = mutable.ListBuffer.empty[StateStoreProvider]
+  private val noted = mutable.ListBuffer.empty[Failure]
+  /** The checkpoint id of the newest commit of each version, as the driver would hand it on. */
+  private val newestIds = TrieMap.empty[Long, String]
+
+  def failures: Seq[Failure] = noted.toList
+
+  // ---------------------------------------------------------------------------------------------------------- providers
+
+  /** A provider as an executor makes it: every one is an instance that knows nothing, of a query run of its own. */
+  def provider(
+      shape: Shape = Shapes.Plain, families: Boolean = false, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
+      multiple: Boolean = false, extra: Map[String, String] = Map.empty): StateStoreProvider = {
+    val session = new SQLConf
+    val hadoop = new Configuration(Scene.Hadoop)
+    val fixed = Map(
+      "spark.sql.streaming.stateStore.providerClass" -> subject.providerClass,
+      // There is no driver here to report a commit to.
+      "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
+    val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
+    (fixed ++ subject.conf + format ++ conf).foreach { case (name, value) =>
+      session.setConfString(name, value)
+      hadoop.set(name, value)
+    }
+    hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
+    val made = StateStoreProvider.create(subject.providerClass)
+    made.init(
+      storeId, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
+      useMultipleValuesPerKey = multiple)
+    providers += made
+    made
+  }
+
+  def storeId: StateStoreId = StateStoreId(root, operatorId = 0, partitionId = 3)
+
+  def close(): Unit = providers.foreach(each => try each.close() catch { case NonFatal(_) => () })
+
+  // ------------------------------------------------------------------------------------------------------------- stores
+
+  /** The id of a version's newest commit, in checkpoint format v2. */
+  def idOf(version: Long): Option[String] = if (subject.ids) newestIds.get(version) else None
+
+  def open(provider: StateStoreProvider, version: Long): StateStore = provider.getStore(version, idOf(version))
+
+  def read(provider: StateStoreProvider, version: Long): ReadStateStore = provider.getReadStore(version, idOf(version))
+
+  def commit(store: StateStore): Long = {
+    val version = store.commit()
+    store.getStateStoreCheckpointInfo().stateStoreCkptId.foreach(newestIds.put(version, _))
+    version
+  }
+
+  /** A column family of a store, made if need be, as every task makes it. */
+  def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
+    if (shape.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+      store.asInstanceOf[StateStore].createColFamilyIfAbsent(
+        shape.name, shape.key, shape.value, shape.spec, shape.multiple, shape.internal)
+    }
+    new Table(store, shape)
+  }
+
+  /** Open a version, change it, commit. Returns the new version. */
+  def write(provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain)(change: Table => Unit): Long = {
+    val store = open(provider, version)
+    change(table(store, shape))
+    commit(store)
+  }
+
+  /** Look at a version, and leave it as it is. */
+  def look[A](provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain)(at: Table => A): A = {
+    val store = open(provider, version)
+    try at(table(store, shape)) finally store.abort()
+  }
+
+  def rowsAt(provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain): Seq[(Values, Values)] =
+    look(provider, version, shape)(_.sorted)
+
+  // ------------------------------------------------------------------------------------------------------------- checks
+
+  def same(label: String, found: Any, expected: Any): Unit =
+    holds(label, found == expected)(s"found ${shown(found)}, expected ${shown(expected)}")
+
+  def holds(label: String, condition: Boolean)(message: => String = "it does not hold"): Unit =
+    if (!condition) noted += Failure(label, message)
+
+  /** The body must fail, with one of these: names of exception classes, or beginnings of Spark's error conditions. */
+  def refuses(label: String, kinds: String*)(body: => Any): Unit =
+    try {
+      val answer = body
+      noted += Failure(label, s"it was allowed, and answered ${shown(answer)}")
+    } catch {
+      case NonFatal(e) => holds(label, Scene.names(e).exists(name => kinds.exists(name.startsWith)))(s"it was refused otherwise: ${Scene.told(e)}")
+    }
+
+  /** The body must not fail. */
+  def allows(label: String)(body: => Any): Unit =
+    try body catch { case NonFatal(e) => noted += Failure(label, s"it was refused: ${Scene.told(e)}") }
+
+  private def shown(value: Any): String = Scene.cut(String.valueOf(value), 400)
+}
+
+object Scene {
+  /** Hadoop's defaults, read once: without them files are not replaced by a rename. */
+  private val Hadoop = new Configuration
+
+  /** What a store says that was committed or aborted. */
+  val OutOfOrder: Seq[String] = Seq("STATE_STORE_OPERATION_OUT_OF_ORDER", "STATE_STORE_INVALID_STAMP", "IllegalStateException")
+
+  /** Class names and error conditions of an exception and its causes. */
+  def names(e: Throwable): Seq[String] = chain(e).flatMap { each =>
+    val condition = each match {
+      case spark: SparkThrowable => Option(spark.getCondition)
+      case _ => None
+    }
+    condition.toSeq :+ each.getClass.getSimpleName
+  }
+
+  /** An exception and its causes, on one line. */
+  def told(e: Throwable): String =
+    cut(chain(e).map(each => s"${each.getClass.getSimpleName}: ${String.valueOf(each.getMessage).replace('\n', ' ')}").mkString(" <- "), 1000)
+
+  def cut(text: String, length: Int): String = if (text.length <= length) text else text.take(length) + "…"
+
+  private def chain(e: Throwable): Seq[Throwable] = LazyList.iterate(e)(_.getCause).takeWhile(_ != null).take(8).toList
+}

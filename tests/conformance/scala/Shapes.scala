@@ -1,0 +1,130 @@
+package io.dynastate.conformance
+
+import scala.collection.mutable
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, InterpretedUnsafeProjection, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.types.UTF8String
+
+/** A column family: its name, its schemas, how its keys are encoded, whether a key has a list of values. */
+final case class Shape(
+    name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec, multiple: Boolean = false, internal: Boolean = false) {
+  def named(other: String): Shape = copy(name = other)
+
+  def lists: Shape = copy(multiple = true)
+}
+
+object Shapes {
+  val WordAndNumber: StructType = schema("word" -> StringType, "number" -> IntegerType)
+  val OneInt: StructType = schema("value" -> IntegerType)
+  val OneString: StructType = schema("value" -> StringType)
+  val WordAndTime: StructType = schema("word" -> StringType, "time" -> LongType)
+
+  /** What most cases use, and what Spark's own suites use: (string, int) -> int. */
+  val Plain: Shape = Shape(StateStore.DEFAULT_COL_FAMILY_NAME, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
+  val Prefixed: Shape = Plain.copy(spec = PrefixKeyScanStateEncoderSpec(WordAndNumber, 1))
+  val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = TimestampAsPrefixKeyStateEncoderSpec(WordAndTime))
+  val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = TimestampAsPostfixKeyStateEncoderSpec(WordAndTime))
+
+  /** Keys of these columns, c0, c1, …, in the order of all of them, and a string behind them that has no part in the order. */
+  def ranged(types: DataType*): Shape = {
+    val key = schema(types.zipWithIndex.map { case (kind, at) => s"c$at" -> kind } :+ ("rest" -> StringType): _*)
+    Plain.copy(key = key, spec = RangeKeyScanStateEncoderSpec(key, types.indices))
+  }
+
+  def schema(columns: (String, DataType)*): StructType = StructType(columns.map { case (name, kind) => StructField(name, kind) })
+}
+
+/** Rows from plain values, and back. */
+object Rows {
+  type Values = Seq[Any]
+
+  private val projections = mutable.HashMap.empty[StructType, UnsafeProjection]
+
+  def v(values: Any*): Values = values
+
+  /** A row of its own, which no later call changes. */
+  def row(schema: StructType, values: Values): UnsafeRow = synchronized {
+    require(values.length == schema.length, s"$values are not the columns of $schema")
+    // Interpreted: a hundred schemas are not worth a hundred runs of the Java compiler.
+    val projection = projections.getOrElseUpdate(schema, InterpretedUnsafeProjection.createProjection(
+      schema.fields.toSeq.zipWithIndex.map { case (field, at) => BoundReference(at, field.dataType, nullable = true) }))
+    projection(InternalRow.fromSeq(values.map {
+      case text: String => UTF8String.fromString(text)
+      case other => other
+    })).copy()
+  }
+
+  /** Plain values of a row; null of null. */
+  def values(schema: StructType, row: UnsafeRow): Values =
+    if (row == null) null
+    else row.toSeq(schema).map {
+      case text: UTF8String => text.toString
+      case bytes: Array[Byte] => bytes.toSeq
+      case other => other
+    }
+}
+
+/** One column family of an open store, in plain values. */
+final class Table(val store: ReadStateStore, val shape: Shape) {
+  import Rows.{row, values, Values}
+
+  def get(key: Values): Values = values(shape.value, store.get(keyRow(key), shape.name))
+
+  def getAll(keys: Values*): Seq[Values] = store.multiGet(keys.map(keyRow).toArray, shape.name).map(found => values(shape.value, found)).toList
+
+  def has(key: Values): Boolean = store.keyExists(keyRow(key), shape.name)
+
+  def list(key: Values): Seq[Values] = store.valuesIterator(keyRow(key), shape.name).map(values(shape.value, _)).toList
+
+  def put(key: Values, value: Values): Unit = writable.put(keyRow(key), valueRow(value), shape.name)
+
+  def putList(key: Values, all: Values*): Unit = writable.putList(keyRow(key), all.map(valueRow).toArray, shape.name)
+
+  def merge(key: Values, value: Values): Unit = writable.merge(keyRow(key), valueRow(value), shape.name)
+
+  def mergeList(key: Values, all: Values*): Unit = writable.mergeList(keyRow(key), all.map(valueRow).toArray, shape.name)
+
+  def remove(key: Values): Unit = writable.remove(keyRow(key), shape.name)
+
+  def deleteRange(from: Values, until: Values): Unit = writable.deleteRange(keyRow(from), keyRow(until), shape.name)
+
+  /** All pairs, in the order in which the store gives them. */
+  def rows: Seq[(Values, Values)] = drain(store.iterator(shape.name))
+
+  /** All pairs, in an order of no meaning that is always the same. */
+  def sorted: Seq[(Values, Values)] = rows.sortBy(_.toString)
+
+  def allValues: Seq[(Values, Values)] = drain(store.iteratorWithMultiValues(shape.name))
+
+  def prefixed(prefix: Values): Seq[(Values, Values)] = drain(store.prefixScan(prefixRow(prefix), shape.name))
+
+  def allPrefixed(prefix: Values): Seq[(Values, Values)] = drain(store.prefixScanWithMultiValues(prefixRow(prefix), shape.name))
+
+  def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
+    drain(store.rangeScan(from.map(keyRow), until.map(keyRow), shape.name))
+
+  def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
+    drain(store.rangeScanWithMultiValues(from.map(keyRow), until.map(keyRow), shape.name))
+
+  def keyRow(key: Values): UnsafeRow = row(shape.key, key)
+
+  def valueRow(value: Values): UnsafeRow = row(shape.value, value)
+
+  def prefixRow(prefix: Values): UnsafeRow = row(prefixSchema, prefix)
+
+  def pairOf(pair: UnsafeRowPair): (Values, Values) = (values(shape.key, pair.key), values(shape.value, pair.value))
+
+  private def writable: StateStore = store.asInstanceOf[StateStore]
+
+  private def prefixSchema: StructType = shape.spec match {
+    case PrefixKeyScanStateEncoderSpec(_, columns) => StructType(shape.key.take(columns))
+    case RangeKeyScanStateEncoderSpec(_, ordinals) => StructType(ordinals.map(shape.key(_)))
+    case _: TimestampAsPostfixKeyStateEncoderSpec => StructType(shape.key.init)
+    case _ => StructType(shape.key.take(1))
+  }
+
+  private def drain(pairs: StateStoreIterator[UnsafeRowPair]): Seq[(Values, Values)] = try pairs.map(pairOf).toList finally pairs.close()
+}

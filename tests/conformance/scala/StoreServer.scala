@@ -1,0 +1,173 @@
+package io.dynastate.conformance
+
+import java.io.{BufferedReader, InputStreamReader}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.{ArrayList => JArrayList, LinkedHashMap => JLinkedHashMap}
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types._
+
+/**
+ * Does the same to a store of ours and to one of RocksDB's, as told on standard input: one JSON object a line. Answers each with
+ * one line on standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
+ *
+ * {{{
+ * begin root format retain   a checkpoint of its own and fresh providers; format 1 or 2; versions that stay in memory.
+ *                            Ends what was begun before
+ * open version ids           a store to write, in place of the one that is open; ids is [ours, rocksdb], or null
+ * put | merge family key value       remove family key       putList family key values       dropFamily family
+ * get | list family key      rows family      prefix family prefix      range family from until
+ * commit                     answers [version, id, number of keys]
+ * abort | restart | maintain
+ * }}}
+ *
+ * Doubles travel as their bits, and a value as [number, length]: what is stored is a text of that length made of that number,
+ * so that values of megabytes cost nothing here.
+ */
+object StoreServer {
+  private val Value = Shapes.schema("number" -> LongType, "text" -> StringType)
+  private val RangeKey = Shapes.schema("low" -> LongType, "high" -> DoubleType, "name" -> StringType)
+
+  /** One family of each kind of key. */
+  val Families: Seq[Shape] = Seq(
+    Shapes.Plain.named("hash"),
+    Shapes.Prefixed.named("prefix"),
+    Shapes.Plain.copy(name = "range", key = RangeKey, spec = RangeKeyScanStateEncoderSpec(RangeKey, Seq(0, 1))),
+    Shapes.Plain.named("lists").lists,
+    Shapes.TimeLast.named("times").lists,
+    Shapes.TimeFirst.named("index")).map(_.copy(value = Value))
+
+  def main(args: Array[String]): Unit = {
+    val conf = args.map { argument =>
+      val Array(name, value) = argument.split("=", 2)
+      name -> value
+    }.toMap
+    val json = new ObjectMapper
+    val in = new BufferedReader(new InputStreamReader(System.in, UTF_8))
+    var sides = Seq.empty[Side]
+    Iterator.continually(in.readLine()).takeWhile(_ != null).foreach { line =>
+      val order = json.readTree(line)
+      if (order.get("op").asText == "begin") {
+        sides.foreach(_.end())
+        sides = Seq("dynastate", "rocksdb").map { kind =>
+          val subject = Subjects.of(kind, conf).head.copy(ids = order.get("format").asInt == 2)
+          val retain = Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText)
+          new Side(new Scene(subject, s"${order.get("root").asText}/$kind"), retain, at = if (kind == "dynastate") 0 else 1)
+        }
+      }
+      val answers = new JLinkedHashMap[String, Any]
+      Seq("ours", "rocksdb").zip(sides).foreach { case (name, side) => answers.put(name, side.answer(order)) }
+      println(json.writeValueAsString(answers))
+    }
+    System.exit(0)
+  }
+
+  /** One provider, and the store of it that is open. `at` is its place in lists of ids. */
+  private final class Side(scene: Scene, conf: Map[String, String], at: Int) {
+    private var provider: StateStoreProvider = fresh()
+    private var store: StateStore = _
+    private var tables = Map.empty[String, Table]
+
+    def answer(order: JsonNode): java.util.Map[String, Any] = {
+      val answer = new JLinkedHashMap[String, Any]
+      try answer.put("ok", obey(order) match { case () => null; case found => found }) catch { case NonFatal(e) => answer.put("error", Scene.told(e)) }
+      answer
+    }
+
+    def end(): Unit = {
+      abort()
+      scene.close()
+    }
+
+    private def obey(order: JsonNode): Any = {
+      def table = tables(order.get("family").asText)
+      def key = keyOf(table, order.get("key"))
+      order.get("op").asText match {
+        case "begin" => null
+        case "open" => open(order.get("version").asLong, Option(order.get("ids")).filterNot(_.isNull).map(_.get(at).asText))
+        case "put" => table.put(key, valueOf(order.get("value")))
+        case "merge" => table.merge(key, valueOf(order.get("value")))
+        case "putList" => table.putList(key, order.get("values").asScala.map(valueOf).toSeq: _*)
+        case "remove" => table.remove(key)
+        case "dropFamily" => dropFamily(table.shape)
+        case "get" => shownValue(table.get(key))
+        case "list" => listed(table.list(key).map(shownValue))
+        case "rows" => pairs(if (table.shape.multiple) table.allValues else table.rows)
+        case "prefix" =>
+          val prefix = keyOf(table, order.get("prefix"))
+          pairs(if (table.shape.multiple) table.allPrefixed(prefix) else table.prefixed(prefix))
+        case "range" =>
+          val Seq(from, until) = Seq("from", "until").map(end => Option(order.get(end)).filterNot(_.isNull).map(keyOf(table, _)))
+          pairs(if (table.shape.multiple) table.allInRange(from, until) else table.range(from, until))
+        case "commit" => commit()
+        case "abort" => abort()
+        case "restart" =>
+          abort()
+          provider.close()
+          provider = fresh()
+        case "maintain" => provider.doMaintenance()
+      }
+    }
+
+    private def fresh(): StateStoreProvider = scene.provider(families = true, conf = conf)
+
+    private def open(version: Long, id: Option[String]): Unit = {
+      abort()
+      store = provider.getStore(version, id)
+      tables = Families.map(shape => shape.name -> scene.table(store, shape)).toMap
+    }
+
+    private def dropFamily(shape: Shape): Unit = {
+      store.removeColFamilyIfExists(shape.name)
+      tables += shape.name -> scene.table(store, shape)
+    }
+
+    private def commit(): Any = {
+      val version = store.commit()
+      val id = store.getStateStoreCheckpointInfo().stateStoreCkptId
+      val keys = store.metrics.numKeys
+      store = null
+      listed(Seq(version, id.orNull, keys))
+    }
+
+    private def abort(): Unit = if (store != null) {
+      store.abort()
+      store = null
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------- JSON and rows
+
+  /** A key, or the first columns of one. */
+  private def keyOf(table: Table, key: JsonNode): Seq[Any] = key.asScala.map(plain).toSeq.zip(table.shape.key).map {
+    case (null, _) => null
+    case (number: Long, field) if field.dataType == IntegerType => number.toInt
+    case (bits: Long, field) if field.dataType == DoubleType => java.lang.Double.longBitsToDouble(bits)
+    case (other, _) => other
+  }
+
+  private def plain(node: JsonNode): Any = if (node.isNull) null else if (node.isTextual) node.asText else node.asLong
+
+  private def valueOf(value: JsonNode): Seq[Any] = Seq(value.get(0).asLong, text(value.get(0).asLong, value.get(1).asInt))
+
+  private def text(number: Long, length: Int): String = (s"$number." * (length / 2 + 1)).take(length)
+
+  private def shownValue(value: Seq[Any]): Any = value match {
+    case null => null
+    case Seq(number: Long, found: String) =>
+      if (found == text(number, found.length)) listed(Seq(number, found.length)) else s"a broken text of $number: ${Scene.cut(found, 80)}"
+  }
+
+  private def pairs(found: Seq[(Seq[Any], Seq[Any])]): Any = listed(found.map { case (key, value) =>
+    listed(Seq(listed(key.map {
+      case double: Double => java.lang.Double.doubleToRawLongBits(double)
+      case other => other
+    }), shownValue(value)))
+  })
+
+  private def listed(values: Seq[Any]): JArrayList[Any] = new JArrayList[Any](values.asJava)
+}

@@ -1,0 +1,32 @@
+package io.dynastate.conformance
+
+/** Something a provider may not be able to do at all; it must then say so where it is asked first. */
+sealed trait Need
+object Need {
+  case object Families extends Need
+  /** Checkpoint ids (checkpoint format v2). */
+  case object Ids extends Need
+}
+
+/** A provider with the conf that makes it the one that is meant. */
+final case class Subject(name: String, kind: String, providerClass: String, ids: Boolean, conf: Map[String, String]) {
+  override def toString: String = name
+}
+
+object Subjects {
+  private val Spark = "org.apache.spark.sql.execution.streaming.state"
+  private val Conf = "spark.sql.streaming.stateStore"
+  private val RocksDB = Map(
+    s"$Conf.rocksdb.changelogCheckpointing.enabled" -> "true",
+    // How long a second store waits for the first; a minute by default.
+    s"$Conf.rocksdb.lockAcquireTimeoutMs" -> "200")
+  private val Ours = "io.dynastate.spark.DynamoDBStateStoreProvider"
+
+  /** By kind: one process plays all of a kind. Ours plays every case in both checkpoint formats. */
+  def of(kind: String, conf: Map[String, String]): Seq[Subject] = kind match {
+    case "hdfs" => Seq(Subject("hdfs", kind, s"$Spark.HDFSBackedStateStoreProvider", ids = false, conf))
+    case "rocksdb" => Seq(Subject("rocksdb", kind, s"$Spark.RocksDBStateStoreProvider", ids = false, conf ++ RocksDB))
+    case "dynastate" => Seq(Subject("dynastate", kind, Ours, ids = false, conf), Subject("dynastate-v2", kind, Ours, ids = true, conf))
+    case _ => throw new IllegalArgumentException(s"no provider is called $kind")
+  }
+}

@@ -1,0 +1,93 @@
+"""The same cases on Spark's own state stores and on ours, through Spark's traits, without a session or a query.
+
+The cases are in `scala/*Cases.scala`. Where a provider differs from them, `scala/Differences.scala` says so and why.
+One JVM plays all cases of a kind of provider, each case in a checkpoint of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PROVIDERS = {"hdfs": "hdfs", "rocksdb": "rocksdb", "dynastate": "dynastate", "dynastate-v2": "dynastate"}
+RUN_DEADLINE_S = 280
+CASE = re.compile(r'^ +test(BothWays)?\("([^"]+)"((?:, \w+)*)\)', re.MULTILINE)
+
+
+def cases(provider: str) -> list[str]:
+    """Names of the cases that are played on a provider, as the sources list them."""
+    found: list[str] = []
+    for source in sorted((HERE / "scala").glob("*Cases.scala")):
+        for both_ways, name, needs in CASE.findall(source.read_text()):
+            # Checkpoint ids belong to checkpoint format v2, in which ours plays all cases.
+            if provider != "dynastate" or "Ids" not in needs:
+                found += [name, f"{name}-in-families"] if both_ways else [name]
+    return found
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    java: Callable[..., list[str]],
+    dynamodb: dict[str, str],
+    environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[[str], dict[str, str]]]:
+    """`outcomes(provider)` by case. The kinds that are asked for by any test start at once, two at a time."""
+
+    def play(kind: str) -> dict[str, dict[str, str]]:
+        folder = tmp_path_factory.mktemp(kind)
+        conf = [f"{name}={value}" for name, value in dynamodb.items()] if kind == "dynastate" else []
+        command = java("Conformance", f"kind={kind}", f"root={folder}", *conf)
+        with (folder / "log").open("w") as log:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                timeout=RUN_DEADLINE_S,
+                check=False,
+            )
+        assert done.returncode == 0, f"the JVM ended with {done.returncode}:\n{(folder / 'log').read_text()[-4000:]}"
+        found: dict[str, dict[str, str]] = {}
+        for line in done.stdout.splitlines():
+            outcome = json.loads(line)
+            found.setdefault(outcome["provider"], {})[outcome["case"]] = outcome["outcome"]
+        return found
+
+    tests = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    kinds = {PROVIDERS[params["provider"]] for params in tests if "provider" in params}
+    played: dict[str, Future[dict[str, dict[str, str]]]] = {}
+    with ThreadPoolExecutor(2) as pool:
+        for kind in sorted(kinds):
+            played[kind] = pool.submit(play, kind)
+        yield lambda provider: played[PROVIDERS[provider]].result()[provider]
+
+
+@pytest.mark.parametrize(("provider", "case"), [(provider, case) for provider in PROVIDERS for case in cases(provider)])
+def test_conformance(outcomes: Callable[[str], dict[str, str]], provider: str, case: str) -> None:
+    """A provider does what Spark's operators rely on, or differs as the table of differences says."""
+    outcome = outcomes(provider)[case]
+    verdict, _, why = outcome.partition(": ")
+    assert verdict in ("ok", "differs", "unsupported"), f"{provider}, {case}: {why}"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_case_is_named(outcomes: Callable[[str], dict[str, str]], provider: str) -> None:
+    """The cases that were played are those that the tests above are named after."""
+    assert sorted(outcomes(provider)) == sorted(cases(provider))
+
+
+@pytest.mark.parametrize("provider", ["dynastate", "dynastate-v2"])
+def test_ours_differ_in_one_case(outcomes: Callable[[str], dict[str, str]], provider: str) -> None:
+    """Nothing is unsupported by ours but offline repartition, which Spark itself denies."""
+    others = {case for case, outcome in outcomes(provider).items() if outcome != "ok"}
+    assert others == {"an-empty-store-above-the-last-version"}

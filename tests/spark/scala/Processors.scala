@@ -1,0 +1,96 @@
+package io.dynastate.tests
+
+import java.sql.Timestamp
+import java.time.Duration
+
+import org.apache.spark.sql.{DataFrame, Encoder, Encoders}
+import org.apache.spark.sql.streaming._
+
+/** Queries with transformWithState as Scala has it. Each takes a frame with key, amount and at. */
+object Processors {
+  type Event = (String, Long, Timestamp)
+  type Told = (String, String, Long, String)
+
+  private implicit val textEncoder: Encoder[String] = Encoders.STRING
+  private implicit val eventEncoder: Encoder[Event] = Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.TIMESTAMP)
+  private implicit val toldEncoder: Encoder[Told] =
+    Encoders.tuple(Encoders.STRING, Encoders.STRING, Encoders.scalaLong, Encoders.STRING)
+
+  private val Columns = Seq("key", "what", "rows", "amounts")
+
+  /** Value, list and map; a timer in event time closes a key that was idle. */
+  def byEventTime(rows: DataFrame): DataFrame =
+    events(rows.withWatermark("at", "5 seconds")).transformWithState(new Idle, TimeMode.EventTime(), OutputMode.Append()).toDF(Columns: _*)
+
+  /**
+   * Value, list and map that live for a millisecond, which is over when the next batch begins, and the same that live for
+   * an hour; a timer that is due then, for each batch that a key is in.
+   */
+  def byProcessingTime(rows: DataFrame): DataFrame =
+    events(rows).transformWithState(new Expiring, TimeMode.ProcessingTime(), OutputMode.Append()).toDF(Columns: _*)
+
+  private def events(rows: DataFrame) =
+    rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").as[Event].groupByKey(_._1)
+
+  private final class Idle extends StatefulProcessor[String, Event, Told] {
+    private val IdleMs = 15000L
+    @transient private var count: ValueState[Long] = _
+    @transient private var amounts: ListState[Long] = _
+    @transient private var seconds: MapState[Long, Long] = _
+
+    override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = {
+      count = getHandle.getValueState("count", Encoders.scalaLong, TTLConfig.NONE)
+      amounts = getHandle.getListState("amounts", Encoders.scalaLong, TTLConfig.NONE)
+      seconds = getHandle.getMapState("seconds", Encoders.scalaLong, Encoders.scalaLong, TTLConfig.NONE)
+    }
+
+    override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues): Iterator[Told] = {
+      val taken = rows.toSeq.sortBy(event => (event._3.getTime, event._2))
+      count.update((if (count.exists()) count.get() else 0L) + taken.length)
+      amounts.appendList(taken.map(_._2).toArray)
+      taken.foreach(event => seconds.updateValue(event._3.getTime / 1000 % 7, event._2))
+      getHandle.listTimers().toSeq.foreach(getHandle.deleteTimer)
+      getHandle.registerTimer(timers.getCurrentWatermarkInMs() + IdleMs)
+      Iterator((key, "seen", count.get(), s"${amounts.get().sum} ${seconds.iterator().toSeq.sorted.mkString(" ")}"))
+    }
+
+    override def handleExpiredTimer(key: String, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Told] = {
+      val told = (key, "idle", count.get(), amounts.get().mkString(" "))
+      count.clear()
+      amounts.clear()
+      seconds.clear()
+      Iterator(told)
+    }
+  }
+
+  private final class Expiring extends StatefulProcessor[String, Event, Told] {
+    private val (briefly, long) = (TTLConfig(Duration.ofMillis(1)), TTLConfig(Duration.ofHours(1)))
+    @transient private var values: Seq[ValueState[Long]] = _
+    @transient private var lists: Seq[ListState[Long]] = _
+    @transient private var maps: Seq[MapState[Long, Long]] = _
+
+    override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = {
+      val handle = getHandle
+      val kinds = Seq("brief" -> briefly, "long" -> long)
+      values = kinds.map { case (name, ttl) => handle.getValueState(s"${name}Value", Encoders.scalaLong, ttl) }
+      lists = kinds.map { case (name, ttl) => handle.getListState(s"${name}List", Encoders.scalaLong, ttl) }
+      maps = kinds.map { case (name, ttl) => handle.getMapState(s"${name}Map", Encoders.scalaLong, Encoders.scalaLong, ttl) }
+    }
+
+    override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues): Iterator[Told] = {
+      val amounts = rows.map(_._2).toSeq.sorted
+      val found = Seq(
+        values.map(state => if (state.exists()) state.get() else "none"),
+        lists.map(_.get().mkString("[", " ", "]")),
+        maps.map(_.iterator().toSeq.sorted.mkString("{", " ", "}")))
+      values.foreach(_.update(amounts.sum))
+      lists.foreach(_.appendList(amounts.toArray))
+      maps.foreach(state => amounts.foreach(amount => state.updateValue(amount % 5, amount)))
+      getHandle.registerTimer(timers.getCurrentProcessingTimeInMs() + 1)
+      Iterator((key, "seen", amounts.length, found.map(_.mkString(" ")).mkString("; ")))
+    }
+
+    override def handleExpiredTimer(key: String, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Told] =
+      Iterator((key, "due", 0L, ""))
+  }
+}

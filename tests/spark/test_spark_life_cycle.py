@@ -1,0 +1,143 @@
+"""A store's life in Spark: maintenance, unloading, queries stopped in mid-batch, and nothing that is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.core.context import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import CONF, Sessions, jvm_pid, sidecars_of, wait_until
+from tests.spark.operators import CASES, sums
+from tests.spark.streams import Running, Source, in_batch, make_source, run
+
+FILES = 4
+
+
+@pytest.fixture
+def source(folder: Path) -> Source:
+    return make_source(folder / "files", seed=15, files=FILES)
+
+
+def state_stores() -> Any:
+    """Spark's object that holds the providers of this executor."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    return jvm.org.apache.spark.sql.execution.streaming.state.StateStore
+
+
+@pytest.fixture
+def fresh_stores(spark: SparkSession) -> Iterator[None]:
+    """Maintenance takes its conf from whoever asks for the first store: let that be this test, and the next one."""
+    state_stores().stop()
+    yield
+    state_stores().stop()
+
+
+def loaded(running: Running, checkpoint: Path, partitions: range = range(2)) -> list[bool]:
+    """Whether this executor holds the providers of a query's first operator, by partition."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    state = jvm.org.apache.spark.sql.execution.streaming.state
+    run_id = jvm.java.util.UUID.fromString(running.run_id)
+    root = f"{checkpoint.as_uri()}/state"
+    ids = [
+        state.StateStoreProviderId(state.StateStoreId(root, 0, partition, "default"), run_id)
+        for partition in partitions
+    ]
+    return [state_stores().isLoaded(each) for each in ids]
+
+
+def sockets(pid: int) -> int:
+    """How many sockets a process has open."""
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    return sum(link.startswith("socket:") for link in links)
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def expect(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in sums(source.read(session), "key").collect()), key=repr)
+
+
+def test_maintenance_runs_beside_the_query(
+    fresh_stores: None, sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """With maintenance without a pause in both pools every batch is as it should be."""
+    often = {f"{CONF}.maintenanceInterval": "10ms", f"{CONF}.minDeltasForSnapshot": "1"}
+    session = sessions(often | {f"{CONF}.minBatchesToRetain": "2", "spark.sql.streaming.minBatchesToRetain": "2"})
+    source.release()
+    running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
+    wait_until(state_stores().isMaintenanceRunning, "maintenance does not run")
+    outcome = running.finish()
+    assert outcome.rows[FILES - 1] == expect(session, source)
+    assert state_stores().isMaintenanceRunning()
+
+
+def test_providers_are_unloaded_after_each_commit(
+    fresh_stores: None, sessions: Sessions, source: Source, folder: Path
+) -> None:
+    """With `unloadOnCommit` no provider stays, each batch opens its version anew, and the values are right."""
+    source.release()
+    session = sessions({f"{CONF}.unloadOnCommit": "true"})
+    running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
+    outcome = running.finish()
+    assert outcome.rows[FILES - 1] == expect(session, source)
+    assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == [0, 2, 2, 2]
+    assert loaded(running, folder / "checkpoint") == [False, False]
+
+
+def test_providers_stay_between_batches(fresh_stores: None, sessions: Sessions, source: Source, folder: Path) -> None:
+    """Without it they stay, and go when the query has ended and maintenance finds it so."""
+    source.release()
+    session = sessions({f"{CONF}.maintenanceInterval": "100ms"})
+    running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
+    outcome = running.finish()
+    assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == [0] * FILES
+    wait_until(lambda: loaded(running, folder / "checkpoint") == [False, False], "providers of an ended query stay")
+
+
+@pytest.mark.parametrize("name", ["aggregation in update mode", "transformWithStateInPandas"])
+def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, folder: Path) -> None:
+    """A stop in mid-batch leaves the last committed version, no open store and no connection that is not given back."""
+    case = CASES[name]
+    source = make_source(folder / "files", seed=16, files=FILES)
+    session = sessions({})
+    source.release(2)
+    quiet = run(case.build(source.stream(session), source.stream(session)), folder / "quiet", case.mode)
+    before = [sockets(pid) for pid in sidecars_of(jvm_pid())]
+    assert before
+    for _ in range(3):
+        told = folder / "told"
+        hang = in_batch(1, "hang", 1, 60_000, str(told))
+        frame = case.build(source.stream(session), source.stream(session))
+        running = Running(frame, folder / "checkpoint", case.mode, hang)
+        try:
+            wait_until(told.exists, "no task hangs")
+        finally:
+            running.stop()
+        told.unlink()
+    outcome = run(case.build(source.stream(session), source.stream(session)), folder / "checkpoint", case.mode)
+    assert outcome.rows[1] == quiet.rows[1]
+    assert outcome.state[1] == quiet.state[1]
+    wait_until(lambda: [sockets(pid) for pid in sidecars_of(jvm_pid())] <= before, "connections stay open")
+
+
+def test_queries_leave_nothing_behind(sessions: Sessions, source: Source, folder: Path) -> None:
+    """The sixth query of a Spark needs no more sidecars, sockets and threads of a sidecar than the second."""
+    source.release(1)
+    session = sessions({})
+
+    def resources() -> list[tuple[int, int, int]]:
+        return [(pid, sockets(pid), threads(pid)) for pid in sidecars_of(jvm_pid())]
+
+    seen = []
+    for turn in range(6):
+        run(sums(source.stream(session), "key"), folder / f"checkpoint {turn}", "complete")
+        seen.append(resources())
+    assert seen[-1] == seen[1]

@@ -1,0 +1,125 @@
+"""transformWithState where it goes by the clock, and where a later run of the query has other state variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.conftest import ON_ROCKSDB, Sessions, wait_until
+from tests.spark.processors import evolved, transformed_by_processing_time
+from tests.spark.state_reader import read_states
+from tests.spark.streams import Outcome, Source, first_error, make_rows, make_source, run
+
+FILES = 4
+#: Files that the first run of two takes.
+BEFORE_RESTART = 2
+STORES = {"ours": {}, "rocksdb": ON_ROCKSDB}
+
+
+def in_scala(rows: DataFrame) -> DataFrame:
+    spark = rows.sparkSession
+    assert spark._jvm is not None
+    return DataFrame(spark._jvm.io.dynastate.tests.Processors.byProcessingTime(rows._jdf), spark)
+
+
+class ByTheClock:
+    """A query in processing time: it makes batches without end, of which each fires the timers of the one before."""
+
+    def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
+        self.rows: list[tuple[object, ...]] = []
+
+        def sink(batch: DataFrame, _: int) -> None:
+            self.rows.extend(tuple(row) for row in batch.collect())
+
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+        self.query = writer.trigger(processingTime="0 seconds").start()
+
+    def wait_for(self, seen: int, due: int) -> None:
+        """Wait until so many keys were seen, and so many timers have fired."""
+
+        def there() -> bool:
+            failed = self.query.exception()
+            assert failed is None, str(failed)
+            what = [row[1] for row in self.rows]
+            return (what.count("seen"), what.count("due")) == (seen, due)
+
+        wait_until(there, f"not {seen} keys and {due} timers: {sorted(self.rows, key=repr)}", 60)
+
+
+def by_the_clock(
+    build: Callable[[DataFrame], DataFrame], source: Source, runs: list[list[int]], session: SparkSession, folder: Path
+) -> list[list[tuple[object, ...]]]:
+    """Release files one by one, each when the timers of the one before have fired; the rows of each file."""
+    found = []
+    for files in runs:
+        running = ByTheClock(build(source.stream(session)), folder)
+        try:
+            for file in files:
+                source.release(file + 1)
+                keys = len({row["key"] for row in make_rows(11, file)})
+                running.wait_for(keys, keys)
+                found.append(sorted(running.rows, key=repr))
+                running.rows.clear()
+        finally:
+            running.query.stop()
+    return found
+
+
+@pytest.mark.parametrize("build", [in_scala, transformed_by_processing_time], ids=["Scala", "Python"])
+def test_time_to_live_and_timers_in_processing_time(
+    build: Callable[[DataFrame], DataFrame], sessions: Sessions, folder: Path
+) -> None:
+    """What lives for a millisecond is gone in the next batch, the rest stays, and each timer fires once."""
+    runs = [list(range(BEFORE_RESTART)), list(range(BEFORE_RESTART, FILES))]
+    rows: dict[str, list[list[tuple[object, ...]]]] = {}
+    states: dict[str, dict[str, list[str]]] = {}
+    for store, conf in STORES.items():
+        source = make_source(folder / f"{store} files", seed=11, files=FILES)
+        session = sessions(conf)
+        rows[store] = by_the_clock(build, source, runs, session, folder / store)
+        reader = session.read.format("statestore")
+        states[store] = {}
+        for name in ("briefValue", "briefList", "briefMap", "longValue", "longList", "longMap"):
+            frame = reader.option("stateVarName", name).load(str(folder / store))
+            # When a value's time is over differs from run to run.
+            states[store][name] = sorted(
+                str(row).partition("ttlExpirationMs")[0] + str(row.partition_id) for row in frame.collect()
+            )
+        timers = session.read.format("statestore").option("readRegisteredTimers", "true").load(str(folder / store))
+        assert timers.collect() == []
+    assert rows["ours"] == rows["rocksdb"]
+    assert states["ours"] == states["rocksdb"]
+    assert all(bool(found) == name.startswith("long") for name, found in states["ours"].items())
+
+
+def test_later_run_has_other_state_variables(sessions: Sessions, folder: Path) -> None:
+    """A variable is added, one is dropped with `deleteIfExists`, and one that comes back under its name is empty."""
+    runs = (("a", "b"), ("a", "c"), ("b", "a"))
+    source = make_source(folder / "files", seed=13, files=2 * len(runs))
+    outcomes = {store: Outcome() for store in STORES}
+    for turn, variables in enumerate(runs):
+        source.release(2 * (turn + 1))
+        for store, conf in STORES.items():
+            frame = evolved(source.stream(sessions(conf)), variables)
+            outcomes[store].add(run(frame, folder / store, "append"))
+    ours, rocksdb = outcomes["ours"], outcomes["rocksdb"]
+    assert sorted(ours.rows) == list(range(2 * len(runs)))
+    assert ours.rows == rocksdb.rows
+    assert ours.state == rocksdb.state
+    # Spark reads older batches by the variables of the last run.
+    states = [read_states(sessions(conf), folder / store, range(4, 6)) for store, conf in STORES.items()]
+    assert states[0] == states[1] != []
+
+
+def test_state_variable_of_another_type_is_refused(sessions: Sessions, folder: Path) -> None:
+    """Spark's check of schemas guards our stores as it guards its own."""
+    source = make_source(folder / "files", seed=14, files=2)
+    session = sessions({})
+    source.release(1)
+    run(evolved(source.stream(session), ("a",)), folder / "checkpoint", "append")
+    source.release()
+    said = first_error(evolved(source.stream(session), ("a",), "string"), folder / "checkpoint")
+    assert "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE" in said
