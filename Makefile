@@ -33,9 +33,9 @@ lint: setup
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-# Both run, and either may fail the target: figures are printed with their targets.
+# All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; $(PYTHON) benchmarks/provider.py || status=1; $(PYTHON) benchmarks/query.py || status=1; exit $$status
+	@status=0; for each in provider scans query; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV) build dist src/dynastate/jars .mypy_cache .ruff_cache .pytest_cache .hypothesis
