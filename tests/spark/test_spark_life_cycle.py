@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.jvm import ROOT
 from tests.spark.conftest import CONF, Sessions, jvm_pid, sidecars_of, wait_until
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Running, Source, in_batch, make_source, run
@@ -141,3 +143,17 @@ def test_queries_leave_nothing_behind(sessions: Sessions, source: Source, folder
         run(sums(source.stream(session), "key"), folder / f"checkpoint {turn}", "complete")
         seen.append(resources())
     assert seen[-1] == seen[1]
+
+
+def test_metrics_are_those_of_the_documentation(sessions: Sessions, source: Source, folder: Path) -> None:
+    """Progress has every metric of docs/metrics.md, and no other."""
+    source.release(2)
+    outcome = run(sums(source.stream(sessions({})), "key"), folder / "checkpoint", "complete")
+    documented = re.findall(r"^\| `(dynastate\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    for metrics in outcome.metrics.values():
+        assert sorted(metrics) == sorted(documented)
+    counted = outcome.metrics[1]
+    assert counted["dynastateParts"] == 2
+    assert counted["dynastateCacheHits"] >= 2
+    assert counted["dynastateWriteUnits"] >= counted["dynastateItemsWritten"] > 2
+    assert counted["dynastateBytesWritten"] > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.conftest import ON_ROCKSDB, Sessions, wait_until
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, wait_until
 from tests.spark.processors import evolved, transformed_by_processing_time
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, Source, first_error, make_rows, make_source, run
@@ -123,3 +123,13 @@ def test_state_variable_of_another_type_is_refused(sessions: Sessions, folder: P
     source.release()
     said = first_error(evolved(source.stream(session), ("a",), "string"), folder / "checkpoint")
     assert "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE" in said
+
+
+def test_other_providers_are_as_spark_has_them(sessions: Sessions, folder: Path) -> None:
+    """The extension that lets transformWithState use our provider opens the door to no other."""
+    source = make_source(folder / "files", seed=14, files=1)
+    source.release()
+    hdfs = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    session = sessions({f"{CONF}.providerClass": hdfs, f"{CONF}.checkpointFormatVersion": "1"})
+    said = first_error(evolved(source.stream(session), ("a",)), folder / "checkpoint")
+    assert "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS" in said
