@@ -100,7 +100,9 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
     """Every batch made a version of every store, and what the batches spent is not less than what is there."""
     aircraft, hours = played.figures["aircraft"], played.figures["airport_hours"]
     assert aircraft.state_rows == played.data.flights["tailnum"].nunique(dropna=False)
-    assert (aircraft.batches, hours.batches) == (FILES, FILES + 1)  # the last one, without data, closes hours
+    # The last batch of hours has no data, and closes some. A kill between the logs of files and of offsets joins two.
+    assert FILES - 1 <= aircraft.batches <= FILES
+    assert FILES <= hours.batches <= FILES + 1
     assert (aircraft.stores, hours.stores) == (2, 10)
     for each in (aircraft, hours):
         assert each.versions == each.batches * each.stores
@@ -167,7 +169,7 @@ def test_one_wrong_value_is_found(
 
 def test_a_batch_that_is_lost_at_the_sink_is_found(played: Played, tampered: Layout) -> None:
     """Without the last batch's rows, aircraft have older values: many differences, of which some are shown."""
-    shutil.rmtree(tampered.output("aircraft") / f"batch={FILES - 1:05d}")
+    shutil.rmtree(max(tampered.output("aircraft").glob("batch=*")))
     shown = io.StringIO()
     with pytest.raises(InternalError, match="please report it"):
         play.compare(tampered, played.data, Console(file=shown, width=200))
