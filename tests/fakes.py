@@ -88,6 +88,30 @@ class MemoryTables(Tables):
             self._put(key, item, meter)
             return True
 
+    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        refuse_items([(key, item)])
+        with self._lock:
+            self._begin("put_over", [key], meter)
+            if not self._has(key, before):
+                meter.wrote(item_bytes(item))
+                return False
+            self._put(key, item, meter)
+            return True
+
+    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        with self._lock:
+            self._begin("delete_over", [key], meter)
+            meter.deleted([item_bytes(item_key(key) | before)])
+            applied = self._has(key, before)
+            if applied:
+                del self.items[key]
+            return applied
+
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+        return [key for key, _ in self.query(role, store_shard, low, high, meter)]
+
     def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
         refuse_keys([key], 1)
         with self._lock:
@@ -117,6 +141,10 @@ class MemoryTables(Tables):
     def called(self, verb: str) -> list[Call]:
         """Requests of one verb, in the order they came."""
         return [call for call in self.calls if call.verb == verb]
+
+    def _has(self, key: Key, before: Item) -> bool:
+        item = self.items.get(key, {})
+        return bool(item) and all(item.get(name) == value for name, value in before.items())
 
     def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:
         meter.requests += 1
@@ -198,6 +226,16 @@ class StruckTables(Tables):
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
         return bool(self._call("put_new", key, item, meter))
+
+    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        return bool(self._call("put_over", key, item, before, meter))
+
+    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+        return bool(self._call("delete_over", key, before, meter))
+
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+        found: list[Key] = self._call("list_keys", role, store_shard, low, high, meter)
+        return found
 
     def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
         self._call("append_version", key, entry, meter)

@@ -9,6 +9,7 @@ from typing import Any
 from dynastate import layout, rows
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
 from dynastate.rows import Change
+from dynastate.snapshots import SnapshotAttempt
 from dynastate.store import Engine, WriteAttempt
 from dynastate.tables import Meter, Tables
 
@@ -84,7 +85,35 @@ def fold(chunks: Iterable[tuple[int, bytes]], state: State | None = None) -> Sta
 
 def read(at: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[Version] = ()) -> State:
     """Open a version and read it whole; with `have`, only what comes after the base is read."""
-    return fold(at.open(store, version, by, have).chunks)
+    opening = at.open(store, version, by, have)
+    return fold(opening.chunks, fold(opening.snapshot_chunks))
+
+
+def take_snapshot(
+    at: Engine,
+    store: str,
+    of: Version,
+    state: State,
+    changed: Callable[[int], set[bytes]],
+    run: str = "run-1",
+    bits: int = 3,
+) -> SnapshotAttempt | None:
+    """Offer a snapshot as the provider does, and send what it must; None: it is not wanted. The caller ends it.
+
+    `changed` gives the keys that were changed since a version.
+    """
+    under_way, _ = at.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
+    if under_way is None:
+        return None
+    shift = 32 - under_way.bits
+    all_buckets = set(range(1 << under_way.bits))
+    since = {rows.key_hash(key) >> shift for key in changed(under_way.base)} if under_way.base else all_buckets
+    for bucket in sorted(since):
+        under_way.bucket(bucket)
+        held = {key: value for key, value in state.items() if rows.key_hash(key) >> shift == bucket}
+        if held:
+            under_way.append(chunk(held))
+    return under_way
 
 
 def parts_of(tables: Tables, store: str) -> list[tuple[Key, Item]]:

@@ -149,11 +149,17 @@ LEGAL = {
     (State.WRITING, 4): State.WRITING,
     (State.WRITING, 5): State.READY,
     (State.WRITING, 6): State.READY,
+    (State.READY, 11): State.READY,
+    (State.READY, 8): State.SNAPSHOT,
+    (State.SNAPSHOT, 9): State.SNAPSHOT,
+    (State.SNAPSHOT, 4): State.SNAPSHOT,
+    (State.SNAPSHOT, 10): State.READY,
+    (State.SNAPSHOT, 6): State.READY,
 }
 
 
 def test_transitions() -> None:
-    """Of all states and all 256 frame types just the seven steps of the docs are legal; any other is refused."""
+    """Of all states and all 256 frame types just the steps of the docs are legal; any other is refused."""
     for state, frame_type in itertools.product(State, range(256)):
         if (state, frame_type) in LEGAL:
             assert protocol.follow(state, frame_type) is LEGAL[state, frame_type]

@@ -165,6 +165,16 @@ def _changes(fields: Vector) -> Changes:
     return Changes(fields["store"], fields["first"], fields["last"], attempt(fields["attempt"]))
 
 
+def _snapshot(fields: Vector) -> protocol.Snapshot:
+    names = (fields["store"], fields["run"], fields["version"], attempt(fields["attempt"]))
+    return protocol.Snapshot(*names, fields["state_bytes"], fields["min_deltas"])
+
+
+def _clean_up(fields: Vector) -> protocol.CleanUp:
+    names = (fields["store"], fields["run"], fields["version"], attempt(fields["attempt"]))
+    return protocol.CleanUp(*names, fields["retain"], fields["least"], fields["most"])
+
+
 #: For each message that Python makes in tests only, and reads: its fields, its reader.
 READERS: dict[str, tuple[Callable[[Vector], object], Callable[[bytes], object]]] = {
     "HELLO": (_hello, protocol.parse_hello),
@@ -173,6 +183,9 @@ READERS: dict[str, tuple[Callable[[Vector], object], Callable[[bytes], object]]]
     "APPEND": (_append, protocol.parse_append),
     "COMMIT": (_commit, protocol.parse_commit),
     "CHANGES": (_changes, protocol.parse_changes),
+    "SNAPSHOT": (_snapshot, protocol.parse_snapshot),
+    "BUCKET": (lambda f: f["bucket"], protocol.parse_bucket),
+    "CLEAN_UP": (_clean_up, protocol.parse_clean_up),
 }
 WRITERS: dict[str, Callable[[Vector], bytes]] = {
     "HELLO": lambda f: protocol.hello(bytes.fromhex(f["token"]), f["package"], f["settings"]),
@@ -182,6 +195,13 @@ WRITERS: dict[str, Callable[[Vector], bytes]] = {
     "COMMIT": lambda f: protocol.commit(_commit(f)),
     "CHANGES": lambda f: protocol.changes(_changes(f)),
     "ABORT": lambda _: protocol.frame(Type.ABORT),
+    "SNAPSHOT": lambda f: protocol.snapshot(_snapshot(f)),
+    "BUCKET": lambda f: protocol.bucket(f["bucket"]),
+    "SNAPSHOT_END": lambda _: protocol.frame(Type.SNAPSHOT_END),
+    "CLEAN_UP": lambda f: protocol.clean_up(_clean_up(f)),
+    "DELTAS": lambda f: protocol.deltas(f["snapshot"]),
+    "WANTED": lambda f: protocol.wanted(f["base"], f["bits"]),
+    "MAINTAINED": lambda f: protocol.maintained(dict(f["counters"])),
     "WELCOME": lambda f: protocol.welcome(f["package"]),
     "ROWS": lambda f: protocol.rows(f["records"], bytes.fromhex(f["run"])),
     "OPENED": lambda f: protocol.opened(dict(f["counters"])),

@@ -2,6 +2,9 @@
 
     delta table            store_shard = {store}#{shard}    part  = {version}/{attempt}/{sequence}
     snapshot-group table   store_shard = {store}#0          entry = meta | group/{g} | schema/{digest}
+                                                            entry = snapshot/{version}/{attempt}
+                                                            entry = directory/{version}/{id}
+                           store_shard = {store}#{shard}    entry = bucket/{version}/{id}/{bucket}/{sequence}
 
 WARNING: every constant here is stored. Changing one makes existing state unreadable; it takes a new format version.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -24,6 +27,8 @@ CHUNK_BYTES_MAX: Final = 256 * 1024
 PARTS_MAX: Final = 1_000_000
 EPOCHS_KEPT: Final = 16
 STORE_BYTES_MAX: Final = 1_024
+#: What an item of a part has beside its data, about: names, numbers, and a key of the usual length.
+PART_OVERHEAD_BYTES: Final = 250
 #: The largest chunk a reader accepts, and so a writer may make: one record with its header.
 RAW_BYTES_MAX: Final = rows.RECORD_BYTES_MAX + 10
 
@@ -67,6 +72,8 @@ class Attempt(bytes):
 
 
 NO_ATTEMPT: Final = Attempt(bytes(16))
+#: Version 0, which nobody made.
+EMPTY: Final = (0, NO_ATTEMPT)
 
 
 def namespace_of(checkpoint: str) -> str:
@@ -113,6 +120,38 @@ def schema_digest(text: str) -> bytes:
 
 def schema_key(store: str, digest: bytes) -> Key:
     return Key("snapshot", store_shard(store, 0), f"schema/{digest.hex()}")
+
+
+def snapshot_key(store: str, version: int, attempt: Attempt) -> Key:
+    """Where it is said that there is a snapshot of a version."""
+    return Key("snapshot", store_shard(store, 0), f"snapshot/{version:020d}/{attempt.hex()}")
+
+
+def directory_key(store: str, version: int, snapshot: Attempt) -> Key:
+    """Where the directory of a snapshot lies, by the snapshot's own id."""
+    return Key("snapshot", store_shard(store, 0), f"directory/{version:020d}/{snapshot.hex()}")
+
+
+def bucket_key(store: str, version: int, snapshot: Attempt, bucket: int, sequence: int, shards: int) -> Key:
+    """Where item number `sequence` of a bucket lies, by the id of the snapshot that wrote it."""
+    sort = f"bucket/{version:020d}/{snapshot.hex()}/{bucket:04d}/{sequence:06d}"
+    return Key("snapshot", store_shard(store, (bucket + sequence) % shards), sort)
+
+
+def bucket_range(version: int, snapshot: Attempt) -> tuple[str, str]:
+    """Sort keys between which all buckets lie that one snapshot wrote."""
+    prefix = f"bucket/{version:020d}/{snapshot.hex()}/"
+    return prefix, f"{prefix}~"
+
+
+def snapshot_range() -> tuple[str, str]:
+    """Sort keys between which all snapshots of a store are said to be."""
+    return "snapshot/", "snapshot/~"
+
+
+def parts_below(version: int) -> tuple[str, str]:
+    """Sort keys between which the parts of all attempts at earlier versions lie."""
+    return "0", f"{version:020d}"
 
 
 def history_range(lowest: int, highest: int) -> tuple[str, str]:
@@ -165,11 +204,28 @@ def _part_crc(key: Key, fields: Sequence[object], data: bytes) -> int:
 def part_items(
     store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk
 ) -> list[tuple[Key, Item]]:
-    """The items one chunk becomes: compressed, cut to item size, each with its checksum.
+    """The items one chunk of an attempt becomes: compressed, cut to item size, each with its checksum.
 
     Raises:
         ConfigurationError: the chunk is larger than a reader accepts.
     """
+    return _chunk_items(store, chunk, lambda n: part_key(store, version, attempt, first_sequence + n, shards))
+
+
+def bucket_items(
+    store: str, version: int, snapshot: Attempt, bucket: int, first_sequence: int, shards: int, chunk: Chunk
+) -> list[tuple[Key, Item]]:
+    """The items one chunk of a bucket becomes, as those of a part.
+
+    Raises:
+        ConfigurationError: the chunk is larger than a reader accepts.
+    """
+    return _chunk_items(
+        store, chunk, lambda n: bucket_key(store, version, snapshot, bucket, first_sequence + n, shards)
+    )
+
+
+def _chunk_items(store: str, chunk: Chunk, key_of: Callable[[int], Key]) -> list[tuple[Key, Item]]:
     if len(chunk.run) > RAW_BYTES_MAX:
         raise ConfigurationError(
             "a row of state is larger than 64 MiB, which dynastate does not store", store=store, bytes=len(chunk.run)
@@ -178,7 +234,7 @@ def part_items(
     fragments = blocks.cut(packed)
     out: list[tuple[Key, Item]] = []
     for place, data in enumerate(fragments):
-        key = part_key(store, version, attempt, first_sequence + place, shards)
+        key = key_of(place)
         fields = (FORMAT, codec, chunk.records, len(chunk.run), place, len(fragments), chunk.hash_min, chunk.hash_max)
         item: Item = item_key(key)
         item.update(zip(_PART_FIELDS, fields, strict=True))
@@ -212,22 +268,20 @@ def parse_part(key: Key, item: Item) -> Part:
     """
     form = _number(key, item, "format")
     if form != FORMAT:
-        raise CorruptStateError(
-            f"part has format {form}, this package reads {FORMAT}; upgrade dynastate", **_where(key)
-        )
+        raise CorruptStateError(f"part has format {form}, this package reads {FORMAT}; upgrade dynastate", **where(key))
     data, codec, crc = item.get("data"), item.get("codec"), _number(key, item, "crc32")
     if not isinstance(data, bytes) or not isinstance(codec, str):
-        raise CorruptStateError("part has no data or no codec", **_where(key))
+        raise CorruptStateError("part has no data or no codec", **where(key))
     numbers = {name: _number(key, item, name) for name in _PART_FIELDS if name not in ("format", "codec")}
     fields = (form, codec, *numbers.values())
     if _part_crc(key, fields, data) != crc:
-        raise CorruptStateError("part has a wrong checksum: its bytes are broken", **_where(key))
+        raise CorruptStateError("part has a wrong checksum: its bytes are broken", **where(key))
     if codec not in blocks.CODECS or not 0 < numbers["raw_bytes"] <= RAW_BYTES_MAX:
         raise CorruptStateError(
             "part has an unknown codec or an impossible size",
             codec=codec,
             raw_bytes=numbers["raw_bytes"],
-            **_where(key),
+            **where(key),
         )
     return Part(codec, numbers["records"], numbers["raw_bytes"], numbers["fragment"], numbers["fragments"], crc, data)
 
@@ -241,22 +295,23 @@ def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
     first = parts[0]
     expected = [(place, len(parts), first.codec, first.records, first.raw_bytes) for place in range(len(parts))]
     if [(part.fragment, part.fragments, part.codec, part.records, part.raw_bytes) for part in parts] != expected:
-        raise CorruptStateError("fragments of a chunk do not follow each other", **_where(key))
+        raise CorruptStateError("fragments of a chunk do not follow each other", **where(key))
     packed = first.data if len(parts) == 1 else b"".join(part.data for part in parts)
     try:
         return blocks.decompress(first.codec, packed, first.raw_bytes)
     except CorruptStateError as broken:
-        raise CorruptStateError(str(broken), **_where(key)) from broken
+        raise CorruptStateError(str(broken), **where(key)) from broken
 
 
-def _where(key: Key) -> dict[str, object]:
+def where(key: Key) -> dict[str, object]:
+    """What names an item in an error."""
     return {"table": key.role, "store_shard": key.store_shard, "item": key.sort}
 
 
 def _number(key: Key, item: Item, name: str) -> int:
     value = item.get(name)
     if not isinstance(value, int):
-        raise CorruptStateError(f"item has no number {name}", **_where(key))
+        raise CorruptStateError(f"item has no number {name}", **where(key))
     return value
 
 
@@ -293,12 +348,12 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
              parts records raw_bytes stored_bytes digest:8 families (family keys)*
     """
     out = bytearray([FORMAT])
-    out += _varint(entry.version) + entry.attempt + entry.parent + _varint(entry.epoch) + entry.schema
+    out += varint(entry.version) + entry.attempt + entry.parent + varint(entry.epoch) + entry.schema
     for number in (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
-        out += _varint(number)
-    out += entry.digest + _varint(len(entry.keys))
+        out += varint(number)
+    out += entry.digest + varint(len(entry.keys))
     for family, count in sorted(entry.keys.items()):
-        out += _varint(family) + _varint(count)
+        out += varint(family) + varint(count)
     return bytes(out) + struct.pack("<I", _entry_crc(store, bytes(out)))
 
 
@@ -314,7 +369,7 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
         )
     if len(raw) < 5 or _entry_crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
         raise CorruptStateError("version entry has a wrong checksum: its bytes are broken", store=store)
-    reader = _Reader(raw[:-4], 1)
+    reader = Reader(raw[:-4], 1)
     version, attempt, parent = reader.varint(), Attempt(reader.take(16)), Attempt(reader.take(16))
     epoch, schema = reader.varint(), reader.take(8)
     parts, records, raw_bytes, stored_bytes = (reader.varint() for _ in range(4))
@@ -329,7 +384,8 @@ def _entry_crc(store: str, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(f"{store}\n".encode()))
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Unsigned LEB128."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -338,7 +394,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-class _Reader:
+class Reader:
     """Takes fields off a byte string, never past its end."""
 
     def __init__(self, raw: bytes, at: int) -> None:
@@ -347,7 +403,7 @@ class _Reader:
 
     def take(self, length: int) -> bytes:
         if self._at + length > len(self._raw):
-            raise CorruptStateError("version entry ends too early")
+            raise CorruptStateError("a binary value ends too early")
         self._at += length
         return self._raw[self._at - length : self._at]
 
@@ -358,10 +414,59 @@ class _Reader:
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-        raise CorruptStateError("version entry holds a number that does not end")
+        raise CorruptStateError("a binary value holds a number that does not end")
 
     def at_end(self) -> bool:
         return self._at == len(self._raw)
+
+
+# ------------------------------------------------------------------------------------------------------------ snapshots
+
+#: Stages of a snapshot: its buckets are being written; it can be read; clean-up is taking it away.
+WRITING, DONE, LEAVING = "writing", "done", "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot of what an attempt made. `id` is its own; sizes in bytes and records are of all its buckets."""
+
+    version: int
+    attempt: Attempt
+    id: Attempt
+    stage: str
+    digest: bytes = b""
+    records: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+
+
+def snapshot_item(store: str, snapshot: Snapshot) -> Item:
+    return item_key(snapshot_key(store, snapshot.version, snapshot.attempt)) | {
+        "format": FORMAT,
+        "id": bytes(snapshot.id),
+        "stage": snapshot.stage,
+        "digest": snapshot.digest,
+        "records": snapshot.records,
+        "raw_bytes": snapshot.raw_bytes,
+        "stored_bytes": snapshot.stored_bytes,
+    }
+
+
+def parse_snapshot(key: Key, item: Item) -> Snapshot:
+    """A snapshot from its item.
+
+    Raises:
+        CorruptStateError: the item is broken.
+    """
+    try:
+        _, version, attempt = key.sort.split("/")
+        own, digest, stage = item["id"], item["digest"], item["stage"]
+        if not isinstance(own, bytes) or not isinstance(digest, bytes) or stage not in (WRITING, DONE, LEAVING):
+            raise CorruptStateError("snapshot item is broken", **where(key))
+        sizes = (_number(key, item, name) for name in ("records", "raw_bytes", "stored_bytes"))
+        return Snapshot(int(version), Attempt(bytes.fromhex(attempt)), Attempt(own), str(stage), digest, *sizes)
+    except (KeyError, ValueError) as broken:
+        raise CorruptStateError("snapshot item is broken", **where(key)) from broken
 
 
 class ShortHistoryError(Exception):
@@ -380,14 +485,17 @@ class History:
         self.meta: Item | None = None
         self._schemas: dict[str, tuple[Key, Item]] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
+        self._snapshots: dict[tuple[int, Attempt], Snapshot] = {}
+        #: Version lists as they are stored, by the key of their group.
+        self.groups: dict[Key, Item] = {}
         for key, item in items:
             self._add(key, item)
 
     def _add(self, key: Key, item: Item) -> None:
         form = _number(key, item, "format")
-        if form != FORMAT or key.sort.startswith("snapshot/"):
+        if form != FORMAT:
             raise CorruptStateError(
-                "store was written by a newer package; upgrade dynastate", format=form, **_where(key)
+                "store was written by a newer package; upgrade dynastate", format=form, **where(key)
             )
         if key.sort == META:
             self.meta = item
@@ -396,14 +504,36 @@ class History:
         elif key.sort.startswith("group/"):
             listed = item.get("versions")
             if not isinstance(listed, list):
-                raise CorruptStateError("group has no version list", **_where(key))
+                raise CorruptStateError("group has no version list", **where(key))
+            self.groups[key] = item
             for raw in listed:
                 try:
                     entry = decode_entry(self.store, raw)
                 except CorruptStateError as broken:
-                    raise CorruptStateError(str(broken), **_where(key)) from broken
+                    raise CorruptStateError(str(broken), **where(key)) from broken
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
+        elif key.sort.startswith("snapshot/"):
+            snapshot = parse_snapshot(key, item)
+            self._snapshots[snapshot.version, snapshot.attempt] = snapshot
+
+    def entries(self) -> Iterator[VersionEntry]:
+        """Every entry of every version that was read, versions ascending."""
+        for version in self.versions():
+            yield from self._entries[version].values()
+
+    def snapshots(self) -> list[Snapshot]:
+        """Every snapshot there is, in whatever stage."""
+        return list(self._snapshots.values())
+
+    def snapshot(self, version: int, attempt: Attempt) -> Snapshot | None:
+        """The snapshot of a version, if there is one that can be read."""
+        found = self._snapshots.get((version, attempt))
+        return found if found is not None and found.stage == DONE else None
+
+    def of(self, version: int) -> list[VersionEntry]:
+        """The entries of a version, in the order of their commits."""
+        return list(self._entries.get(version, {}).values())
 
     def versions(self) -> list[int]:
         """Versions that exist, ascending."""
@@ -436,13 +566,15 @@ class History:
         wanted = schema_key(self.store, entry.schema)
         held = self._schemas.get(wanted.sort)
         if held is None:
-            raise CorruptStateError("the schema item of a version is lost", version=entry.version, **_where(wanted))
+            raise CorruptStateError("the schema item of a version is lost", version=entry.version, **where(wanted))
         return parse_schema(*held)
 
     def chain(
         self, version: int, attempt: Attempt, have: Sequence[tuple[int, Attempt]]
     ) -> tuple[tuple[int, Attempt], list[VersionEntry]]:
-        """Walk parents down from a version to the newest of `have` on its way, or to version 0.
+        """Walk parents down from a version to the newest of `have` on its way; else to a snapshot, or to version 0.
+
+        A snapshot is passed by as long as one of `have` may come: what is held is never read again.
 
         Returns:
             The (version, attempt) reached, and the entries after it, oldest first.
@@ -452,34 +584,58 @@ class History:
             CorruptStateError: a parent is not there.
             ShortHistoryError: a parent is below the lowest version that was read.
         """
-        held = set(have)
         entry = self.find(version, attempt)
-        entries: list[VersionEntry] = []
-        while (entry.version, entry.attempt) not in held:
-            entries.append(entry)
-            if entry.version == 1:
-                return (0, NO_ATTEMPT), entries[::-1]
-            if entry.version <= self._lowest:
-                raise ShortHistoryError
+        held = set(have)
+        lowest_held = min((each for each, _ in have), default=version)
+        path: list[VersionEntry] = []
+        at = (entry.version, entry.attempt)
+        base: tuple[tuple[int, Attempt], int] | None = None
+        while at not in held and at != EMPTY:
+            if base is None and self.snapshot(*at) is not None:
+                base = at, len(path)
+            if base is not None and at[0] <= lowest_held:
+                break
             try:
-                entry = (
-                    self.find(entry.version - 1, entry.parent) if entry.parent != NO_ATTEMPT else self._no_parent(entry)
-                )
-            except VersionMissingError as gap:
-                raise CorruptStateError(
-                    "a version that this one stands on is not there: its version list is lost or was deleted",
-                    store=self.store,
-                    version=entry.version,
-                    attempt=entry.attempt.hex(),
-                    parent=entry.parent.hex(),
-                    item=group_key(self.store, entry.version - 1).sort,
-                ) from gap
-        return (entry.version, entry.attempt), entries[::-1]
+                path.append(self._parent(path[-1]) if path else entry)
+            except (CorruptStateError, ShortHistoryError):
+                if base is None:
+                    raise
+                break
+            at = (path[-1].version - 1, path[-1].parent)
+        if at in held or base is None:
+            base = at, len(path)
+        reached, length = base
+        return reached, path[:length][::-1]
 
-    def _no_parent(self, entry: VersionEntry) -> VersionEntry:
-        raise CorruptStateError(
-            "a version entry names no parent", store=self.store, version=entry.version, attempt=entry.attempt.hex()
-        )
+    def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
+        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.
+
+        Raises:
+            VersionMissingError: one of them is not there.
+        """
+        entries = [self.find(last, attempt)]
+        while entries[-1].version > first:
+            entries.append(self.find(entries[-1].version - 1, entries[-1].parent))
+        return entries[::-1]
+
+    def _parent(self, entry: VersionEntry) -> VersionEntry:
+        if entry.version <= self._lowest:
+            raise ShortHistoryError
+        if entry.parent == NO_ATTEMPT:
+            raise CorruptStateError(
+                "a version entry names no parent", store=self.store, version=entry.version, attempt=entry.attempt.hex()
+            )
+        try:
+            return self.find(entry.version - 1, entry.parent)
+        except VersionMissingError as gap:
+            raise CorruptStateError(
+                "a version that this one stands on is not there: its version list is lost or was deleted",
+                store=self.store,
+                version=entry.version,
+                attempt=entry.attempt.hex(),
+                parent=entry.parent.hex(),
+                item=group_key(self.store, entry.version - 1).sort,
+            ) from gap
 
     def _missing(self, version: int, attempt: Attempt) -> VersionMissingError:
         there = self.versions()
@@ -523,5 +679,5 @@ def parse_schema(key: Key, item: Item) -> str:
     """
     text = item.get("text")
     if not isinstance(text, str) or schema_key("", schema_digest(text)).sort != key.sort:
-        raise CorruptStateError("schema item has not the content its key names", **_where(key))
+        raise CorruptStateError("schema item has not the content its key names", **where(key))
     return text

@@ -35,12 +35,19 @@ class Type(IntEnum):
     COMMIT = 5
     ABORT = 6
     CHANGES = 7
+    SNAPSHOT = 8
+    BUCKET = 9
+    SNAPSHOT_END = 10
+    CLEAN_UP = 11
     WELCOME = 64
     ROWS = 65
     OPENED = 66
     COMMITTED = 67
     FOUND = 68
     CHANGES_OF = 69
+    DELTAS = 70
+    WANTED = 71
+    MAINTAINED = 72
     ERROR = 127
 
 
@@ -50,6 +57,7 @@ class State(Enum):
     NEW = "new"
     READY = "ready"
     WRITING = "writing"
+    SNAPSHOT = "snapshot"
 
 
 #: What may follow what; anything else breaks the protocol.
@@ -61,6 +69,12 @@ TRANSITIONS: Final[dict[tuple[State, Type], State]] = {
     (State.WRITING, Type.APPEND): State.WRITING,
     (State.WRITING, Type.COMMIT): State.READY,
     (State.WRITING, Type.ABORT): State.READY,
+    (State.READY, Type.CLEAN_UP): State.READY,
+    (State.READY, Type.SNAPSHOT): State.SNAPSHOT,  # READY again, unless it is wanted
+    (State.SNAPSHOT, Type.BUCKET): State.SNAPSHOT,
+    (State.SNAPSHOT, Type.APPEND): State.SNAPSHOT,
+    (State.SNAPSHOT, Type.SNAPSHOT_END): State.READY,
+    (State.SNAPSHOT, Type.ABORT): State.READY,
 }
 
 
@@ -134,6 +148,31 @@ class Commit:
 
     keys: dict[int, int]
     schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Offer the content of a version: about `state_bytes`; at least `min_deltas` versions after the last snapshot."""
+
+    store: str
+    run: str
+    version: int
+    attempt: Attempt
+    state_bytes: int
+    min_deltas: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Remove what the last `retain` versions do not need: at least `least` versions or none, at most `most`; 0: all."""
+
+    store: str
+    run: str
+    version: int
+    attempt: Attempt
+    retain: int
+    least: int
+    most: int
 
 
 class _Body:
@@ -251,6 +290,29 @@ def parse_changes(body: bytes) -> Changes:
     return request
 
 
+def parse_snapshot(body: bytes) -> Snapshot:
+    fields = _Body(body)
+    store, run, version, attempt = fields.text(), fields.text(), fields.u64(), fields.attempt()
+    request = Snapshot(store, run, version, attempt, fields.u64(), fields.u32())
+    fields.end()
+    return request
+
+
+def parse_bucket(body: bytes) -> int:
+    fields = _Body(body)
+    bucket = fields.u32()
+    fields.end()
+    return bucket
+
+
+def parse_clean_up(body: bytes) -> CleanUp:
+    fields = _Body(body)
+    store, run, version, attempt = fields.text(), fields.text(), fields.u64(), fields.attempt()
+    request = CleanUp(store, run, version, attempt, fields.u32(), fields.u32(), fields.u32())
+    fields.end()
+    return request
+
+
 def frame(frame_type: Type, body: bytes = b"") -> bytes:
     return HEADER.pack(len(body) + 1, frame_type) + body
 
@@ -299,6 +361,20 @@ def commit(request: Commit) -> bytes:
     )
 
 
+def snapshot(request: Snapshot) -> bytes:
+    names = _text(request.store) + _text(request.run) + _U64.pack(request.version) + request.attempt
+    return frame(Type.SNAPSHOT, names + _U64.pack(request.state_bytes) + _U32.pack(request.min_deltas))
+
+
+def bucket(number: int) -> bytes:
+    return frame(Type.BUCKET, _U32.pack(number))
+
+
+def clean_up(request: CleanUp) -> bytes:
+    names = _text(request.store) + _text(request.run) + _U64.pack(request.version) + request.attempt
+    return frame(Type.CLEAN_UP, names + struct.pack("<III", request.retain, request.least, request.most))
+
+
 def welcome(package: str) -> bytes:
     return frame(Type.WELCOME, _text(package))
 
@@ -309,6 +385,18 @@ def rows(records: int, run: bytes) -> bytes:
 
 def found(version: int, attempt: Attempt, base: tuple[int, Attempt], schema: str) -> bytes:
     return frame(Type.FOUND, _U64.pack(version) + attempt + _U64.pack(base[0]) + base[1] + _text(schema))
+
+
+def deltas(snapshot: int) -> bytes:
+    return frame(Type.DELTAS, _U64.pack(snapshot))
+
+
+def wanted(base: int, bits: int) -> bytes:
+    return frame(Type.WANTED, _U64.pack(base) + bytes([bits]))
+
+
+def maintained(counters: Mapping[str, int]) -> bytes:
+    return frame(Type.MAINTAINED, _counters(counters))
 
 
 def changes_of(version: int) -> bytes:

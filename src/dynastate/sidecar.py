@@ -31,7 +31,8 @@ from dynastate.errors import ConfigurationError, DynastateError, InternalError, 
 from dynastate.layout import NO_ATTEMPT, Chunk
 from dynastate.protocol import State, Type
 from dynastate.settings import Settings
-from dynastate.store import Engine, WriteAttempt, counters
+from dynastate.snapshots import SnapshotAttempt
+from dynastate.store import Engine, WriteAttempt, counters, maintenance_counters
 from dynastate.tables import BotoTables
 
 log = logging.getLogger("dynastate.sidecar")
@@ -121,6 +122,7 @@ class Connection:
         self._state = State.NEW
         self._engine: Engine | None = None
         self._attempt: WriteAttempt | None = None
+        self._snapshot: SnapshotAttempt | None = None
         self._store = ""
         self._failed: Exception | None = None
 
@@ -134,6 +136,10 @@ class Connection:
             Type.APPEND: self._append,
             Type.COMMIT: self._commit,
             Type.ABORT: lambda _: self._abort(),
+            Type.SNAPSHOT: self._begin_snapshot,
+            Type.BUCKET: self._bucket,
+            Type.SNAPSHOT_END: lambda _: self._end_snapshot(),
+            Type.CLEAN_UP: self._clean_up,
         }
         try:
             while (received := self._receive()) is not None:
@@ -145,7 +151,7 @@ class Connection:
         except Exception as failed:  # noqa: BLE001  # whatever it is, the JVM gets it as the last answer
             self._answer_failure("connection", failed)
         finally:
-            if self._attempt is not None:
+            if self._attempt is not None or self._snapshot is not None:
                 self._abort()
 
     def _receive(self) -> tuple[int, bytes] | None:
@@ -183,6 +189,10 @@ class Connection:
         try:
             opening = engine.open(request.store, request.version, request.attempt, request.have)
             self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
+            for records, run in opening.snapshot_chunks:
+                self._send(protocol.rows(records, run))
+            if opening.snapshot:
+                self._send(protocol.deltas(opening.snapshot))
             for records, run in opening.chunks:
                 self._send(protocol.rows(records, run))
             self._send(protocol.opened(counters(opening.meter)))
@@ -222,9 +232,10 @@ class Connection:
 
     def _append(self, body: bytes) -> None:
         request = protocol.parse_append(body)
-        if self._failed is None and self._attempt is not None:
+        under_way = self._attempt or self._snapshot
+        if self._failed is None and under_way is not None:
             try:
-                self._attempt.append(Chunk(request.records, request.hash_min, request.hash_max, request.run))
+                under_way.append(Chunk(request.records, request.hash_min, request.hash_max, request.run))
             except Exception as failed:  # noqa: BLE001  # raised at commit: an append has no answer
                 self._failed = failed
 
@@ -245,7 +256,83 @@ class Connection:
             self._answer_failure("commit", failed)
             self._abort()
 
+    def _begin_snapshot(self, body: bytes) -> None:
+        request = protocol.parse_snapshot(body)
+        self._store = request.store
+        self._failed = None
+        self._state = State.READY  # unless it is wanted
+        try:
+            self._snapshot, spent = self._needed_engine().snapshot(
+                request.store,
+                request.run,
+                request.version,
+                request.attempt,
+                request.state_bytes,
+                request.min_deltas,
+            )
+            if self._snapshot is None:
+                self._send(protocol.maintained(maintenance_counters(spent)))
+                return
+            self._snapshot.meter.add(spent)
+            self._state = State.SNAPSHOT
+            self._send(protocol.wanted(self._snapshot.base, self._snapshot.bits))
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this SNAPSHOT
+            self._answer_failure("snapshot", failed)
+
+    def _bucket(self, body: bytes) -> None:
+        number = protocol.parse_bucket(body)
+        if self._failed is None and self._snapshot is not None:
+            try:
+                self._snapshot.bucket(number)
+            except DynastateError as failed:
+                self._failed = failed
+
+    def _end_snapshot(self) -> None:
+        snapshot = self._snapshot
+        try:
+            if self._failed is not None:
+                raise self._failed
+            if snapshot is None:
+                raise InternalError("the end of a snapshot without one", store=self._store)
+            if not snapshot.commit():
+                log.info("clean-up took a snapshot away that was being written store=%s", self._store)
+            self._snapshot = None
+            self._send(protocol.maintained(maintenance_counters(snapshot.meter)))
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this SNAPSHOT_END
+            self._answer_failure("snapshot", failed)
+            self._abort()
+
+    def _clean_up(self, body: bytes) -> None:
+        request = protocol.parse_clean_up(body)
+        self._store = request.store
+        try:
+            spent = self._needed_engine().clean_up(
+                request.store,
+                request.run,
+                request.version,
+                request.attempt,
+                request.retain,
+                request.least,
+                request.most,
+            )
+            self._send(protocol.maintained(maintenance_counters(spent)))
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this CLEAN_UP
+            self._answer_failure("clean-up", failed)
+
     def _abort(self) -> None:
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            self._failed = None
+            try:
+                snapshot.abort()
+            except Exception:  # what it leaves behind, clean-up finds
+                log.warning("abort left a snapshot behind store=%s", self._store, exc_info=True)
         attempt, self._attempt, self._failed = self._attempt, None, None
         if attempt is not None:
             try:

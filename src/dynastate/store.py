@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Final
+from uuid import uuid4
 
-from dynastate import layout
+from dynastate import cleanup, directory, layout, snapshots
+from dynastate.directory import Directory
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -21,6 +23,7 @@ from dynastate.errors import (
 )
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
 from dynastate.settings import PREFIX
+from dynastate.snapshots import SnapshotAttempt
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables
 from dynastate.writer import PartWriter, Ticket
 
@@ -43,13 +46,18 @@ class Session:
 
 @dataclass(frozen=True)
 class Opening:
-    """An opened version: who made it, on what it builds, and the chunks that lead there, oldest first."""
+    """An opened version: who made it, on what it builds, and the chunks that lead there, oldest first.
+
+    Where it begins with a snapshot, `snapshot` is the version of that, and `snapshot_chunks` come before `chunks`.
+    """
 
     version: int
     attempt: Attempt
     base: tuple[int, Attempt]
     schema: str
     entries: tuple[VersionEntry, ...]
+    snapshot: int
+    snapshot_chunks: Iterator[tuple[int, bytes]]
     chunks: Iterator[tuple[int, bytes]]
     meter: Meter
 
@@ -103,13 +111,14 @@ class Engine:
 
         1. One strongly consistent Query brings the version lists and the meta item.
         2. Pick the entry: the attempt asked for, else the highest epoch.
-        3. Walk parents down to the newest version in `have`, or to version 0.
-        4. Read the parts in between with parallel BatchGetItem, verify them, and hand them on in order.
+        3. Walk parents down to the newest version in `have`, to a snapshot, or to version 0.
+        4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and hand them
+           on in order.
 
         It only reads: a crash after any step leaves nothing behind.
 
         Returns:
-            The opening, whose `chunks` read on while they are taken: (records, run) each.
+            The opening, whose chunks read on while they are taken: (records, run) each.
 
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
@@ -128,23 +137,38 @@ class Engine:
             history = self._history(store, 0, version, meter)
             entry = history.find(version, attempt)
             base, entries = history.chain(version, entry.attempt, have)
-        shards = self._shards_of(history) if entries else 1
-        chunks = self._chunks(store, entries, shards, meter)  # 4
-        return Opening(version, entry.attempt, base, history.schema(entry), tuple(entries), chunks, meter)
+        snapshot = None if base in have else history.snapshot(*base)
+        shards = self._shards_of(history) if entries or snapshot is not None else 1
+        from_snapshot: Iterator[tuple[int, bytes]] = iter(())
+        if snapshot is not None:
+            kept = snapshots.read_directory(self._tables, store, snapshot, meter)
+            from_snapshot = self._bucket_chunks(store, kept, shards, meter)  # 4
+            base = layout.EMPTY
+        return Opening(
+            version,
+            entry.attempt,
+            base,
+            history.schema(entry),
+            tuple(entries),
+            0 if snapshot is None else snapshot.version,
+            from_snapshot,
+            self._chunks(store, entries, shards, meter),
+            meter,
+        )
 
     def changes(self, store: str, first: int, last: int, attempt: Attempt) -> ChangeFeed:
         """The changes of each version from `first` to `last`, as they were committed.
 
         Raises:
-            VersionMissingError: `last` is not there, or not by that attempt.
+            VersionMissingError: one of them is not there, or `last` not by that attempt.
             CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
         """
         meter = Meter()
-        history = self._history(store, 0, last, meter)
-        newest = history.find(last, attempt)
-        _, entries = history.chain(last, newest.attempt, ())
+        history = self._history(store, first, last, meter)
+        entries = history.span(first, last, attempt)
+        newest = entries[-1]
         shards = self._shards_of(history)
-        versions = ((entry.version, self._chunks(store, [entry], shards, meter)) for entry in entries[first - 1 :])
+        versions = ((entry.version, self._chunks(store, [entry], shards, meter)) for entry in entries)
         return ChangeFeed(newest.attempt, history.schema(newest), versions, meter)
 
     def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
@@ -168,7 +192,18 @@ class Engine:
         )
         parts = self._parts(keys, meter)
         for entry in entries:
-            yield from _verified_chunks(store, entry, islice(parts, entry.parts))
+            sums = (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes, entry.digest)
+            where = {"store": store, "version": entry.version, "attempt": entry.attempt.hex()}
+            yield from _verified_chunks(sums, where, islice(parts, entry.parts))
+
+    def _bucket_chunks(self, store: str, kept: Directory, shards: int, meter: Meter) -> Iterator[tuple[int, bytes]]:
+        keys = (key for number in range(len(kept.buckets)) for key in kept.keys(store, number, shards))
+        parts = self._parts(keys, meter)
+        for number, bucket in enumerate(kept.buckets):
+            sums = (bucket.parts, bucket.records, bucket.raw_bytes, bucket.stored_bytes, bucket.digest)
+            where = {"store": store, "snapshot": kept.version, "id": kept.id.hex(), "bucket": number}
+            if bucket.parts:
+                yield from _verified_chunks(sums, where, islice(parts, bucket.parts))
 
     def _parts(self, keys: Iterator[Key], meter: Meter) -> Iterator[tuple[Key, layout.Part]]:
         """Parts in the order of their keys, with a bounded number of windows read ahead."""
@@ -192,12 +227,92 @@ class Engine:
         lost = [key for key in keys if key not in found]
         if lost:
             raise CorruptStateError(
-                "a part that the version list names is not in the delta table",
+                "a part that a version list or a directory names is not in its table",
                 store_shard=lost[0].store_shard,
                 item=lost[0].sort,
                 lost=len(lost),
             )
         return [(key, layout.parse_part(key, found[key])) for key in keys], spent
+
+    # ------------------------------------------------------------------------------------------------------ maintenance
+
+    def snapshot(
+        self, store: str, run: str, version: int, attempt: Attempt, state_bytes: int, min_deltas: int
+    ) -> tuple[SnapshotAttempt | None, Meter]:
+        """Begin a snapshot of a version, of about `state_bytes` before compression, if it is worth its write units.
+
+        1. One Query brings version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
+        3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up takes it away.)
+
+        Returns:
+            None where no snapshot is wanted, another executor is at it, or a newer run writes to the store.
+
+        Raises:
+            VersionMissingError: the version is not there.
+        """
+        meter = Meter()
+        history = self._history(store, 0, version, meter)  # 1
+        if not self._is_newest(history.meta, run):
+            return None, meter
+        base, deltas = history.chain(version, attempt, ())
+        last = history.snapshot(*base)
+        if not snapshots.is_worth_it(deltas, last, state_bytes, min_deltas):  # 2
+            return None, meter
+        shards = self._shards_of(history)
+        bits = directory.bits_for(state_bytes)
+        carried = None
+        if last is not None:
+            carried = snapshots.read_directory(self._tables, store, last, meter)
+            # Another number of buckets means that all are written anew, so it must be worth it.
+            if abs(carried.bits - bits) <= 1:
+                bits = carried.bits
+            else:
+                carried = None
+        own = Attempt(uuid4().bytes)
+        return snapshots.begin(self._tables, history, deltas[-1], carried, bits, shards, own, meter), meter  # 3
+
+    def clean_up(
+        self, store: str, run: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+    ) -> Meter:
+        """Remove what the last `retain` versions do not need, if at least `least` versions go; at most `most`, 0: all.
+
+        1. One Query brings version lists, snapshots and the meta item. 2. Only the newest run may go on.
+        3. Find the lowest version of which anything is needed. 4. Take away older snapshots. 5. Strike older versions
+        off their lists, each only if the list is as it was read. 6. Delete their parts. 7. Delete what else lies below,
+        if no newer run has begun to write since.
+
+        A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
+
+        Raises:
+            VersionMissingError: the version is not there.
+        """
+        meter = Meter()
+        low, _ = layout.history_range(0, 0)
+        found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1
+        history = History(store, found)
+        if not self._is_newest(history.meta, run):  # 2
+            return meter
+        below = cleanup.oldest_needed(history, version, attempt, retain)  # 3
+        older = [each for each in history.versions() if each < below]
+        if len(older) < least:
+            return meter
+        if most:
+            below = min(below, older[0] + most)
+        steps = cleanup.CleanUp(self._tables, history, self._shards_of(history), meter)
+        steps.remove_snapshots(below - 1)  # 4
+        struck = steps.remove_versions(below)  # 5
+        steps.remove_parts(struck)  # 6
+        orphans = steps.find_orphans(below, struck)  # 7
+        meta = layout.meta_key(store)
+        if orphans and self._is_newest(self._tables.get([meta], meter).get(meta), run):
+            steps.remove_orphans(orphans)
+        return meter
+
+    @staticmethod
+    def _is_newest(meta: Item | None, run: str) -> bool:
+        """Whether a run is the newest that writes to the store. A run enters itself before it writes anything."""
+        epochs = (meta or {}).get("epochs")
+        return isinstance(epochs, dict) and meta is not None and epochs.get(run) == meta.get("epoch")
 
     # ------------------------------------------------------------------------------------------------------------ write
 
@@ -321,9 +436,9 @@ def _epochs_and_shards(store: str, meta: Item) -> tuple[dict[str, int], int]:
 
 
 def _verified_chunks(
-    store: str, entry: VersionEntry, parts: Iterable[tuple[Key, layout.Part]]
+    expected: tuple[int, int, int, int, bytes], where: Mapping[str, object], parts: Iterable[tuple[Key, layout.Part]]
 ) -> Iterator[tuple[int, bytes]]:
-    """The chunks of one version, once their parts are joined; at the end all sums are compared with its entry."""
+    """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
     crcs: list[int] = []
     records = raw_bytes = stored_bytes = 0
     fragments: list[layout.Part] = []
@@ -338,15 +453,8 @@ def _verified_chunks(
         raw_bytes += len(run)
         fragments = []
         yield part.records, run
-    sums = (len(crcs), records, raw_bytes, stored_bytes, layout.parts_digest(crcs))
-    if fragments or sums != (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes, entry.digest):
-        raise CorruptStateError(
-            "parts and version entry do not agree",
-            store=store,
-            version=entry.version,
-            attempt=entry.attempt.hex(),
-            parts=entry.parts,
-        )
+    if fragments or (len(crcs), records, raw_bytes, stored_bytes, layout.parts_digest(crcs)) != expected:
+        raise CorruptStateError("parts and what names them do not agree", **where, parts=expected[0])
 
 
 class WriteAttempt:
@@ -506,3 +614,8 @@ def counters(meter: Meter) -> dict[str, int]:
         "bytesWritten": meter.bytes_written,
         "bytesRead": meter.bytes_read,
     }
+
+
+def maintenance_counters(meter: Meter) -> dict[str, int]:
+    """What a snapshot or a clean-up cost: deletes are paid for too, and counted apart."""
+    return counters(meter) | {"itemsDeleted": meter.items_deleted, "deleteUnits": meter.delete_units}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from functools import partial
@@ -82,6 +82,7 @@ class Meter:
     items_read: int = 0
     bytes_read: int = 0
     items_deleted: int = 0
+    delete_units: int = 0
 
     def add(self, other: Meter) -> None:
         for item in fields(self):
@@ -92,6 +93,10 @@ class Meter:
         self.write_units += max(1, -(-size // 1024))
         self.items_written += 1
         self.bytes_written += size
+
+    def deleted(self, sizes: Iterable[int]) -> None:
+        """Count deletes: each is paid for by the size of what it deletes, as a write of it would be."""
+        self.delete_units += sum(max(1, -(-size // 1024)) for size in sizes)
 
     def read(self, sizes: Iterable[int], *, together: bool) -> None:
         """Count a strongly consistent read: one unit per 4 KB, rounded up per item, or (Query) over the sum."""
@@ -126,6 +131,15 @@ class Tables(Protocol):
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
         """Put an item unless its key is taken; False: it is."""
+
+    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        """Put an item in place of one that has the attributes `before`, exactly; False: it is gone or has others."""
+
+    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+        """Delete an item that has the attributes `before`, exactly; False: it is gone or has others."""
+
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+        """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
 
     def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
         """Append to the version list. Raises UnknownOutcomeError when it may or may not have happened."""
@@ -210,6 +224,11 @@ class BotoTables:
         return drift
 
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]
+
+    def _query(
+        self, role: Role, store_shard: str, low: str, high: str, meter: Meter, **projection: str
+    ) -> Iterator[Item]:
         spec = SPECS[role]
         request: dict[str, Any] = {
             "TableName": self.names[role],
@@ -217,16 +236,15 @@ class BotoTables:
             "KeyConditionExpression": "#h = :h AND #r BETWEEN :low AND :high",
             "ExpressionAttributeNames": {"#h": spec.hash_key, "#r": spec.range_key},
             "ExpressionAttributeValues": to_wire({":h": store_shard, ":low": low, ":high": high}),
-        }
-        found: list[tuple[Key, Item]] = []
+        } | projection
         while True:
             page = self.call("Query", role, meter, lambda: self._client.query(**request))
             items = [from_wire(raw) for raw in page["Items"]]
             meter.read(map(item_bytes, items), together=True)
-            found += [(self._key(role, item), item) for item in items]
+            yield from items
             # A page may be empty and still not be the last one.
             if not page.get("LastEvaluatedKey"):
-                return found
+                return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
     def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
@@ -275,6 +293,23 @@ class BotoTables:
             "ExpressionAttributeNames": {"#h": SPECS[key.role].hash_key},
         }
         return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
+
+    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        refuse_items([(key, item)])
+        request = {"TableName": self.names[key.role], "Item": to_wire(item)} | _condition(before)
+        return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
+
+    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key))} | _condition(before)
+        applied = self._conditional("DeleteItem", key, partial(self._client.delete_item, **request), 0, meter)
+        meter.deleted([item_bytes(item_key(key) | before)])
+        return applied
+
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+        found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
+        return [self._key(role, item) for item in found]
 
     def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
         refuse_keys([key], 1)
@@ -356,7 +391,8 @@ class BotoTables:
             applied = True
         except _ConditionFailedError:
             applied = False
-        meter.wrote(size)  # a failed condition is paid for too
+        if size:
+            meter.wrote(size)  # a failed condition is paid for too
         return applied
 
     def _is_listed(self, key: Key, entry: bytes, retry: _Retry, meter: Meter) -> bool:
@@ -373,6 +409,15 @@ class BotoTables:
         if listed:
             meter.wrote(item_bytes(item))
         return listed
+
+
+def _condition(before: Item) -> dict[str, Any]:
+    """The condition that an item has these attributes, exactly."""
+    return {
+        "ConditionExpression": " AND ".join(f"#b{n} = :b{n}" for n in range(len(before))),
+        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)},
+        "ExpressionAttributeValues": to_wire({f":b{n}": value for n, value in enumerate(before.values())}),
+    }
 
 
 def _count(requests: Mapping[str, Sequence[object]]) -> int:

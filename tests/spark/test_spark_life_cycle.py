@@ -12,7 +12,7 @@ from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.jvm import ROOT
-from tests.spark.conftest import CONF, Sessions, jvm_pid, sidecars_of, wait_until
+from tests.spark.conftest import CONF, Histories, Sessions, jvm_pid, sidecars_of, wait_until
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Running, Source, in_batch, make_source, run
 
@@ -65,6 +65,36 @@ def threads(pid: int) -> int:
 
 def expect(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
     return sorted((tuple(row) for row in sums(source.read(session), "key").collect()), key=repr)
+
+
+def test_snapshots_and_clean_up_beside_the_query(
+    fresh_stores: None, sessions: Sessions, histories: Histories, folder: Path
+) -> None:
+    """Maintenance makes snapshots and removes old versions while batches run; a restart recovers from a snapshot."""
+    files = 12
+    source = make_source(folder / "files", seed=18, files=files)
+    retain = {f"{CONF}.minBatchesToRetain": "2", "spark.sql.streaming.minBatchesToRetain": "2"}
+    session = sessions(
+        retain
+        | {
+            f"{CONF}.maintenanceInterval": "50ms",
+            f"{CONF}.minDeltasForSnapshot": "2",
+            f"{CONF}.dynastate.namespace": folder.name,
+        }
+    )
+    stores = [f"{folder.name}/0/{partition}/default" for partition in (0, 1)]
+    for half in (files // 2, files):
+        source.release(half)
+        outcome = run(sums(source.stream(session), "key", "file"), folder / "checkpoint", "complete")
+        expected = sums(source.read(session), "key", "file").collect()
+        assert outcome.rows[half - 1] == sorted((tuple(row) for row in expected), key=repr)
+    for store in stores:
+        found = histories(store)
+        assert found.snapshots()
+        assert found.versions()[0] > 1
+        assert found.versions()[-1] == files
+    states = session.read.format("statestore").load(str(folder / "checkpoint"))
+    assert states.count() == len(outcome.rows[files - 1])
 
 
 def test_maintenance_runs_beside_the_query(

@@ -44,9 +44,10 @@ object Checks {
 }
 
 /**
- * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar] }}}
+ * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory] }}}
  *
- * With `only=sidecar` nothing but that one starts: for a JVM whose folder for temporary files has a long name.
+ * With `only=sidecar` nothing but that one starts: for a JVM whose folder for temporary files has a long name. With
+ * `only=memory` no sidecar starts.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {
@@ -56,13 +57,19 @@ object Main {
     val checks = new Checks
     val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
     if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
+    else if (words.get("only").contains("memory")) runInMemory(checks, words, seed)
     else {
-      new VectorChecks(checks, Path.of(words("vectors"))).run()
-      new MemoryChecks(checks, seed).run()
+      runInMemory(checks, words, seed)
       new ProviderChecks(checks, world, seed).run()
       new SidecarChecks(checks, world).run()
     }
     // The pool of deadlines and Hadoop leave threads behind.
     System.exit(0)
+  }
+
+  private def runInMemory(checks: Checks, words: Map[String, String], seed: Long): Unit = {
+    new VectorChecks(checks, Path.of(words("vectors"))).run()
+    new MemoryChecks(checks, seed).run()
+    new SnapshotChecks(checks, seed).run()
   }
 }

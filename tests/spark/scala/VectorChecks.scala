@@ -71,12 +71,14 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("frames to the sidecar are those of the vectors") {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
-      same(written.map(each => text(each._1 \ "name")).toSet, Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES"))
+      same(written.map(each => text(each._1 \ "name")).toSet,
+        Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
-      same(read.map(vector => text(vector \ "name")).toSet, Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF"))
+      same(read.map(vector => text(vector \ "name")).toSet,
+        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -86,7 +88,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       }
     }
     check("a frame that ends within a field is refused") {
-      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR")(text(vector \ "name")))
+      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED")(text(vector \ "name")))
       whole.foreach { vector =>
         val body = bytes(vector \ "frame").drop(5)
         (0 until body.length).foreach { length =>
@@ -123,6 +125,14 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Abort => Some(all(Protocol.abort()))
       case Protocol.Changes =>
         Some(all(Protocol.changes(text(fields \ "store"), long(fields \ "first"), long(fields \ "last"), attempt(fields \ "attempt"))))
+      case Protocol.Snapshot =>
+        Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
+          long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
+      case Protocol.Bucket => Some(all(Protocol.bucket(long(fields \ "bucket").toInt)))
+      case Protocol.SnapshotEnd => Some(all(Protocol.snapshotEnd()))
+      case Protocol.CleanUp =>
+        Some(all(Protocol.cleanUp(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
+          long(fields \ "retain").toInt, long(fields \ "least").toInt, long(fields \ "most").toInt)))
       case _ => None
     }
   }
@@ -154,6 +164,9 @@ final class VectorChecks(checks: Checks, folder: Path) {
         JObject("version" -> JInt(body.getLong), "attempt" -> attempt(), "base" -> JInt(body.getLong), "base_attempt" -> attempt(),
           "schema" -> JString(Protocol.takeText(body)))
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
+      case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong))
+      case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xFF))
+      case Protocol.Maintained => JObject("counters" -> counters())
       case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
       case Protocol.Error =>
         JObject("kind" -> JInt(body.get & 0xFF), "store" -> JString(Protocol.takeText(body)), "message" -> JString(Protocol.takeText(body)))

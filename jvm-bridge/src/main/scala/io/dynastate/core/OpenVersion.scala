@@ -228,6 +228,14 @@ private[core] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
     length += Entry.HeaderBytes + keyLength + value.length
   }
 
+  /** A whole row: of a list the first value as a put, which replaces what was there, and the others as merges. */
+  def addWhole(family: Int, hash: Int, row: AnyRef): Unit = row match {
+    case entry: Array[Byte] => add(family, hash, entry)
+    case list: ValueList =>
+      add(family, hash, list.first)
+      list.valuesSince(null).foreach(addMerge(family, hash, list.first, _))
+  }
+
   /** Send what is left. */
   def end(): Unit = if (records > 0) {
     sink.append(records, hashMin, hashMax, chunk, length)

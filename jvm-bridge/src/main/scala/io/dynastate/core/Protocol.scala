@@ -21,12 +21,19 @@ object Protocol {
   val Commit = 5
   val Abort = 6
   val Changes = 7
+  val Snapshot = 8
+  val Bucket = 9
+  val SnapshotEnd = 10
+  val CleanUp = 11
   val Welcome = 64
   val Rows = 65
   val Opened = 66
   val Committed = 67
   val Found = 68
   val ChangesOf = 69
+  val Deltas = 70
+  val Wanted = 71
+  val Maintained = 72
   val Error = 127
 
   /** Bytes before the run in an APPEND frame: header and three numbers. */
@@ -77,6 +84,26 @@ object Protocol {
   }
 
   def abort(): ByteBuffer = frame(Abort, 0)(_ => ())
+
+  def snapshot(store: String, run: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
+    frame(Snapshot, textBytes(store) + textBytes(run) + 8 + 16 + 8 + 4) { out =>
+      Seq(store, run).foreach(putText(out, _))
+      out.putLong(version)
+      attempt.writeTo(out)
+      out.putLong(stateBytes).putInt(minDeltas)
+    }
+
+  def bucket(number: Int): ByteBuffer = frame(Bucket, 4)(_.putInt(number))
+
+  def snapshotEnd(): ByteBuffer = frame(SnapshotEnd, 0)(_ => ())
+
+  def cleanUp(store: String, run: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =
+    frame(CleanUp, textBytes(store) + textBytes(run) + 8 + 16 + 12) { out =>
+      Seq(store, run).foreach(putText(out, _))
+      out.putLong(version)
+      attempt.writeTo(out)
+      out.putInt(retain).putInt(least).putInt(most)
+    }
 
   /** A frame as it arrives; `body` is little-endian and stands at its beginning. */
   final class Frame(val frameType: Int, val body: ByteBuffer)

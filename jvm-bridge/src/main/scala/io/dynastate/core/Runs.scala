@@ -5,14 +5,21 @@ import java.nio.ByteBuffer
 /**
  * Collects the runs of changes that lead from one version to another, as the engine brings them, oldest first.
  *
- * {{{ [startFrom] add* (asWhole | asChanges) }}}
+ * {{{ [startFrom] add* [markFromHere add*] (asWhole | asChanges) }}}
  */
 final class Runs {
   private[this] val rows = new Families
   private[this] var base: Option[Version] = None
+  private[this] var isMarking = false
+
+  /** The hashes of the changes since `markFromHere`. */
+  val marked: Array[Long] = new Array[Long](ChangedBuckets.Words)
 
   /** The version that the changes stand on, if it is not version 0. Merges go on from its lists. */
   def startFrom(version: Version): Unit = base = Some(version)
+
+  /** What came so far is a snapshot; what comes now are changes since, whose hashes are marked. */
+  def markFromHere(): Unit = isMarking = true
 
   /** Add a run (docs/storage-format.md, "Changes"). */
   def add(records: Int, run: ByteBuffer): Unit = {
@@ -22,6 +29,7 @@ final class Runs {
       val entry = changes.entry
       val table = rows(changes.family)
       val hash = Entry.hash(entry)
+      if (isMarking) ChangedBuckets.mark(marked, hash)
       table.put(hash, if (changes.isMerge) appended(table, changes.family, hash, entry) else entry)
       added += 1
     }

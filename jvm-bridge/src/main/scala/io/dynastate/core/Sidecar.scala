@@ -18,6 +18,9 @@ import org.slf4j.LoggerFactory
 /** The answer to OPEN: what was found, and on which of the versions held it builds (0: on none). */
 final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, schema: String)
 
+/** The answer to SNAPSHOT: it is wanted, in 2^bits buckets; those that are as in the snapshot of version `base` may be left out (0: none). */
+final case class Wanted(base: Long, bits: Int)
+
 /**
  * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and
  * again after it died. Its standard input stays open as long as this JVM lives; that is how it knows when to end.
@@ -184,7 +187,9 @@ object Sidecar {
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ open* | begin append* (commit | abort) }}}
+ * {{{ (open | changes nextChanges* | cleanUp | begin append* (commit | abort) | snapshot [(bucket append*)* (endSnapshot | abort)])* }}}
+ *
+ * Where `snapshot` says that none is wanted, nothing of it follows.
  *
  * An I/O error or an overdue answer ends it for good; `giveBack` then drops it.
  */
@@ -195,17 +200,17 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   def isUsable: Boolean = channel.isOpen && process.isAlive
 
   /**
-   * Open a version. `onFound` is called once, before rows arrive through `onRows` as runs of changes, oldest first.
-   * Returns what it cost, by the names of docs/metrics.md.
+   * Open a version. `onFound` is called once, before rows arrive through `onRows` as runs of changes, oldest first. `onDeltas` is
+   * called once if they begin with a snapshot, with its version: after its rows, before the changes since. Returns what it cost, by the names of docs/metrics.md.
    */
   def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
-      onFound: Found => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
+      onFound: Found => Unit, onDeltas: Long => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"opening version $version of store=$store") {
       send(Protocol.open(store, version, attempt, have))
       onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
       var frame = receive(deadlineSeconds)
-      while (frame.frameType == Protocol.Rows) {
-        onRows(frame.body.getInt, frame.body)
+      while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas) {
+        if (frame.frameType == Protocol.Deltas) onDeltas(frame.body.getLong) else onRows(frame.body.getInt, frame.body)
         frame = receive(deadlineSeconds)
       }
       Protocol.takeCounters(expect(Protocol.Opened, frame))
@@ -251,7 +256,41 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
       Protocol.takeCounters(body)
     }
 
-  /** Drop the attempt. There is no answer, and a sidecar that is gone has dropped it already. */
+  /**
+   * Offer a version's content. Left: it is not wanted now, and what it cost to find that out. Right: its buckets follow, by `bucket`
+   * and `append`, and at last `endSnapshot`.
+   */
+  def snapshot(
+      store: String, run: String, version: Version, stateBytes: Long, minDeltas: Int, deadlineSeconds: Long): Either[Map[String, Long], Wanted] =
+    converse(s"offering a snapshot of store=$store") {
+      send(Protocol.snapshot(store, run, version.number, version.attempt, stateBytes, minDeltas))
+      val frame = receive(deadlineSeconds)
+      if (frame.frameType == Protocol.Maintained) Left(Protocol.takeCounters(frame.body))
+      else {
+        val body = expect(Protocol.Wanted, frame)
+        val wanted = Wanted(body.getLong, body.get & 0xFF)
+        require(wanted.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${wanted.bits}")
+        Right(wanted)
+      }
+    }
+
+  /** What is appended from here on lies in this bucket. */
+  def bucket(number: Int): Unit = converse("writing a snapshot")(send(Protocol.bucket(number)))
+
+  /** Make what was sent a snapshot, and return what it cost. */
+  def endSnapshot(deadlineSeconds: Long): Map[String, Long] = converse("ending a snapshot") {
+    send(Protocol.snapshotEnd())
+    maintained(deadlineSeconds)
+  }
+
+  /** Remove what no retained version needs, and return what it cost. */
+  def cleanUp(store: String, run: String, version: Version, retain: Int, least: Int, most: Int, deadlineSeconds: Long): Map[String, Long] =
+    converse(s"cleaning up store=$store") {
+      send(Protocol.cleanUp(store, run, version.number, version.attempt, retain, least, most))
+      maintained(deadlineSeconds)
+    }
+
+  /** Drop the attempt, or the snapshot. There is no answer, and a sidecar that is gone has dropped it already. */
   def abort(): Unit = try send(Protocol.abort()) catch { case _: IOException => close() }
 
   def giveBack(): Unit = if (isUsable) pool.addFirst(this) else close()
@@ -265,6 +304,9 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
 
   private def foundIn(body: ByteBuffer): Found =
     Found(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeText(body))
+
+  private def maintained(deadlineSeconds: Long): Map[String, Long] =
+    Protocol.takeCounters(expect(Protocol.Maintained, receive(deadlineSeconds)))
 
   private def converse[A](doing: String, kind: Int = ErrorKind.Unavailable)(body: => A): A =
     try body

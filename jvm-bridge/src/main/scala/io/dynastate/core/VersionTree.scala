@@ -23,9 +23,12 @@ final class Version private[core] (
  * retry, a zombie, a reader and a writer work side by side. A commit that does not stand on the head first moves the head
  * to its base, which costs the changes between the two.
  *
+ * `changed` knows what changed on the way to each version. It is the tree's, not the provider's: a version that the engine brought
+ * whole begins a tree of its own, and knows nothing of the changes that led to versions of another.
+ *
  * Safe for threads: the tree is its own lock, held for one key, or for one fold.
  */
-final class VersionTree private (private[this] val tables: Families) {
+final class VersionTree private (private[this] val tables: Families, val changed: ChangedBuckets) {
   private var head: Version = _
 
   /** The row of a key at a version, or null. Never a delete marker. */
@@ -82,6 +85,8 @@ final class VersionTree private (private[this] val tables: Families) {
    */
   def fold(base: Version, changes: Families, number: Long, attempt: Attempt, schema: String): Version = synchronized {
     require(base.tree eq this, "a version of another tree")
+    // Before anyone can hold the version.
+    changed.add(number, ChangedBuckets.of(changes))
     moveHeadTo(base)
     val undo = apply(changes)
     val version = new Version(number, attempt, schema, this, VersionTree.countKeys(tables))
@@ -149,8 +154,12 @@ object VersionTree {
   def empty(schema: String): Version = load(new Families, 0L, Attempt.None, schema)
 
   /** A tree whose head is a version that the engine brought. The tables belong to the tree from then on. */
-  def load(tables: Families, number: Long, attempt: Attempt, schema: String): Version = {
-    val tree = new VersionTree(tables)
+  def load(tables: Families, number: Long, attempt: Attempt, schema: String): Version =
+    load(tables, number, attempt, schema, new ChangedBuckets(number))
+
+  /** The same, where it is known which of the rows came after a version before it. */
+  def load(tables: Families, number: Long, attempt: Attempt, schema: String, changed: ChangedBuckets): Version = {
+    val tree = new VersionTree(tables, changed)
     val version = new Version(number, attempt, schema, tree, countKeys(tables))
     tree.synchronized(tree.head = version)
     version

@@ -7,7 +7,8 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
-import io.dynastate.core.{Attempt, Connection, DynastateException, Entry, ErrorKind, Found, Runs, Sidecar, Version, VersionTree}
+import io.dynastate.core.{Attempt, BucketSink, Buckets, ChangedBuckets, Connection, DynastateException, Entry, ErrorKind, Found, Runs}
+import io.dynastate.core.{Sidecar, Version, VersionTree, Wanted}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.slf4j.LoggerFactory
@@ -23,6 +24,7 @@ import org.apache.spark.sql.types.StructType
  * Life cycle: made by reflection, `init` once (no I/O: Spark holds an executor-wide lock), then any number of stores, several
  * of them open at once, until `close`. It holds the last `maxBatchesToRetainInMemory` versions in memory, as heads and
  * undo records of version trees; a version that is not among them is brought by the engine, from the nearest one that is.
+ * Maintenance offers the newest of them to the engine as a snapshot, and has it remove what is not needed any more.
  *
  * Safe for threads: `retained` is guarded by this object, trees guard themselves, and no lock is held during I/O.
  */
@@ -44,6 +46,13 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   private[this] val retained = mutable.ListBuffer.empty[Version]
   @volatile private[this] var formatIsValidated = false
   @volatile private[this] var markerIsWritten = false
+  /** Spark's state reader never commits, and has nothing to maintain. */
+  @volatile private[this] var hasCommitted = false
+  @volatile private[this] var isClosed = false
+  /** The version that was last offered as a snapshot, and the one at which was last cleaned up; 0: none. */
+  @volatile private[this] var snapshotAskedAt = 0L
+  private[this] var maintained = Map.empty[String, Long]
+  @volatile private[this] var cleanUpAskedAt = 0L
 
   override def init(
       stateStoreId: StateStoreId,
@@ -127,7 +136,39 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     doCleanupMaintenance()
   }
 
-  override def close(): Unit = synchronized(retained.clear())
+  /** Every `minDeltasForSnapshot` versions; whether it is time for a snapshot is the engine's to say. */
+  override def doSnapshotMaintenance(): Unit = {
+    val least = math.max(1, conf.minDeltasForSnapshot)
+    // Numbers go back, too, where a query is started again from an older batch.
+    newest().filter(version => math.abs(version.number - snapshotAskedAt) >= least).foreach { version =>
+      snapshotAskedAt = version.number
+      maintain("a snapshot was not written", version) { connection =>
+        val started = System.nanoTime()
+        connection.snapshot(settings.store, runId, version, version.tree.heapBytes, least, deadlineSeconds)
+          .fold(spent, wanted => spent(sendSnapshot(connection, version, wanted, started)))
+      }
+    }
+  }
+
+  override def doCleanupMaintenance(): Unit = {
+    val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
+    newest().filter(version => cleanUpAskedAt == 0 || math.abs(version.number - cleanUpAskedAt) >= least).foreach { version =>
+      cleanUpAskedAt = version.number
+      maintain("nothing was cleaned up", version) { connection =>
+        val started = System.nanoTime()
+        val most = math.max(0, conf.maxVersionsToDeletePerMaintenance)
+        val counters = connection.cleanUp(settings.store, runId, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
+        spent(counters)
+        val deleted = counters.getOrElse("itemsDeleted", 0L)
+        if (deleted > 0) log.info(s"cleaned up store=${settings.store} version=$version itemsDeleted=$deleted ms=${millisSince(started)}")
+      }
+    }
+  }
+
+  override def close(): Unit = synchronized {
+    isClosed = true
+    retained.clear()
+  }
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = ProviderMetrics.all
 
@@ -187,6 +228,13 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     while (retained.size > math.max(1, conf.maxVersionsToRetainInMemory)) retained.remove(retained.size - 1)
   }
 
+  /** Keep a version that was committed here, and the one it stands on. */
+  private[spark] def retainCommitted(base: Version, next: Version): Unit = {
+    if (base.number > 0) retain(base)
+    retain(next)
+    hasCommitted = true
+  }
+
   private[spark] def reportCommit(newVersion: Long): Unit =
     if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(newVersion, id, hadoopConf)
 
@@ -209,6 +257,55 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     }
     markerIsWritten = true
   }
+
+  // --------------------------------------------------------------------------------------------------------- maintenance
+
+  /** The newest version in memory, if there is anything to maintain; of several with its number the one used last. */
+  private def newest(): Option[Version] = synchronized(if (isClosed || !hasCommitted) None else retained.maxByOption(_.number))
+
+  /** Nobody waits for maintenance, and whatever it could not do it does later. */
+  private def maintain(failed: String, version: Version)(converse: Connection => Unit): Unit =
+    try {
+      val connection = lease()
+      var isOver = false
+      try {
+        converse(connection)
+        isOver = true
+      } finally if (isOver) connection.giveBack() else connection.close()
+    } catch {
+      case NonFatal(e) => log.warn(s"$failed, and will be tried again; no state is lost store=${settings.store} version=$version: ${e.getMessage}")
+    }
+
+  /** Send the buckets that changed since the snapshot before; all, if there is none, or what changed since is not known. */
+  private def sendSnapshot(connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {
+    val changed = if (wanted.base == 0) null else version.tree.changed.since(wanted.base)
+    val isSent = Array.tabulate(1 << wanted.bits)(bucket => changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
+    Buckets.send(version, wanted.bits, isSent, new BucketSink {
+      override def bucket(number: Int): Unit = connection.bucket(number)
+
+      override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit =
+        connection.append(records, hashMin, hashMax, run, length, deadlineSeconds)
+    })
+    val counters = connection.endSnapshot(deadlineSeconds)
+    version.tree.changed.forget(version.number)
+    log.info(s"snapshot store=${settings.store} version=$version base=${wanted.base} buckets=${isSent.count(identity)}/${isSent.length} " +
+      s"bytesWritten=${counters.getOrElse("bytesWritten", 0L)} writeUnits=${counters.getOrElse("writeUnits", 0L)} ms=${millisSince(started)}")
+    counters
+  }
+
+  /** Maintenance belongs to no batch: what it cost is shown with the next commit. */
+  private def spent(counters: Map[String, Long]): Unit = synchronized {
+    counters.foreach { case (name, value) => maintained += name -> (maintained.getOrElse(name, 0L) + value) }
+  }
+
+  /** What maintenance has cost since this was last asked for, by the names of the protocol. */
+  private[spark] def takeMaintained(): Map[String, Long] = synchronized {
+    val taken = maintained
+    maintained = Map.empty
+    taken
+  }
+
+  private def millisSince(started: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - started)
 
   // ------------------------------------------------------------------------------------------------------------- finding
 
@@ -249,19 +346,24 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     try {
       val runs = new Runs
       var answer: Found = null
+      var from = 0L
       val counters = connection.open(settings.store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
         found => {
           answer = found
           if (found.base > 0) runs.startFrom(nodeOf(held, found))
         },
+        snapshot => {
+          from = snapshot
+          runs.markFromHere()
+        },
         (records, run) => runs.add(records, run))
       isOver = true
-      val found = place(answer, held, runs)
+      val found = place(answer, from, held, runs)
       retain(found)
       val millis = NANOSECONDS.toMillis(System.nanoTime() - started)
       val missed = !held.contains(found)
       if (missed) {
-        log.info(s"loaded store=${settings.store} version=$version attempt=${found.attempt} from=${answer.base} " +
+        log.info(s"loaded store=${settings.store} version=$version attempt=${found.attempt} from=${math.max(answer.base, from)} " +
           s"rows=${found.keys.sum} bytesRead=${counters.getOrElse("bytesRead", 0L)} ms=$millis")
       }
       (found, Some(Load(missed, millis, counters)))
@@ -271,9 +373,13 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     }
   }
 
-  private def place(found: Found, held: List[Version], runs: Runs): Version =
-    if (found.base == 0) VersionTree.load(runs.asWhole(), found.version, found.attempt, found.schema)
-    else {
+  /** @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and then all may have changed since any */
+  private def place(found: Found, snapshot: Long, held: List[Version], runs: Runs): Version =
+    if (found.base == 0) {
+      val changed = new ChangedBuckets(if (snapshot == 0) found.version else snapshot)
+      changed.add(found.version, runs.marked)
+      VersionTree.load(runs.asWhole(), found.version, found.attempt, found.schema, changed)
+    } else {
       val base = nodeOf(held, found)
       if (found.version == base.number) base
       else base.tree.fold(base, runs.asChanges, found.version, found.attempt, found.schema)

@@ -16,6 +16,14 @@ object ProviderMetrics {
     "bytesRead" -> StateStoreCustomSumMetric("dynastateBytesRead", "bytes read from DynamoDB"),
     "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
 
+  /** The same of maintenance. */
+  private val maintenance: Seq[(String, StateStoreCustomMetric)] = Seq(
+    "requests" -> StateStoreCustomSumMetric("dynastateMaintenanceRequests", "DynamoDB requests of snapshots and clean-up"),
+    "writeUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
+    "readUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceReadUnits", "DynamoDB read units of snapshots and clean-up"),
+    "deleteUnits" -> StateStoreCustomSumMetric("dynastateDeleteUnits", "DynamoDB write units of deletes"),
+    "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"))
+
   private val loadMs = StateStoreCustomTimingMetric("dynastateLoadMs", "time to load state from DynamoDB")
   private val commitMs = StateStoreCustomTimingMetric("dynastateCommitMs", "time to commit to DynamoDB")
   private val cacheHits = StateStoreCustomSumMetric("dynastateCacheHits", "versions found in the executor's memory")
@@ -23,14 +31,17 @@ object ProviderMetrics {
 
   private val internalKeys = StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
 
-  val all: Seq[StateStoreCustomMetric] = counted.map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
+  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
 
-  /** The metrics of one batch of one store. `loaded` is None where the version was in memory. */
-  def of(loaded: Option[Load], committed: Map[String, Long], commitMillis: Long, internal: Long): Map[StateStoreCustomMetric, Long] = {
+  /** The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None where the version was in memory. */
+  def of(
+      loaded: Option[Load], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
+      internal: Long): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
       metric -> (committed.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
     }
-    fromEngine.toMap ++ Map(
+    val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
+    (fromEngine ++ fromMaintenance).toMap ++ Map(
       loadMs -> loaded.map(_.millis).getOrElse(0L),
       commitMs -> commitMillis,
       internalKeys -> internal,

@@ -1,0 +1,108 @@
+package io.dynastate.core
+
+/** Takes rows bucket by bucket: `bucket`, then the chunks of its rows, of which there may be none. */
+trait BucketSink extends ChangeSink {
+  def bucket(number: Int): Unit
+}
+
+/**
+ * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables, and ordered by a
+ * counting sort; nothing of the tree is held while they are sent, and commits go on meanwhile. Takes 12 bytes a row until the end.
+ */
+private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
+  private[this] val buckets = isWanted.length
+  require(bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits && buckets == 1 << bucketBits, s"$buckets buckets of $bucketBits bits")
+  private[this] val shift = ChangedBuckets.HashBits - bucketBits
+  private[this] val families = version.keys.length
+  private[this] var rows = new Array[AnyRef](expectedRows)
+  private[this] var hashes = new Array[Int](rows.length)
+  private[this] var count = 0
+  /** Rows are gathered family by family: the place after a family's last. */
+  private[this] val familyEnds = new Array[Int](families)
+
+  def send(sink: BucketSink): Unit = {
+    var family = 0
+    while (family < families) {
+      if (version.keys(family) > 0) gather(family)
+      familyEnds(family) = count
+      family += 1
+    }
+    val cellEnds = new Array[Int](1 << ChangedBuckets.HashBits)
+    val ordered = order(cellEnds)
+    val chunks = new Chunks(sink, OpenVersion.ChunkBytes.toLong)
+    var at = 0
+    var bucket = 0
+    while (bucket < buckets) {
+      if (isWanted(bucket)) {
+        sink.bucket(bucket)
+        val end = cellEnds(((bucket + 1) << shift) - 1)
+        var familyAt = 0
+        while (at < end) {
+          val row = ordered(at)
+          if (familyAt > 0 && row < familyEnds(familyAt - 1)) familyAt = 0
+          while (row >= familyEnds(familyAt)) familyAt += 1
+          chunks.addWhole(familyAt, hashes(row), rows(row))
+          at += 1
+        }
+        chunks.end()
+      }
+      bucket += 1
+    }
+  }
+
+  private def gather(family: Int): Unit = {
+    val all = new SlotIterator(version.tree.share(version, family).toArray, showDeletes = false)
+    try while (all.advance()) {
+      if (isWanted(ChangedBuckets.cellOf(all.hash) >>> shift)) {
+        if (count == rows.length) grow()
+        rows(count) = all.row
+        hashes(count) = all.hash
+        count += 1
+      }
+    } finally all.close()
+  }
+
+  /** The places of the rows in the order of their cells, and within a cell of their families. `cellEnds` is filled with where each cell ends. */
+  private def order(cellEnds: Array[Int]): Array[Int] = {
+    var row = 0
+    while (row < count) {
+      cellEnds(ChangedBuckets.cellOf(hashes(row))) += 1
+      row += 1
+    }
+    val free = new Array[Int](cellEnds.length)
+    var cell = 1
+    while (cell < cellEnds.length) {
+      free(cell) = cellEnds(cell - 1)
+      cellEnds(cell) += cellEnds(cell - 1)
+      cell += 1
+    }
+    val ordered = new Array[Int](count)
+    row = 0
+    while (row < count) {
+      val of = ChangedBuckets.cellOf(hashes(row))
+      ordered(free(of)) = row
+      free(of) += 1
+      row += 1
+    }
+    ordered
+  }
+
+  /** Hashes are spread evenly: all rows if all buckets are wanted, else a little more than their share. */
+  private def expectedRows: Int = {
+    val all = version.keys.sum
+    val wanted = isWanted.count(identity).toLong
+    Math.toIntExact(if (wanted == buckets) all else math.min(all, all / buckets * wanted * 9 / 8 + 1024))
+  }
+
+  private def grow(): Unit = {
+    val length = Math.addExact(rows.length, rows.length / 4 + 16)
+    rows = java.util.Arrays.copyOf(rows, length)
+    hashes = java.util.Arrays.copyOf(hashes, length)
+  }
+}
+
+object Buckets {
+  /** Send the wanted ones of a version's 2^bucketBits buckets, in ascending order, with the rows of all families. */
+  def send(version: Version, bucketBits: Int, isWanted: Array[Boolean], sink: BucketSink): Unit =
+    new Buckets(version, bucketBits, isWanted).send(sink)
+}

@@ -1,0 +1,97 @@
+package io.dynastate.core
+
+/**
+ * Which hashes changed on the way to which version, as far back as version `floor`: so that a snapshot need only bring the
+ * buckets that changed since the one before it. A hash is known by its first 12 bits.
+ *
+ * It belongs to a version tree, which tells it of every change that is folded. What it says is a superset: attempts that failed,
+ * retries and versions that were gone back from only add to it. Safe for threads.
+ */
+final class ChangedBuckets(startsAt: Long) {
+  import ChangedBuckets._
+
+  private[this] var floor = startsAt
+  /** Oldest first: what changed on the way to a version, from whichever stood before it. */
+  private[this] val steps = new java.util.ArrayDeque[Step]
+
+  /** Changes that lead up to a version. */
+  def add(version: Long, bits: Array[Long]): Unit = synchronized {
+    if (version > floor) {
+      steps.addLast(new Step(version, bits.clone()))
+      if (steps.size > StepsMax) {
+        val oldest = steps.pollFirst()
+        val next = steps.pollFirst()
+        union(next.bits, oldest.bits)
+        steps.addFirst(new Step(math.max(oldest.version, next.version), next.bits))
+      }
+    }
+  }
+
+  /** What changed after a version, in any of those that were made from it; null: not known. */
+  def since(base: Long): Array[Long] = synchronized {
+    if (base < floor) null
+    else {
+      val bits = new Array[Long](Words)
+      steps.forEach(step => if (step.version > base) union(bits, step.bits))
+      bits
+    }
+  }
+
+  /** Nobody will ask for what changed before this version: it has a snapshot. */
+  def forget(upTo: Long): Unit = synchronized {
+    floor = math.max(floor, upTo)
+    steps.removeIf(_.version <= floor)
+    ()
+  }
+}
+
+object ChangedBuckets {
+  /** Bits of a hash that are told apart; no snapshot has more buckets (docs/protocol.md). */
+  val HashBits = 12
+  val Words: Int = (1 << HashBits) / 64
+  /** At 512 bytes each. Older ones are merged. */
+  private[core] val StepsMax = 64
+
+  private final class Step(val version: Long, val bits: Array[Long])
+
+  def mark(bits: Array[Long], hash: Int): Unit = {
+    val cell = cellOf(hash)
+    bits(cell >>> 6) |= 1L << cell
+  }
+
+  /** The hashes of all changes. */
+  def of(changes: Families): Array[Long] = {
+    val bits = new Array[Long](Words)
+    var family = 0
+    while (family < changes.bound) {
+      val table = changes.existing(family)
+      if (table != null) {
+        val slots = table.share()
+        var slot = 0
+        while (slot < slots.capacity) {
+          if (slots.rowAt(slot) != null) mark(bits, slots.hashAt(slot))
+          slot += 1
+        }
+        slots.release()
+      }
+      family += 1
+    }
+    bits
+  }
+
+  /** Whether one of 2^bucketBits buckets holds a marked hash. */
+  def touches(bits: Array[Long], bucket: Int, bucketBits: Int): Boolean = {
+    val shift = HashBits - bucketBits
+    (bucket << shift until (bucket + 1) << shift).exists(cell => (bits(cell >>> 6) & 1L << cell) != 0)
+  }
+
+  private[core] def cellOf(hash: Int): Int = hash >>> 32 - HashBits
+
+  private def union(into: Array[Long], bits: Array[Long]): Unit = {
+    var word = 0
+    while (word < Words) {
+      into(word) |= bits(word)
+      word += 1
+    }
+  }
+}

@@ -1,0 +1,148 @@
+r"""The directory of a snapshot: which items hold each of its buckets (docs/storage-format.md). No I/O.
+
+directory := format:u8 = 1  body  crc32:u32                        crc32 over {store} "\n" and all bytes before it
+body      := version attempt:16 id:16 base bits:u8 holders (version id:16)* bucket * 2^bits
+bucket    := holder ( emptied | parts records raw_bytes stored_bytes digest:8 )
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dynastate import layout
+from dynastate.errors import CorruptStateError
+from dynastate.layout import FORMAT, Attempt, Item, Key, Reader, Snapshot, varint
+
+BITS_MAX: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The rows whose keys' hashes fall in one range. `holder` is the snapshot that wrote it, as (version, id).
+
+    A bucket without rows has no holder, but a delete marker: `emptied`, the version at which it was found empty.
+    """
+
+    holder: tuple[int, Attempt] = layout.EMPTY
+    emptied: int = 0
+    parts: int = 0
+    records: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    digest: bytes = bytes(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A snapshot's 2^bits buckets. `base` is the version of the snapshot that others were carried from, 0: none.
+
+    The changes of the versions after `base` are folded in.
+    """
+
+    version: int
+    attempt: Attempt
+    id: Attempt
+    base: int
+    bits: int
+    buckets: tuple[Bucket, ...]
+
+    def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
+        """Where the items of a bucket lie, in sequence."""
+        held = self.buckets[bucket]
+        for sequence in range(held.parts):
+            yield layout.bucket_key(store, *held.holder, bucket, sequence, shards)
+
+
+def encode(store: str, directory: Directory) -> bytes:
+    """The bytes of a directory; the CRC covers the store's name too."""
+    holders: dict[tuple[int, Attempt], int] = {}
+    for bucket in directory.buckets:
+        if bucket.holder != layout.EMPTY:
+            holders.setdefault(bucket.holder, len(holders) + 1)
+    out = bytearray([FORMAT])
+    out += varint(directory.version) + directory.attempt + directory.id + varint(directory.base)
+    out += bytes([directory.bits]) + varint(len(holders))
+    for version, own in holders:
+        out += varint(version) + own
+    for bucket in directory.buckets:
+        if bucket.holder == layout.EMPTY:
+            out += varint(0) + varint(bucket.emptied)
+            continue
+        out += varint(holders[bucket.holder])
+        for number in (bucket.parts, bucket.records, bucket.raw_bytes, bucket.stored_bytes):
+            out += varint(number)
+        out += bucket.digest
+    return bytes(out) + struct.pack("<I", _crc(store, bytes(out)))
+
+
+def decode(store: str, raw: bytes) -> Directory:
+    """A directory from its bytes.
+
+    Raises:
+        CorruptStateError: unknown format, wrong checksum, or not exactly one directory.
+    """
+    if not raw or raw[0] != FORMAT:
+        raise CorruptStateError(
+            f"directory has format {raw[:1].hex()}, this package reads {FORMAT:02x}; upgrade dynastate", store=store
+        )
+    if len(raw) < 5 or _crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
+        raise CorruptStateError("directory has a wrong checksum: its bytes are broken", store=store)
+    reader = Reader(raw[:-4], 1)
+    version, attempt, own = reader.varint(), Attempt(reader.take(16)), Attempt(reader.take(16))
+    base, bits = reader.varint(), reader.take(1)[0]
+    if bits > BITS_MAX:
+        raise CorruptStateError("directory has an impossible number of buckets", store=store, bits=bits)
+    holders = [layout.EMPTY, *((reader.varint(), Attempt(reader.take(16))) for _ in range(reader.varint()))]
+    buckets = tuple(_bucket(reader, holders) for _ in range(1 << bits))
+    if not reader.at_end():
+        raise CorruptStateError("directory has bytes too many", store=store, version=version)
+    return Directory(version, attempt, own, base, bits, buckets)
+
+
+def _bucket(reader: Reader, holders: list[tuple[int, Attempt]]) -> Bucket:
+    holder = reader.varint()
+    if holder >= len(holders):
+        raise CorruptStateError("directory names a holder that it does not list", holder=holder)
+    if holder == 0:
+        return Bucket(emptied=reader.varint())
+    parts, records, raw_bytes, stored_bytes = (reader.varint() for _ in range(4))
+    return Bucket(holders[holder], 0, parts, records, raw_bytes, stored_bytes, reader.take(8))
+
+
+def digest(raw: bytes) -> bytes:
+    """BLAKE2b with 8 bytes of output over the bytes of a directory: what the snapshot's item names it by."""
+    return hashlib.blake2b(raw, digest_size=8).digest()
+
+
+def item(key: Key, raw: bytes) -> Item:
+    return layout.item_key(key) | {"format": FORMAT, "data": raw}
+
+
+def parse(store: str, snapshot: Snapshot, key: Key, found: Item) -> Directory:
+    """The directory of a snapshot from its item.
+
+    Raises:
+        CorruptStateError: it is broken, or not the one that the snapshot's item names.
+    """
+    raw = found.get("data")
+    if not isinstance(raw, bytes) or digest(raw) != snapshot.digest:
+        raise CorruptStateError("a directory is not the one that its snapshot names", **layout.where(key))
+    directory = decode(store, raw)
+    if (directory.version, directory.attempt, directory.id) != (snapshot.version, snapshot.attempt, snapshot.id):
+        raise CorruptStateError("a directory is of another snapshot", **layout.where(key))
+    return directory
+
+
+def _crc(store: str, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(f"{store}\n".encode()))
+
+
+def bits_for(state_bytes: int) -> int:
+    """How many bits of the hash name a bucket, so that one has about half a megabyte before compression."""
+    wanted = max(1, state_bytes // (512 * 1024))
+    return min(BITS_MAX, (wanted - 1).bit_length())

@@ -1,0 +1,203 @@
+"""Making snapshots (design.md, section 4): when one is worth it, and its buckets on their way to the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from dynastate import directory, layout
+from dynastate.directory import Bucket, Directory
+from dynastate.errors import CorruptStateError, InternalError
+from dynastate.layout import Attempt, Chunk, History, Item, Key, Snapshot, VersionEntry
+from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables
+
+#: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
+#: snapshots together cost at most 1 / 0.75 of what the deltas did, and recovery reads at most 1.75 of a snapshot.
+FRACTION: Final = 0.75
+#: It is worth it, too, when recovery has this many versions or parts to read since.
+COUNT_MAX: Final = 1_000
+#: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
+REQUEST_BYTES: Final = 1024 * 1024
+
+
+def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_bytes: int, min_deltas: int) -> bool:
+    """Whether deltas since the last snapshot have grown so far that a new one pays. `state_bytes`: before LZ4."""
+    if len(deltas) < max(1, min_deltas):
+        return False
+    parts, raw, stored = map(
+        sum, zip(*((each.parts, each.raw_bytes, each.stored_bytes) for each in deltas), strict=True)
+    )
+    if len(deltas) >= COUNT_MAX or parts >= COUNT_MAX:
+        return True
+    expected = last.stored_bytes if last is not None else state_bytes * stored / max(1, raw)
+    return parts > 0 and stored >= FRACTION * expected
+
+
+class SnapshotAttempt:
+    """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
+
+    Its items are written one request at a time, beside those of commits, which go through the writer's queue.
+    """
+
+    def __init__(
+        self, tables: Tables, store: str, snapshot: Snapshot, bits: int, shards: int, base: Directory | None
+    ) -> None:
+        self.store = store
+        self.bits = bits
+        self.base = 0 if base is None else base.version
+        self._tables = tables
+        self._snapshot = snapshot
+        self._base = base
+        self._shards = shards
+        empty = Bucket(emptied=snapshot.version)
+        self._buckets = [empty] * (1 << bits) if base is None else list(base.buckets)
+        self._current = -1
+        self._crcs: list[int] = []
+        self._records = self._raw_bytes = self._stored_bytes = 0
+        self._ready: list[tuple[Key, Item]] = []
+        self._ready_bytes = 0
+        self._written: list[Key] = []
+        self.meter = Meter()
+
+    def bucket(self, number: int) -> None:
+        """Begin a bucket; what follows until the next one is all it has.
+
+        Raises:
+            InternalError: there is no such bucket, or it is not behind the one before.
+        """
+        if not self._current < number < len(self._buckets):
+            raise InternalError("a bucket is out of order", store=self.store, bucket=number, after=self._current)
+        self._end_bucket()
+        self._current = number
+
+    def append(self, chunk: Chunk) -> None:
+        """Compress one chunk of the bucket's rows, and write what makes a request."""
+        shift = 32 - self.bits
+        if self._current < 0 or not chunk.hash_min >> shift == chunk.hash_max >> shift == self._current:
+            raise InternalError("rows of a snapshot are in no bucket, or in another", store=self.store)
+        version, own = self._snapshot.version, self._snapshot.id
+        items = layout.bucket_items(self.store, version, own, self._current, len(self._crcs), self._shards, chunk)
+        for key, item in items:
+            data, crc = item["data"], item["crc32"]
+            if not isinstance(data, bytes) or not isinstance(crc, int):
+                raise InternalError("an item of a bucket was made without data", item=key.sort)
+            self._crcs.append(crc)
+            self._stored_bytes += len(data)
+            self._ready.append((key, item))
+            self._ready_bytes += len(data)
+            if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
+                self._write()
+        self._records += chunk.records
+        self._raw_bytes += len(chunk.run)
+
+    def commit(self) -> bool:
+        """Make it a snapshot.
+
+        1. Write what is left of the buckets. (Crash: buckets of a snapshot that is still `writing`, which no reader
+           takes; clean-up finds it by its item, and takes them away.)
+        2. Write the directory. (Crash: the same.)
+        3. Unless the snapshot that it stands on is leaving, say in its item that it is done: the commit point.
+
+        Returns:
+            False: clean-up has taken it, or what it stands on, away in the meantime; nothing of it is left.
+        """
+        self._end_bucket()
+        self._write()  # 1
+        begun = self._snapshot
+        made = Directory(begun.version, begun.attempt, begun.id, self.base, self.bits, tuple(self._buckets))
+        raw = directory.encode(self.store, made)
+        key = layout.directory_key(self.store, made.version, made.id)
+        item = directory.item(key, raw)
+        if layout.item_bytes(item) > ITEM_BYTES_MAX:
+            raise InternalError("a directory is too large for an item", store=self.store, bytes=len(raw))
+        self._written.append(key)
+        self._tables.write([(key, item)], self.meter)  # 2
+        done = replace(
+            self._snapshot,
+            stage=layout.DONE,
+            digest=directory.digest(raw),
+            records=sum(bucket.records for bucket in made.buckets),
+            raw_bytes=sum(bucket.raw_bytes for bucket in made.buckets),
+            stored_bytes=sum(bucket.stored_bytes for bucket in made.buckets),
+        )
+        if self._base_is_there() and move(self._tables, self.store, begun, done, self.meter):  # 3
+            return True
+        self.abort()
+        return False
+
+    def abort(self) -> None:
+        """Delete what was written. What an abort leaves behind, clean-up finds."""
+        for at in range(0, len(self._written), WRITES_MAX):
+            self._tables.delete(self._written[at : at + WRITES_MAX], self.meter)
+        self._written.clear()
+        self._ready.clear()
+        key = layout.snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
+        self._tables.delete_over(key, {"id": bytes(self._snapshot.id), "stage": layout.WRITING}, self.meter)
+
+    def _base_is_there(self) -> bool:
+        base = self._base
+        if base is None:
+            return True
+        key = layout.snapshot_key(self.store, base.version, base.attempt)
+        item = self._tables.get([key], self.meter).get(key, {})
+        return (item.get("id"), item.get("stage")) == (bytes(base.id), layout.DONE)
+
+    def _end_bucket(self) -> None:
+        if self._current < 0:
+            return
+        holder = (self._snapshot.version, self._snapshot.id)
+        sums = (len(self._crcs), self._records, self._raw_bytes, self._stored_bytes, layout.parts_digest(self._crcs))
+        empty = Bucket(emptied=self._snapshot.version)
+        self._buckets[self._current] = Bucket(holder, 0, *sums) if self._crcs else empty
+        self._crcs = []
+        self._records = self._raw_bytes = self._stored_bytes = 0
+
+    def _write(self) -> None:
+        if self._ready:
+            self._written += [key for key, _ in self._ready]
+            self._tables.write(self._ready, self.meter)
+            self._ready = []
+            self._ready_bytes = 0
+
+
+def begin(
+    tables: Tables,
+    history: History,
+    entry: VersionEntry,
+    base: Directory | None,
+    bits: int,
+    shards: int,
+    own: Attempt,
+    meter: Meter,
+) -> SnapshotAttempt | None:
+    """Enter a snapshot as being written; None: there is one of that version already, whatever its stage."""
+    snapshot = Snapshot(entry.version, entry.attempt, own, layout.WRITING)
+    key = layout.snapshot_key(history.store, entry.version, entry.attempt)
+    if not tables.put_new(key, layout.snapshot_item(history.store, snapshot), meter):
+        return None
+    return SnapshotAttempt(tables, history.store, snapshot, bits, shards, base)
+
+
+def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:
+    """Move a snapshot from one stage to another; False: it is in that stage no more.
+
+    An answer that was lost makes the second try fail, so what stands there then is what counts.
+    """
+    key = layout.snapshot_key(store, before.version, before.attempt)
+    item = layout.snapshot_item(store, after)
+    condition: Item = {"id": bytes(before.id), "stage": before.stage}
+    return tables.put_over(key, item, condition, meter) or tables.get([key], meter).get(key) == item
+
+
+def read_directory(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) -> Directory:
+    """The directory of a snapshot that is done.
+
+    Raises:
+        CorruptStateError: it is lost or broken.
+    """
+    key = layout.directory_key(store, snapshot.version, snapshot.id)
+    found = tables.get([key], meter).get(key)
+    if found is None:
+        raise CorruptStateError("the directory of a snapshot is lost", **layout.where(key))
+    return directory.parse(store, snapshot, key, found)
