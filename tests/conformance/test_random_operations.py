@@ -131,10 +131,12 @@ class StoresAndModel(RuleBasedStateMachine):
         self.server.begin(self.format, retain)
         self._open(self.base)
 
-    @rule(cold=st.booleans())
-    def commit(self, *, cold: bool) -> None:
-        """The batch ends, and the next one begins, perhaps where nothing is in memory."""
+    @rule(cold=st.booleans(), maintained=st.booleans())
+    def commit(self, *, cold: bool, maintained: bool) -> None:
+        """The batch ends, and the next one begins, perhaps after maintenance, or where nothing is in memory."""
         made = self._commit()
+        if maintained:
+            self.server.tell("maintain")
         if cold:
             self.server.tell("restart")
         self._open(made)
@@ -180,10 +182,9 @@ class StoresAndModel(RuleBasedStateMachine):
             self._open(older)
         self._open(base)
 
-    @precondition(lambda self: self.format == 2)
     @rule()
     def maintain(self) -> None:
-        """Maintenance beside the batch; RocksDB in format 1 would read the snapshot of a version that was made anew."""
+        """Maintenance beside the batch."""
         self.server.tell("maintain")
 
     @precondition(lambda self: self.format == 2)

@@ -67,6 +67,35 @@ object LifeCycleCases extends Cases {
     same("the version before, reloaded", rowsAt(scene.provider(conf = conf), 11).map(_._2.head).distinct, Seq(10))
   }
 
+  test("snapshots-where-little-changes") { scene =>
+    import scene._
+    val shape = Plain.copy(value = OneString)
+    val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
+    val random = new scala.util.Random(17)
+    def text(length: Int) = v(random.alphanumeric.take(length).mkString)
+    val provider = scene.provider(shape, conf = conf)
+    var expected = (0 until 1000).map(number => v("a", number) -> text(2000)).toMap
+    write(provider, 0, shape)(t => expected.foreach { case (key, value) => t.put(key, value) })
+    provider.doMaintenance()
+    // The same row again and again: the changes outgrow the snapshot, most of which is as it was.
+    for (version <- 1 to 12) {
+      val (gone, hot) = (v("a", version), v("hot", 0) -> text(300000))
+      expected = expected - gone + hot
+      write(provider, version, shape) { t =>
+        t.remove(gone)
+        t.put(hot._1, hot._2)
+      }
+      provider.doMaintenance()
+      if (version % 4 == 0) {
+        holds(s"version ${version + 1}, reloaded", rowsAt(scene.provider(shape, conf = conf), version + 1, shape).toMap == expected)()
+      }
+    }
+    val again = scene.provider(shape, conf = conf)
+    write(again, 13, shape)(_.put(v("b", 0), v("last")))
+    again.doMaintenance()
+    holds("goes on from there", rowsAt(scene.provider(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
+  }
+
   test("maintenance-with-nothing-to-do") { scene =>
     import scene._
     val provider = scene.provider()

@@ -55,7 +55,9 @@ object StoreServer {
         sides.foreach(_.end())
         sides = Seq("dynastate", "rocksdb").map { kind =>
           val subject = Subjects.of(kind, conf).head.copy(ids = order.get("format").asInt == 2)
-          val retain = Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText)
+          val retain = Map(
+            "spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
+            "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
           new Side(new Scene(subject, s"${order.get("root").asText}/$kind"), retain, at = if (kind == "dynastate") 0 else 1)
         }
       }
@@ -109,7 +111,8 @@ object StoreServer {
           abort()
           provider.close()
           provider = fresh()
-        case "maintain" => provider.doMaintenance()
+        // In format 1 RocksDB would read the snapshot of a version that was made anew since.
+        case "maintain" => if (scene.subject.ids || scene.subject.kind == "dynastate") provider.doMaintenance()
       }
     }
 
