@@ -58,16 +58,18 @@ def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
         found.batches += 1
         for operator in json.loads(file.read_text())["stateOperators"]:
             metrics = operator["customMetrics"]
-            found.requests += metrics["dynastateRequests"]
-            found.write_units += metrics["dynastateWriteUnits"]
-            found.read_units += metrics["dynastateReadUnits"]
+            found.requests += metrics["dynastateRequests"] + metrics["dynastateMaintenanceRequests"]
+            found.write_units += metrics["dynastateWriteUnits"] + metrics["dynastateMaintenanceWriteUnits"]
+            found.write_units += metrics["dynastateDeleteUnits"]
+            found.read_units += metrics["dynastateReadUnits"] + metrics["dynastateMaintenanceReadUnits"]
     return found
 
 
 def _store_figures(tables: Tables, store: str) -> Figures:
     listed = _items(tables, "snapshot", store, 0)
-    shards = next((item["shards"] for key, item in listed if key.sort == layout.META), 0)
-    parts = [part for shard in range(int(str(shards))) for part in _items(tables, "delta", store, shard)]
+    shards = int(str(next((item["shards"] for key, item in listed if key.sort == layout.META), 0)))
+    parts = [part for shard in range(shards) for part in _items(tables, "delta", store, shard)]
+    listed += [item for shard in range(1, shards) for item in _items(tables, "snapshot", store, shard)]
     entries = _entries(store, listed)
     newest = max(entries, key=lambda entry: entry.version, default=None)
     versions = len({entry.version for entry in entries})

@@ -185,8 +185,10 @@ class _Bars:
         runs = spark.is_running()
         for query, task in self._tasks.items():
             committed = self.checkpoints[query].committed()
-            # After the last file a batch without data may follow, which closes hours.
-            self._progress.update(task, completed=committed, total=max(committed, self._files))
+            # After the last file a batch without data may follow, which closes hours; and a kill between Spark's log of
+            # files and its log of offsets joins two files in one batch. How many there were is known at the end.
+            total = max(committed, self._files) if runs else committed
+            self._progress.update(task, completed=committed, total=total)
         return runs
 
     def follow(self, spark: SparkProcess, until: int | None = None) -> None:
