@@ -220,7 +220,7 @@ def test_when_a_snapshot_is_worth_it(
     """By the bytes of the deltas, by their number, and never with fewer than asked for."""
     monkeypatch.setattr(snapshots, "FRACTION", 0.75)
     entry = layout.VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, 1, 2 * stored, stored, bytes(8), {})
-    last = layout.Snapshot(1, attempt(1), attempt(2), layout.DONE, stored_bytes=100)
+    last = layout.Snapshot(1, attempt(1), attempt(2), 1, layout.DONE, stored_bytes=100)
     assert snapshots.is_worth_it([entry] * versions, last, 0, 10) is worth
     assert snapshots.is_worth_it([entry] * versions, None, 200, 10) is worth
 
@@ -282,6 +282,28 @@ def test_only_the_newest_run_cleans_up(at: Engine, tables: Tables, store: str) -
     assert read(at, store, 1) == {b"new": b"life"}
     # The new run has one version only: all it could remove are those below it.
     assert clean_up(at, store, (1, attempt(99)), retain=2, run="run-2").items_deleted == 0
+
+
+def test_a_snapshot_that_a_run_before_did_not_end_goes(at: Engine, tables: Tables, store: str) -> None:
+    """While someone may still write it, it stays, and with it what it may carry on; a run that is over writes none."""
+    made = write_versions(at, store, 20)
+    states = {version: {b"%d" % n: b"%d" % n for n in range(1, version[0] + 1)} for version in made}
+    snapshot_of(at, store, made[5], states[made[5]])
+    snapshot_of(at, store, made[15], states[made[15]])
+    under_way = take_snapshot(at, store, made[20], states[made[20]], everything)
+    assert under_way is not None
+    clean_up(at, store, made[20], retain=2)
+    assert {each.version: each.stage for each in history(tables, store).snapshots()} == {
+        5: layout.LEAVING,
+        15: layout.DONE,
+        20: layout.WRITING,
+    }
+    newest = write(at, store, attempt(21), {b"21": b"21"}, base=made[20], run="run-2")
+    clean_up(at, store, newest, retain=2, run="run-2", least=0)
+    assert [each.version for each in history(tables, store).snapshots()] == [15]
+    assert not under_way.commit()
+    assert {name.split("/")[1] for name in buckets_of(tables, store)} == {f"{15:020d}"}
+    assert read(at, store, *newest) == states[made[20]] | {b"21": b"21"}
 
 
 def test_orphans_go(at: Engine, tables: Tables, store: str) -> None:

@@ -78,8 +78,8 @@ class CleanUp:
         self._shards = shards
         self._meter = meter
 
-    def remove_snapshots(self, below: int) -> None:
-        """Take away the snapshots of versions below one.
+    def remove_snapshots(self, below: int, epoch: int) -> None:
+        """Take away the snapshots of versions below one, and those that an older run than that of `epoch` did not end.
 
         1. Say in its item that it is leaving: no reader takes it any more, and who still writes it cannot end.
         2. Read again which snapshots stay. While one of them is being written, no more is done: it may carry buckets
@@ -89,7 +89,8 @@ class CleanUp:
         """
         leaving = []
         for snapshot in self._history.snapshots():
-            if snapshot.version < below or snapshot.stage == layout.LEAVING:
+            is_dead = snapshot.stage == layout.WRITING and snapshot.epoch < epoch
+            if snapshot.version < below or is_dead or snapshot.stage == layout.LEAVING:
                 after = replace(snapshot, stage=layout.LEAVING)
                 if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after, self._meter):  # 1
                     leaving.append(after)

@@ -428,11 +428,15 @@ WRITING, DONE, LEAVING = "writing", "done", "leaving"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot of what an attempt made. `id` is its own; sizes in bytes and records are of all its buckets."""
+    """A snapshot of what an attempt made, by the query run of an epoch.
+
+    `id` is its own; sizes in bytes and records are of all its buckets.
+    """
 
     version: int
     attempt: Attempt
     id: Attempt
+    epoch: int
     stage: str
     digest: bytes = b""
     records: int = 0
@@ -444,6 +448,7 @@ def snapshot_item(store: str, snapshot: Snapshot) -> Item:
     return item_key(snapshot_key(store, snapshot.version, snapshot.attempt)) | {
         "format": FORMAT,
         "id": bytes(snapshot.id),
+        "epoch": snapshot.epoch,
         "stage": snapshot.stage,
         "digest": snapshot.digest,
         "records": snapshot.records,
@@ -464,7 +469,8 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
         if not isinstance(own, bytes) or not isinstance(digest, bytes) or stage not in (WRITING, DONE, LEAVING):
             raise CorruptStateError("snapshot item is broken", **where(key))
         sizes = (_number(key, item, name) for name in ("records", "raw_bytes", "stored_bytes"))
-        return Snapshot(int(version), Attempt(bytes.fromhex(attempt)), Attempt(own), str(stage), digest, *sizes)
+        epoch = _number(key, item, "epoch")
+        return Snapshot(int(version), Attempt(bytes.fromhex(attempt)), Attempt(own), epoch, str(stage), digest, *sizes)
     except (KeyError, ValueError) as broken:
         raise CorruptStateError("snapshot item is broken", **where(key)) from broken
 

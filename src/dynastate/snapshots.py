@@ -169,10 +169,11 @@ def begin(
     bits: int,
     shards: int,
     own: Attempt,
+    epoch: int,
     meter: Meter,
 ) -> SnapshotAttempt | None:
     """Enter a snapshot as being written; None: there is one of that version already, whatever its stage."""
-    snapshot = Snapshot(entry.version, entry.attempt, own, layout.WRITING)
+    snapshot = Snapshot(entry.version, entry.attempt, own, epoch, layout.WRITING)
     key = layout.snapshot_key(history.store, entry.version, entry.attempt)
     if not tables.put_new(key, layout.snapshot_item(history.store, snapshot), meter):
         return None

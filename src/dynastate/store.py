@@ -252,7 +252,8 @@ class Engine:
         """
         meter = Meter()
         history = self._history(store, 0, version, meter)  # 1
-        if not self._is_newest(history.meta, run):
+        epoch = _newest_epoch(history.meta, run)
+        if epoch is None:
             return None, meter
         base, deltas = history.chain(version, attempt, ())
         last = history.snapshot(*base)
@@ -269,7 +270,8 @@ class Engine:
             else:
                 carried = None
         own = Attempt(uuid4().bytes)
-        return snapshots.begin(self._tables, history, deltas[-1], carried, bits, shards, own, meter), meter  # 3
+        begun = snapshots.begin(self._tables, history, deltas[-1], carried, bits, shards, own, epoch, meter)  # 3
+        return begun, meter
 
     def clean_up(
         self, store: str, run: str, version: int, attempt: Attempt, retain: int, least: int, most: int
@@ -290,7 +292,8 @@ class Engine:
         low, _ = layout.history_range(0, 0)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1
         history = History(store, found)
-        if not self._is_newest(history.meta, run):  # 2
+        epoch = _newest_epoch(history.meta, run)  # 2
+        if epoch is None:
             return meter
         below = cleanup.oldest_needed(history, version, attempt, retain)  # 3
         older = [each for each in history.versions() if each < below]
@@ -299,20 +302,14 @@ class Engine:
         if most:
             below = min(below, older[0] + most)
         steps = cleanup.CleanUp(self._tables, history, self._shards_of(history), meter)
-        steps.remove_snapshots(below - 1)  # 4
+        steps.remove_snapshots(below - 1, epoch)  # 4
         struck = steps.remove_versions(below)  # 5
         steps.remove_parts(struck)  # 6
         orphans = steps.find_orphans(below, struck)  # 7
         meta = layout.meta_key(store)
-        if orphans and self._is_newest(self._tables.get([meta], meter).get(meta), run):
+        if orphans and _newest_epoch(self._tables.get([meta], meter).get(meta), run) == epoch:
             steps.remove_orphans(orphans)
         return meter
-
-    @staticmethod
-    def _is_newest(meta: Item | None, run: str) -> bool:
-        """Whether a run is the newest that writes to the store. A run enters itself before it writes anything."""
-        epochs = (meta or {}).get("epochs")
-        return isinstance(epochs, dict) and meta is not None and epochs.get(run) == meta.get("epoch")
 
     # ------------------------------------------------------------------------------------------------------------ write
 
@@ -405,6 +402,13 @@ class Engine:
             self._tables.delete(keys[at : at + WRITES_MAX], meter)
         # A delete is paid for by the size of what it deletes.
         meter.write_units += sum(max(1, -(-size // 1024)) for size in parts.values())
+
+
+def _newest_epoch(meta: Item | None, run: str) -> int | None:
+    """The epoch of a run, if it is the newest that writes to the store. A run enters itself before it writes."""
+    epochs = (meta or {}).get("epochs")
+    own = epochs.get(run) if isinstance(epochs, dict) else None
+    return own if meta is not None and own == meta.get("epoch") else None
 
 
 def _meta_lost(store: str) -> CorruptStateError:

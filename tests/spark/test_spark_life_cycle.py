@@ -73,10 +73,9 @@ def test_snapshots_and_clean_up_beside_the_query(
     """Maintenance makes snapshots and removes old versions while batches run; a restart recovers from a snapshot."""
     files = 12
     source = make_source(folder / "files", seed=18, files=files)
-    retain = {f"{CONF}.minBatchesToRetain": "2", "spark.sql.streaming.minBatchesToRetain": "2"}
     session = sessions(
-        retain
-        | {
+        {
+            "spark.sql.streaming.minBatchesToRetain": "2",
             f"{CONF}.maintenanceInterval": "50ms",
             f"{CONF}.minDeltasForSnapshot": "2",
             f"{CONF}.dynastate.namespace": folder.name,
@@ -102,7 +101,7 @@ def test_maintenance_runs_beside_the_query(
 ) -> None:
     """With maintenance without a pause in both pools every batch is as it should be."""
     often = {f"{CONF}.maintenanceInterval": "10ms", f"{CONF}.minDeltasForSnapshot": "1"}
-    session = sessions(often | {f"{CONF}.minBatchesToRetain": "2", "spark.sql.streaming.minBatchesToRetain": "2"})
+    session = sessions(often | {"spark.sql.streaming.minBatchesToRetain": "2"})
     source.release()
     running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
     wait_until(state_stores().isMaintenanceRunning, "maintenance does not run")

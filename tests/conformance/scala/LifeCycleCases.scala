@@ -50,7 +50,7 @@ object LifeCycleCases extends Cases {
 
   test("both-kinds-of-maintenance-at-once") { scene =>
     import scene._
-    val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.stateStore.minBatchesToRetain" -> "2")
+    val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.minBatchesToRetain" -> "2")
     val provider = scene.provider(conf = conf)
     val pool = Executors.newFixedThreadPool(2)
     try {
