@@ -24,6 +24,9 @@ def oldest_needed(history: History, version: int, attempt: Attempt, retain: int)
 
     To stay readable are the versions on this one's chain, and every attempt that branched off within them: a retry, a
     twin or a zombie, which the driver may still choose. Branches that left the chain before that are dead.
+
+    Raises:
+        CorruptStateError: a version on the chain that is to stay cannot be opened.
     """
     oldest = max(1, version - retain + 1)
     bases: dict[Node, int | None] = {}
@@ -38,9 +41,16 @@ def oldest_needed(history: History, version: int, attempt: Attempt, retain: int)
         else:
             # None: its chain is cut off, so it cannot be opened as it is.
             bases[node] = _base_of(history, parent, bases)
-        if node in chain or parent in live:
+        if parent in live:
             live.add(node)
         base = bases[node]
+        if base is None and node in chain and entry.version >= oldest:
+            raise CorruptStateError(
+                "a version that is to stay cannot be opened: what it stands on is lost",
+                store=history.store,
+                version=entry.version,
+                attempt=entry.attempt.hex(),
+            )
         if entry.version >= oldest and node in live and base is not None:
             needed = min(needed, base + 1)
     return needed
@@ -77,6 +87,16 @@ class CleanUp:
         self._store = history.store
         self._shards = shards
         self._meter = meter
+
+    def check_snapshots(self, lowest: int) -> None:
+        """Read the directories of the snapshots that stay, before anything goes that could stand in for them.
+
+        Raises:
+            CorruptStateError: one is lost or broken.
+        """
+        for snapshot in self._history.snapshots():
+            if snapshot.stage == layout.DONE and snapshot.version >= lowest:
+                self._directory(snapshot)
 
     def remove_snapshots(self, below: int, epoch: int) -> None:
         """Take away the snapshots of versions below one, and those that an older run than that of `epoch` did not end.

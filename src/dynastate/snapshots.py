@@ -15,8 +15,8 @@ from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables
 #: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
 #: snapshots together cost at most 1 / 0.75 of what the deltas did, and recovery reads at most 1.75 of a snapshot.
 FRACTION: Final = 0.75
-#: It is worth it, too, when recovery has this many versions or parts to read since.
-COUNT_MAX: Final = 1_000
+#: It is worth it, too, when recovery has this many versions to walk through since, however small.
+VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
 REQUEST_BYTES: Final = 1024 * 1024
 
@@ -28,7 +28,7 @@ def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_byt
     parts, raw, stored = map(
         sum, zip(*((each.parts, each.raw_bytes, each.stored_bytes) for each in deltas), strict=True)
     )
-    if len(deltas) >= COUNT_MAX or parts >= COUNT_MAX:
+    if len(deltas) >= VERSIONS_MAX:
         return True
     expected = last.stored_bytes if last is not None else state_bytes * stored / max(1, raw)
     return parts > 0 and stored >= FRACTION * expected
@@ -58,6 +58,8 @@ class SnapshotAttempt:
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._written: list[Key] = []
+        #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
+        self._may_be_done = False
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
@@ -121,19 +123,40 @@ class SnapshotAttempt:
             raw_bytes=sum(bucket.raw_bytes for bucket in made.buckets),
             stored_bytes=sum(bucket.stored_bytes for bucket in made.buckets),
         )
-        if self._base_is_there() and move(self._tables, self.store, begun, done, self.meter):  # 3
-            return True
+        if self._base_is_there():
+            retries, self._may_be_done = self.meter.retries, True
+            if move(self._tables, self.store, begun, done, self.meter):  # 3
+                return True
+            # Refused at the first try: it never was.
+            self._may_be_done = self.meter.retries > retries
         self.abort()
         return False
 
     def abort(self) -> None:
-        """Delete what was written. What an abort leaves behind, clean-up finds."""
+        """Delete what was written, if it is sure that the snapshot was never done; else leave it to clean-up.
+
+        An answer to step 3 of commit may have been lost: then its item says what became of it.
+        """
+        self._ready.clear()
+        if self._may_be_done and not self._was_never_done():
+            return
         for at in range(0, len(self._written), WRITES_MAX):
             self._tables.delete(self._written[at : at + WRITES_MAX], self.meter)
         self._written.clear()
-        self._ready.clear()
         key = layout.snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
-        self._tables.delete_over(key, {"id": bytes(self._snapshot.id), "stage": layout.WRITING}, self.meter)
+        for stage in (layout.WRITING, layout.LEAVING):
+            before: Item = {"id": bytes(self._snapshot.id), "stage": stage, "digest": b""}
+            if self._tables.delete_over(key, before, self.meter):
+                return
+
+    def _was_never_done(self) -> bool:
+        """Take the name away first, so that a request still under way cannot make it done."""
+        begun = self._snapshot
+        if move(self._tables, self.store, begun, replace(begun, stage=layout.LEAVING), self.meter):
+            return True
+        key = layout.snapshot_key(self.store, begun.version, begun.attempt)
+        item = self._tables.get([key], self.meter).get(key, {})
+        return (item.get("id"), item.get("stage"), item.get("digest")) == (bytes(begun.id), layout.LEAVING, b"")
 
     def _base_is_there(self) -> bool:
         base = self._base
@@ -175,7 +198,9 @@ def begin(
     """Enter a snapshot as being written; None: there is one of that version already, whatever its stage."""
     snapshot = Snapshot(entry.version, entry.attempt, own, epoch, layout.WRITING)
     key = layout.snapshot_key(history.store, entry.version, entry.attempt)
-    if not tables.put_new(key, layout.snapshot_item(history.store, snapshot), meter):
+    item = layout.snapshot_item(history.store, snapshot)
+    # An answer that was lost makes the second try fail.
+    if not tables.put_new(key, item, meter) and tables.get([key], meter).get(key) != item:
         return None
     return SnapshotAttempt(tables, history.store, snapshot, bits, shards, base)
 

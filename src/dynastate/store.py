@@ -295,13 +295,15 @@ class Engine:
         epoch = _newest_epoch(history.meta, run)  # 2
         if epoch is None:
             return meter
-        below = cleanup.oldest_needed(history, version, attempt, retain)  # 3
+        # The driver may not have committed this version yet: then it starts again from the one before.
+        below = cleanup.oldest_needed(history, version, attempt, max(2, retain))  # 3
         older = [each for each in history.versions() if each < below]
         if len(older) < least:
             return meter
         if most:
             below = min(below, older[0] + most)
         steps = cleanup.CleanUp(self._tables, history, self._shards_of(history), meter)
+        steps.check_snapshots(below - 1)
         steps.remove_snapshots(below - 1, epoch)  # 4
         struck = steps.remove_versions(below)  # 5
         steps.remove_parts(struck)  # 6

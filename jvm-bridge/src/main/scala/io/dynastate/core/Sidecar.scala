@@ -275,11 +275,12 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     }
 
   /** What is appended from here on lies in this bucket. */
-  def bucket(number: Int): Unit = converse("writing a snapshot")(send(Protocol.bucket(number)))
+  def bucket(number: Int, deadlineSeconds: Long): Unit =
+    converse("writing a snapshot")(within(deadlineSeconds)(sendAll(Protocol.bucket(number))))
 
   /** Make what was sent a snapshot, and return what it cost. */
   def endSnapshot(deadlineSeconds: Long): Map[String, Long] = converse("ending a snapshot") {
-    send(Protocol.snapshotEnd())
+    within(deadlineSeconds)(sendAll(Protocol.snapshotEnd()))
     maintained(deadlineSeconds)
   }
 

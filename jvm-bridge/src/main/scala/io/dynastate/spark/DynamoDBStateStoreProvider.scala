@@ -281,7 +281,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     val changed = if (wanted.base == 0) null else version.tree.changed.since(wanted.base)
     val isSent = Array.tabulate(1 << wanted.bits)(bucket => changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
     Buckets.send(version, wanted.bits, isSent, new BucketSink {
-      override def bucket(number: Int): Unit = connection.bucket(number)
+      override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
 
       override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit =
         connection.append(records, hashMin, hashMax, run, length, deadlineSeconds)
