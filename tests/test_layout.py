@@ -252,7 +252,7 @@ def test_an_entry_comes_back(made: VersionEntry) -> None:
 def test_any_bytes_are_an_entry_or_an_error(raw: bytes) -> None:
     """Whatever the bytes are, they are a version entry or CorruptStateError, with and without a right checksum."""
     summed = b"\x01" + raw
-    summed += layout._entry_crc(STORE, summed).to_bytes(4, "little")
+    summed += layout._sealing_crc(STORE, summed).to_bytes(4, "little")
     for candidate in (raw, summed):
         with contextlib.suppress(CorruptStateError):
             assert layout.decode_entry(STORE, candidate).schema in candidate

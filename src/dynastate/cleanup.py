@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from dynastate import layout, snapshots
 from dynastate.directory import Directory
 from dynastate.errors import CorruptStateError
 from dynastate.layout import EMPTY, Attempt, History, Item, Key, Snapshot, VersionEntry
-from dynastate.tables import WRITES_MAX, Meter, Tables
+from dynastate.tables import Meter, Tables, delete_all
 
 Node = tuple[int, Attempt]
 
@@ -31,19 +30,15 @@ def oldest_needed(history: History, version: int, attempt: Attempt, retain: int)
     oldest = max(1, version - retain + 1)
     bases: dict[Node, int | None] = {}
     chain = _chain(history, version, attempt)
-    live = {EMPTY} if oldest == 1 else {node for node in chain if node[0] >= oldest - 1}
+    live = {node for node in chain if node[0] >= oldest - 1}
     needed = oldest
     for entry in history.entries():
         node = (entry.version, entry.attempt)
         parent = (entry.version - 1, entry.parent)
-        if history.snapshot(*node) is not None:
-            bases[node] = entry.version
-        else:
-            # None: its chain is cut off, so it cannot be opened as it is.
-            bases[node] = _base_of(history, parent, bases)
+        # None: its chain is cut off, so it cannot be opened as it is.
+        base = bases[node] = entry.version if history.snapshot(*node) is not None else _base_of(history, parent, bases)
         if parent in live:
             live.add(node)
-        base = bases[node]
         if base is None and node in chain and entry.version >= oldest:
             raise CorruptStateError(
                 "a version that is to stay cannot be opened: what it stands on is lost",
@@ -67,15 +62,14 @@ def _base_of(history: History, node: Node, bases: dict[Node, int | None]) -> int
 
 def _chain(history: History, version: int, attempt: Attempt) -> set[Node]:
     """A version and those it stands on, as far down as they are listed; the one below the last of them included."""
-    entry = history.find(version, attempt)
-    chain = {(entry.version, entry.attempt)}
-    while True:
+    newest = history.find(version, attempt)
+    chain = {(newest.version, newest.attempt)}
+    entry: VersionEntry | None = newest
+    while entry is not None:
         parent = (entry.version - 1, entry.parent)
         chain.add(parent)
-        below = next((each for each in history.of(parent[0]) if each.attempt == parent[1]), None)
-        if below is None:
-            return chain
-        entry = below
+        entry = history.entry(*parent)
+    return chain
 
 
 class CleanUp:
@@ -87,6 +81,7 @@ class CleanUp:
         self._store = history.store
         self._shards = shards
         self._meter = meter
+        self._directories: dict[Attempt, Directory] = {}
 
     def check_snapshots(self, lowest: int) -> None:
         """Read the directories of the snapshots that stay, before anything goes that could stand in for them.
@@ -131,23 +126,14 @@ class CleanUp:
             self._remove_snapshot(snapshot, carried)  # 3
 
     def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[Node, int]]) -> None:
-        key = layout.directory_key(self._store, snapshot.version, snapshot.id)
-        doomed: dict[Key, int] = {}
         try:
-            found = self._directory(snapshot) if snapshot.digest else None
-        except CorruptStateError:  # a clean-up that was cut off has deleted it; its own buckets are found by their keys
-            found = None
-        if found is not None:
-            doomed = self._buckets_of(found, carried)
-        own = (snapshot.version, snapshot.id)
-        if found is None:
-            low, high = layout.bucket_range(*own)
-            for shard in range(self._shards):
-                for item in self._list("snapshot", layout.store_shard(self._store, shard), low, high):
-                    if (own, int(item.sort.split("/")[3])) not in carried:
-                        doomed[item] = 1
+            doomed = self._buckets_of(self._directory(snapshot), carried) if snapshot.digest else None
+        except CorruptStateError:  # a clean-up that was cut off has deleted the directory
+            doomed = None
+        if doomed is None:
+            doomed = self._own_buckets(snapshot, carried)
         self._delete(doomed)
-        self._delete({key: 1})
+        self._delete({layout.directory_key(self._store, snapshot.version, snapshot.id): 1})
         self._tables.delete_over(
             layout.snapshot_key(self._store, snapshot.version, snapshot.attempt),
             {"id": bytes(snapshot.id), "stage": layout.LEAVING},
@@ -155,7 +141,15 @@ class CleanUp:
         )
         self._meter.items_deleted += 1
 
+    def _own_buckets(self, snapshot: Snapshot, carried: set[tuple[Node, int]]) -> dict[Key, int]:
+        """Items of the buckets that a snapshot wrote itself, found by their keys."""
+        own = (snapshot.version, snapshot.id)
+        low, high = layout.bucket_range(*own)
+        found = self._list("snapshot", low, high)
+        return {key: 1 for key in found if (own, int(key.sort.split("/")[3])) not in carried}
+
     def _buckets_of(self, found: Directory, carried: set[tuple[Node, int]]) -> dict[Key, int]:
+        """Items of the buckets that a directory names, with the bytes of their data."""
         doomed: dict[Key, int] = {}
         for number, bucket in enumerate(found.buckets):
             if bucket.parts and (bucket.holder, number) not in carried:
@@ -166,22 +160,19 @@ class CleanUp:
     def remove_versions(self, below: int) -> list[VersionEntry]:
         """Strike the versions below one off those version lists that are as they were read; the versions struck."""
         struck: list[VersionEntry] = []
-        for key, item in self._history.groups.items():
-            raws = item["versions"]
-            if not isinstance(raws, list):
-                raise CorruptStateError("group has no version list", **layout.where(key))
-            entries = [layout.decode_entry(self._store, raw) for raw in raws]
-            stay = [raw for raw, entry in zip(raws, entries, strict=True) if entry.version >= below]
-            if len(stay) == len(raws):
+        for key, group in self._history.groups.items():
+            stay = [raw for raw, entry in group if entry.version >= below]
+            if len(stay) == len(group):
                 continue
-            before: Item = {"versions": raws}
+            before: Item = {"versions": [raw for raw, _ in group]}
             if stay:
-                done = self._tables.put_over(key, item | {"versions": stay}, before, self._meter)
+                item = layout.item_key(key) | {"format": layout.FORMAT, "versions": stay}
+                done = self._tables.put_over(key, item, before, self._meter)
             else:
                 done = self._tables.delete_over(key, before, self._meter)
                 self._meter.items_deleted += done
             if done:
-                struck += [entry for entry in entries if entry.version < below]
+                struck += [entry for _, entry in group if entry.version < below]
         return struck
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:
@@ -201,28 +192,27 @@ class CleanUp:
         low, high = layout.parts_below(below)
         off = {(entry.version, entry.attempt) for entry in struck}
         listed = {(entry.version, entry.attempt) for entry in self._history.entries()} - off
-        found: list[Key] = []
-        for shard in range(self._shards):
-            found += self._list("delta", layout.store_shard(self._store, shard), low, high)
-        return [key for key in found if _node_of(key) not in listed]
+        return [key for key in self._list("delta", low, high) if _node_of(key) not in listed]
 
     def remove_orphans(self, orphans: Sequence[Key]) -> None:
         self._delete(dict.fromkeys(orphans, 1))
 
     def _directory(self, snapshot: Snapshot) -> Directory:
-        return snapshots.read_directory(self._tables, self._store, snapshot, self._meter)
+        """The directory of a snapshot, read once: it never changes."""
+        found = self._directories.get(snapshot.id)
+        if found is None:
+            found = snapshots.read_directory(self._tables, self._store, snapshot, self._meter)
+            self._directories[snapshot.id] = found
+        return found
 
-    def _list(self, role: layout.Role, store_shard: str, low: str, high: str) -> list[Key]:
-        return self._tables.list_keys(role, store_shard, low, high, self._meter)
+    def _list(self, role: layout.Role, low: str, high: str) -> list[Key]:
+        """Keys between two sort keys, in all shards."""
+        shards = (layout.store_shard(self._store, shard) for shard in range(self._shards))
+        return [key for shard in shards for key in self._tables.list_keys(role, shard, low, high, self._meter)]
 
     def _delete(self, sizes: dict[Key, int]) -> None:
-        """Delete items, 25 a request. Their sizes are those of their data, more or less: they are paid for by them."""
-        keys = list(sizes)
-        # A request is for one table.
-        for _, of_table in groupby(sorted(keys), key=lambda key: key.role):
-            doomed = list(of_table)
-            for at in range(0, len(doomed), WRITES_MAX):
-                self._tables.delete(doomed[at : at + WRITES_MAX], self._meter)
+        """Delete items, whose sizes are those of their data, more or less: they are paid for by them."""
+        delete_all(self._tables, list(sizes), self._meter)
         self._meter.deleted(size + layout.PART_OVERHEAD_BYTES for size in sizes.values())
 
 

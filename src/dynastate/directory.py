@@ -7,9 +7,6 @@ bucket    := holder ( emptied | parts records raw_bytes stored_bytes digest:8 )
 
 from __future__ import annotations
 
-import hashlib
-import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -77,7 +74,7 @@ def encode(store: str, directory: Directory) -> bytes:
         for number in (bucket.parts, bucket.records, bucket.raw_bytes, bucket.stored_bytes):
             out += varint(number)
         out += bucket.digest
-    return bytes(out) + struct.pack("<I", _crc(store, bytes(out)))
+    return layout.seal(store, bytes(out))
 
 
 def decode(store: str, raw: bytes) -> Directory:
@@ -86,13 +83,7 @@ def decode(store: str, raw: bytes) -> Directory:
     Raises:
         CorruptStateError: unknown format, wrong checksum, or not exactly one directory.
     """
-    if not raw or raw[0] != FORMAT:
-        raise CorruptStateError(
-            f"directory has format {raw[:1].hex()}, this package reads {FORMAT:02x}; upgrade dynastate", store=store
-        )
-    if len(raw) < 5 or _crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
-        raise CorruptStateError("directory has a wrong checksum: its bytes are broken", store=store)
-    reader = Reader(raw[:-4], 1)
+    reader = layout.unseal(store, raw, "directory")
     version, attempt, own = reader.varint(), Attempt(reader.take(16)), Attempt(reader.take(16))
     base, bits = reader.varint(), reader.take(1)[0]
     if bits > BITS_MAX:
@@ -114,11 +105,6 @@ def _bucket(reader: Reader, holders: list[tuple[int, Attempt]]) -> Bucket:
     return Bucket(holders[holder], 0, parts, records, raw_bytes, stored_bytes, reader.take(8))
 
 
-def digest(raw: bytes) -> bytes:
-    """BLAKE2b with 8 bytes of output over the bytes of a directory: what the snapshot's item names it by."""
-    return hashlib.blake2b(raw, digest_size=8).digest()
-
-
 def item(key: Key, raw: bytes) -> Item:
     return layout.item_key(key) | {"format": FORMAT, "data": raw}
 
@@ -130,16 +116,12 @@ def parse(store: str, snapshot: Snapshot, key: Key, found: Item) -> Directory:
         CorruptStateError: it is broken, or not the one that the snapshot's item names.
     """
     raw = found.get("data")
-    if not isinstance(raw, bytes) or digest(raw) != snapshot.digest:
+    if not isinstance(raw, bytes) or layout.digest_of(raw) != snapshot.digest:
         raise CorruptStateError("a directory is not the one that its snapshot names", **layout.where(key))
     directory = decode(store, raw)
     if (directory.version, directory.attempt, directory.id) != (snapshot.version, snapshot.attempt, snapshot.id):
         raise CorruptStateError("a directory is of another snapshot", **layout.where(key))
     return directory
-
-
-def _crc(store: str, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(f"{store}\n".encode()))
 
 
 def bits_for(state_bytes: int) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from dynastate import blocks, rows
-from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, VersionMissingError
 
 FORMAT: Final = 1
 GROUP_SIZE: Final = 10
@@ -114,8 +114,13 @@ def meta_key(store: str) -> Key:
     return Key("snapshot", store_shard(store, 0), META)
 
 
+def digest_of(raw: bytes) -> bytes:
+    """BLAKE2b with 8 bytes of output: what the content of an item is named by."""
+    return hashlib.blake2b(raw, digest_size=8).digest()
+
+
 def schema_digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return digest_of(text.encode())
 
 
 def schema_key(store: str, digest: bytes) -> Key:
@@ -337,7 +342,48 @@ class VersionEntry:
 
 def parts_digest(crcs: Sequence[int]) -> bytes:
     """BLAKE2b with 8 bytes of output over the parts' CRCs, in sequence."""
-    return hashlib.blake2b(struct.pack(f"<{len(crcs)}I", *crcs), digest_size=8).digest()
+    return digest_of(struct.pack(f"<{len(crcs)}I", *crcs))
+
+
+class Sums(NamedTuple):
+    """What names parts says of them: a version entry of those of an attempt, a directory of those of a bucket."""
+
+    parts: int
+    records: int
+    raw_bytes: int
+    stored_bytes: int
+    digest: bytes
+
+
+class Tally:
+    """Parts and their chunks, counted as they are written or read."""
+
+    def __init__(self) -> None:
+        self._crcs: list[int] = []
+        self._records = self._raw_bytes = self._stored_bytes = 0
+
+    @property
+    def parts(self) -> int:
+        return len(self._crcs)
+
+    def add_part(self, crc32: int, data: bytes) -> None:
+        self._crcs.append(crc32)
+        self._stored_bytes += len(data)
+
+    def add_item(self, key: Key, item: Item) -> int:
+        """Add a part as it is to be stored; return the bytes of its data."""
+        data, crc32 = item["data"], item["crc32"]
+        if not isinstance(data, bytes) or not isinstance(crc32, int):
+            raise InternalError("a part was made without data", item=key.sort)
+        self.add_part(crc32, data)
+        return len(data)
+
+    def add_chunk(self, records: int, raw_bytes: int) -> None:
+        self._records += records
+        self._raw_bytes += raw_bytes
+
+    def sums(self) -> Sums:
+        return Sums(self.parts, self._records, self._raw_bytes, self._stored_bytes, parts_digest(self._crcs))
 
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:
@@ -354,7 +400,7 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     out += entry.digest + varint(len(entry.keys))
     for family, count in sorted(entry.keys.items()):
         out += varint(family) + varint(count)
-    return bytes(out) + struct.pack("<I", _entry_crc(store, bytes(out)))
+    return seal(store, bytes(out))
 
 
 def decode_entry(store: str, raw: bytes) -> VersionEntry:
@@ -363,13 +409,7 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     Raises:
         CorruptStateError: unknown format, wrong checksum, or not exactly one entry.
     """
-    if not raw or raw[0] != FORMAT:
-        raise CorruptStateError(
-            f"version entry has format {raw[:1].hex()}, this package reads {FORMAT:02x}; upgrade dynastate", store=store
-        )
-    if len(raw) < 5 or _entry_crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
-        raise CorruptStateError("version entry has a wrong checksum: its bytes are broken", store=store)
-    reader = Reader(raw[:-4], 1)
+    reader = unseal(store, raw, "version entry")
     version, attempt, parent = reader.varint(), Attempt(reader.take(16)), Attempt(reader.take(16))
     epoch, schema = reader.varint(), reader.take(8)
     parts, records, raw_bytes, stored_bytes = (reader.varint() for _ in range(4))
@@ -380,8 +420,28 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     return VersionEntry(version, attempt, parent, epoch, schema, parts, records, raw_bytes, stored_bytes, digest, keys)
 
 
-def _entry_crc(store: str, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(f"{store}\n".encode()))
+def seal(store: str, raw: bytes) -> bytes:
+    """A binary value, which begins with its format, with its CRC behind it; that covers the store's name too."""
+    return raw + struct.pack("<I", _sealing_crc(store, raw))
+
+
+def unseal(store: str, raw: bytes, what: str) -> Reader:
+    """Read a binary value behind its format, once that and its CRC are found right. `what` names it in errors.
+
+    Raises:
+        CorruptStateError: unknown format, or wrong checksum.
+    """
+    if not raw or raw[0] != FORMAT:
+        raise CorruptStateError(
+            f"{what} has format {raw[:1].hex()}, this package reads {FORMAT:02x}; upgrade dynastate", store=store
+        )
+    if len(raw) < 5 or _sealing_crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
+        raise CorruptStateError(f"{what} has a wrong checksum: its bytes are broken", store=store)
+    return Reader(raw[:-4], 1)
+
+
+def _sealing_crc(store: str, raw: bytes) -> int:
+    return zlib.crc32(raw, zlib.crc32(f"{store}\n".encode()))
 
 
 def varint(number: int) -> bytes:
@@ -492,8 +552,8 @@ class History:
         self._schemas: dict[str, tuple[Key, Item]] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
         self._snapshots: dict[tuple[int, Attempt], Snapshot] = {}
-        #: Version lists as they are stored, by the key of their group.
-        self.groups: dict[Key, Item] = {}
+        #: Version lists by the key of their group: each entry as it is stored, and what it says.
+        self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
         for key, item in items:
             self._add(key, item)
 
@@ -511,12 +571,13 @@ class History:
             listed = item.get("versions")
             if not isinstance(listed, list):
                 raise CorruptStateError("group has no version list", **where(key))
-            self.groups[key] = item
+            group = self.groups[key] = []
             for raw in listed:
                 try:
                     entry = decode_entry(self.store, raw)
                 except CorruptStateError as broken:
                     raise CorruptStateError(str(broken), **where(key)) from broken
+                group.append((raw, entry))
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
         elif key.sort.startswith("snapshot/"):
@@ -537,9 +598,9 @@ class History:
         found = self._snapshots.get((version, attempt))
         return found if found is not None and found.stage == DONE else None
 
-    def of(self, version: int) -> list[VersionEntry]:
-        """The entries of a version, in the order of their commits."""
-        return list(self._entries.get(version, {}).values())
+    def entry(self, version: int, attempt: Attempt) -> VersionEntry | None:
+        """The entry of a version by that attempt, if it was read."""
+        return self._entries.get(version, {}).get(attempt)
 
     def versions(self) -> list[int]:
         """Versions that exist, ascending."""
@@ -551,12 +612,11 @@ class History:
         Raises:
             VersionMissingError: there is none; the message names the versions that are there.
         """
-        candidates = self._entries.get(version, {})
         if attempt != NO_ATTEMPT:
-            found = candidates.get(attempt)
+            found = self.entry(version, attempt)
         else:
             found = None
-            for entry in candidates.values():
+            for entry in self._entries.get(version, {}).values():
                 if found is None or entry.epoch >= found.epoch:
                     found = entry
         if found is None:

@@ -19,7 +19,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from io import BufferedReader
 from pathlib import Path
@@ -186,37 +186,30 @@ class Connection:
         request = protocol.parse_open(body)
         self._store = request.store
         engine = self._needed_engine()
-        try:
+        with self._answering("open"):
             opening = engine.open(request.store, request.version, request.attempt, request.have)
             self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
-            for records, run in opening.snapshot_chunks:
-                self._send(protocol.rows(records, run))
+            self._send_rows(opening.snapshot_chunks)
             if opening.snapshot:
                 self._send(protocol.deltas(opening.snapshot))
-            for records, run in opening.chunks:
-                self._send(protocol.rows(records, run))
+            self._send_rows(opening.chunks)
             self._send(protocol.opened(counters(opening.meter)))
-        except OSError:
-            raise
-        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this OPEN
-            self._answer_failure("open", failed)
 
     def _changes(self, body: bytes) -> None:
         request = protocol.parse_changes(body)
         self._store = request.store
         engine = self._needed_engine()
-        try:
+        with self._answering("changes"):
             feed = engine.changes(request.store, request.first, request.last, request.attempt)
             self._send(protocol.found(request.last, feed.attempt, (0, NO_ATTEMPT), feed.schema))
             for version, chunks in feed.versions:
                 self._send(protocol.changes_of(version))
-                for records, run in chunks:
-                    self._send(protocol.rows(records, run))
+                self._send_rows(chunks)
             self._send(protocol.opened(counters(feed.meter)))
-        except OSError:
-            raise
-        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this CHANGES
-            self._answer_failure("changes", failed)
+
+    def _send_rows(self, chunks: Iterator[tuple[int, bytes]]) -> None:
+        for records, run in chunks:
+            self._send(protocol.rows(records, run))
 
     def _begin(self, body: bytes) -> None:
         request = protocol.parse_begin(body)
@@ -242,7 +235,7 @@ class Connection:
     def _commit(self, body: bytes) -> None:
         request = protocol.parse_commit(body)
         attempt = self._attempt
-        try:
+        with self._answering("commit", aborts=True):
             if self._failed is not None:
                 raise self._failed
             if attempt is None:
@@ -250,18 +243,13 @@ class Connection:
             spent = attempt.commit(request.keys, request.schema)
             self._attempt = None
             self._send(protocol.committed(attempt.version, spent))
-        except OSError:
-            raise
-        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this COMMIT
-            self._answer_failure("commit", failed)
-            self._abort()
 
     def _begin_snapshot(self, body: bytes) -> None:
         request = protocol.parse_snapshot(body)
         self._store = request.store
         self._failed = None
         self._state = State.READY  # unless it is wanted
-        try:
+        with self._answering("snapshot"):
             self._snapshot, spent = self._needed_engine().snapshot(
                 request.store,
                 request.run,
@@ -276,10 +264,6 @@ class Connection:
             self._snapshot.meter.add(spent)
             self._state = State.SNAPSHOT
             self._send(protocol.wanted(self._snapshot.base, self._snapshot.bits))
-        except OSError:
-            raise
-        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this SNAPSHOT
-            self._answer_failure("snapshot", failed)
 
     def _bucket(self, body: bytes) -> None:
         number = protocol.parse_bucket(body)
@@ -291,7 +275,7 @@ class Connection:
 
     def _end_snapshot(self) -> None:
         snapshot = self._snapshot
-        try:
+        with self._answering("snapshot", aborts=True):
             if self._failed is not None:
                 raise self._failed
             if snapshot is None:
@@ -300,16 +284,11 @@ class Connection:
                 log.info("clean-up took a snapshot away that was being written store=%s", self._store)
             self._snapshot = None
             self._send(protocol.maintained(maintenance_counters(snapshot.meter)))
-        except OSError:
-            raise
-        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this SNAPSHOT_END
-            self._answer_failure("snapshot", failed)
-            self._abort()
 
     def _clean_up(self, body: bytes) -> None:
         request = protocol.parse_clean_up(body)
         self._store = request.store
-        try:
+        with self._answering("clean-up"):
             spent = self._needed_engine().clean_up(
                 request.store,
                 request.run,
@@ -320,15 +299,10 @@ class Connection:
                 request.most,
             )
             self._send(protocol.maintained(maintenance_counters(spent)))
-        except OSError:
-            raise
-        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer to this CLEAN_UP
-            self._answer_failure("clean-up", failed)
 
     def _abort(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
-            self._failed = None
             try:
                 snapshot.abort()
             except Exception:  # what it leaves behind, clean-up finds
@@ -350,6 +324,18 @@ class Connection:
         if self._engine is None:
             raise InternalError("a connection without HELLO was let in")
         return self._engine
+
+    @contextlib.contextmanager
+    def _answering(self, operation: str, *, aborts: bool = False) -> Iterator[None]:
+        """Let whatever fails be the answer to the frame, but for a connection that is gone; `aborts`: and an ABORT."""
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is the answer
+            self._answer_failure(operation, failed)
+            if aborts:
+                self._abort()
 
     def _answer_failure(self, operation: str, failed: Exception) -> None:
         expected = isinstance(failed, DynastateError)

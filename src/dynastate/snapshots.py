@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
+from uuid import uuid4
 
 from dynastate import directory, layout
 from dynastate.directory import Bucket, Directory
 from dynastate.errors import CorruptStateError, InternalError
-from dynastate.layout import Attempt, Chunk, History, Item, Key, Snapshot, VersionEntry
-from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables
+from dynastate.layout import Attempt, Chunk, History, Item, Key, Snapshot, Tally, VersionEntry
+from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all
 
 #: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
 #: snapshots together cost at most 1 / 0.75 of what the deltas did, and recovery reads at most 1.75 of a snapshot.
@@ -25,13 +26,12 @@ def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_byt
     """Whether deltas since the last snapshot have grown so far that a new one pays. `state_bytes`: before LZ4."""
     if len(deltas) < max(1, min_deltas):
         return False
-    parts, raw, stored = map(
-        sum, zip(*((each.parts, each.raw_bytes, each.stored_bytes) for each in deltas), strict=True)
-    )
     if len(deltas) >= VERSIONS_MAX:
         return True
+    raw = sum(entry.raw_bytes for entry in deltas)
+    stored = sum(entry.stored_bytes for entry in deltas)
     expected = last.stored_bytes if last is not None else state_bytes * stored / max(1, raw)
-    return parts > 0 and stored >= FRACTION * expected
+    return any(entry.parts for entry in deltas) and stored >= FRACTION * expected
 
 
 class SnapshotAttempt:
@@ -53,8 +53,7 @@ class SnapshotAttempt:
         empty = Bucket(emptied=snapshot.version)
         self._buckets = [empty] * (1 << bits) if base is None else list(base.buckets)
         self._current = -1
-        self._crcs: list[int] = []
-        self._records = self._raw_bytes = self._stored_bytes = 0
+        self._tally = Tally()
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._written: list[Key] = []
@@ -79,19 +78,13 @@ class SnapshotAttempt:
         if self._current < 0 or not chunk.hash_min >> shift == chunk.hash_max >> shift == self._current:
             raise InternalError("rows of a snapshot are in no bucket, or in another", store=self.store)
         version, own = self._snapshot.version, self._snapshot.id
-        items = layout.bucket_items(self.store, version, own, self._current, len(self._crcs), self._shards, chunk)
+        items = layout.bucket_items(self.store, version, own, self._current, self._tally.parts, self._shards, chunk)
         for key, item in items:
-            data, crc = item["data"], item["crc32"]
-            if not isinstance(data, bytes) or not isinstance(crc, int):
-                raise InternalError("an item of a bucket was made without data", item=key.sort)
-            self._crcs.append(crc)
-            self._stored_bytes += len(data)
+            self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
-            self._ready_bytes += len(data)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 self._write()
-        self._records += chunk.records
-        self._raw_bytes += len(chunk.run)
+        self._tally.add_chunk(chunk.records, len(chunk.run))
 
     def commit(self) -> bool:
         """Make it a snapshot.
@@ -116,9 +109,9 @@ class SnapshotAttempt:
         self._written.append(key)
         self._tables.write([(key, item)], self.meter)  # 2
         done = replace(
-            self._snapshot,
+            begun,
             stage=layout.DONE,
-            digest=directory.digest(raw),
+            digest=layout.digest_of(raw),
             records=sum(bucket.records for bucket in made.buckets),
             raw_bytes=sum(bucket.raw_bytes for bucket in made.buckets),
             stored_bytes=sum(bucket.stored_bytes for bucket in made.buckets),
@@ -140,8 +133,7 @@ class SnapshotAttempt:
         self._ready.clear()
         if self._may_be_done and not self._was_never_done():
             return
-        for at in range(0, len(self._written), WRITES_MAX):
-            self._tables.delete(self._written[at : at + WRITES_MAX], self.meter)
+        delete_all(self._tables, self._written, self.meter)
         self._written.clear()
         key = layout.snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
         for stage in (layout.WRITING, layout.LEAVING):
@@ -154,27 +146,23 @@ class SnapshotAttempt:
         begun = self._snapshot
         if move(self._tables, self.store, begun, replace(begun, stage=layout.LEAVING), self.meter):
             return True
-        key = layout.snapshot_key(self.store, begun.version, begun.attempt)
-        item = self._tables.get([key], self.meter).get(key, {})
+        item = _read_item(self._tables, self.store, begun, self.meter)
         return (item.get("id"), item.get("stage"), item.get("digest")) == (bytes(begun.id), layout.LEAVING, b"")
 
     def _base_is_there(self) -> bool:
         base = self._base
         if base is None:
             return True
-        key = layout.snapshot_key(self.store, base.version, base.attempt)
-        item = self._tables.get([key], self.meter).get(key, {})
+        item = _read_item(self._tables, self.store, base, self.meter)
         return (item.get("id"), item.get("stage")) == (bytes(base.id), layout.DONE)
 
     def _end_bucket(self) -> None:
         if self._current < 0:
             return
         holder = (self._snapshot.version, self._snapshot.id)
-        sums = (len(self._crcs), self._records, self._raw_bytes, self._stored_bytes, layout.parts_digest(self._crcs))
         empty = Bucket(emptied=self._snapshot.version)
-        self._buckets[self._current] = Bucket(holder, 0, *sums) if self._crcs else empty
-        self._crcs = []
-        self._records = self._raw_bytes = self._stored_bytes = 0
+        self._buckets[self._current] = Bucket(holder, 0, *self._tally.sums()) if self._tally.parts else empty
+        self._tally = Tally()
 
     def _write(self) -> None:
         if self._ready:
@@ -191,16 +179,15 @@ def begin(
     base: Directory | None,
     bits: int,
     shards: int,
-    own: Attempt,
     epoch: int,
     meter: Meter,
 ) -> SnapshotAttempt | None:
     """Enter a snapshot as being written; None: there is one of that version already, whatever its stage."""
-    snapshot = Snapshot(entry.version, entry.attempt, own, epoch, layout.WRITING)
+    snapshot = Snapshot(entry.version, entry.attempt, Attempt(uuid4().bytes), epoch, layout.WRITING)
     key = layout.snapshot_key(history.store, entry.version, entry.attempt)
     item = layout.snapshot_item(history.store, snapshot)
     # An answer that was lost makes the second try fail.
-    if not tables.put_new(key, item, meter) and tables.get([key], meter).get(key) != item:
+    if not tables.put_new(key, item, meter) and _read_item(tables, history.store, snapshot, meter) != item:
         return None
     return SnapshotAttempt(tables, history.store, snapshot, bits, shards, base)
 
@@ -213,7 +200,13 @@ def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: M
     key = layout.snapshot_key(store, before.version, before.attempt)
     item = layout.snapshot_item(store, after)
     condition: Item = {"id": bytes(before.id), "stage": before.stage}
-    return tables.put_over(key, item, condition, meter) or tables.get([key], meter).get(key) == item
+    return tables.put_over(key, item, condition, meter) or _read_item(tables, store, before, meter) == item
+
+
+def _read_item(tables: Tables, store: str, of: Snapshot | Directory, meter: Meter) -> Item:
+    """What says that there is a snapshot of a version, whosever it is now; empty: nothing does."""
+    key = layout.snapshot_key(store, of.version, of.attempt)
+    return tables.get([key], meter).get(key, {})
 
 
 def read_directory(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) -> Directory:

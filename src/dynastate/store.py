@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Final
-from uuid import uuid4
 
 from dynastate import cleanup, directory, layout, snapshots
-from dynastate.directory import Directory
+from dynastate.directory import Bucket, Directory
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -21,10 +20,10 @@ from dynastate.errors import (
     UnavailableError,
     VersionMissingError,
 )
-from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
+from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Tally, VersionEntry
 from dynastate.settings import PREFIX
 from dynastate.snapshots import SnapshotAttempt
-from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables
+from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all, units_of_write
 from dynastate.writer import PartWriter, Ticket
 
 #: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
@@ -192,18 +191,16 @@ class Engine:
         )
         parts = self._parts(keys, meter)
         for entry in entries:
-            sums = (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes, entry.digest)
             where = {"store": store, "version": entry.version, "attempt": entry.attempt.hex()}
-            yield from _verified_chunks(sums, where, islice(parts, entry.parts))
+            yield from _verified_chunks(entry, where, islice(parts, entry.parts))
 
     def _bucket_chunks(self, store: str, kept: Directory, shards: int, meter: Meter) -> Iterator[tuple[int, bytes]]:
         keys = (key for number in range(len(kept.buckets)) for key in kept.keys(store, number, shards))
         parts = self._parts(keys, meter)
         for number, bucket in enumerate(kept.buckets):
-            sums = (bucket.parts, bucket.records, bucket.raw_bytes, bucket.stored_bytes, bucket.digest)
             where = {"store": store, "snapshot": kept.version, "id": kept.id.hex(), "bucket": number}
             if bucket.parts:
-                yield from _verified_chunks(sums, where, islice(parts, bucket.parts))
+                yield from _verified_chunks(bucket, where, islice(parts, bucket.parts))
 
     def _parts(self, keys: Iterator[Key], meter: Meter) -> Iterator[tuple[Key, layout.Part]]:
         """Parts in the order of their keys, with a bounded number of windows read ahead."""
@@ -269,8 +266,7 @@ class Engine:
                 bits = carried.bits
             else:
                 carried = None
-        own = Attempt(uuid4().bytes)
-        begun = snapshots.begin(self._tables, history, deltas[-1], carried, bits, shards, own, epoch, meter)  # 3
+        begun = snapshots.begin(self._tables, history, deltas[-1], carried, bits, shards, epoch, meter)  # 3
         return begun, meter
 
     def clean_up(
@@ -399,11 +395,8 @@ class Engine:
         ticket.cancel(2 * self._deadline_s)
         # A schema item is not the attempt's own: other versions name it too.
         parts = {key: size for key, size in ticket.sent.items() if key.role == "delta"}
-        keys = list(parts)
-        for at in range(0, len(keys), WRITES_MAX):
-            self._tables.delete(keys[at : at + WRITES_MAX], meter)
-        # A delete is paid for by the size of what it deletes.
-        meter.write_units += sum(max(1, -(-size // 1024)) for size in parts.values())
+        delete_all(self._tables, list(parts), meter)
+        meter.write_units += sum(map(units_of_write, parts.values()))
 
 
 def _newest_epoch(meta: Item | None, run: str) -> int | None:
@@ -442,25 +435,23 @@ def _epochs_and_shards(store: str, meta: Item) -> tuple[dict[str, int], int]:
 
 
 def _verified_chunks(
-    expected: tuple[int, int, int, int, bytes], where: Mapping[str, object], parts: Iterable[tuple[Key, layout.Part]]
+    named: VersionEntry | Bucket, where: Mapping[str, object], parts: Iterable[tuple[Key, layout.Part]]
 ) -> Iterator[tuple[int, bytes]]:
     """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
-    crcs: list[int] = []
-    records = raw_bytes = stored_bytes = 0
+    tally = Tally()
     fragments: list[layout.Part] = []
     for key, part in parts:
-        crcs.append(part.crc32)
-        stored_bytes += len(part.data)
+        tally.add_part(part.crc32, part.data)
         fragments.append(part)
         if len(fragments) < part.fragments:
             continue
         run = layout.join_fragments(key, fragments)
-        records += part.records
-        raw_bytes += len(run)
+        tally.add_chunk(part.records, len(run))
         fragments = []
         yield part.records, run
-    if fragments or (len(crcs), records, raw_bytes, stored_bytes, layout.parts_digest(crcs)) != expected:
-        raise CorruptStateError("parts and what names them do not agree", **where, parts=expected[0])
+    expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
+    if fragments or tally.sums() != expected:
+        raise CorruptStateError("parts and what names them do not agree", **where, parts=named.parts)
 
 
 class WriteAttempt:
@@ -487,8 +478,7 @@ class WriteAttempt:
         self._meter = Meter()
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
-        self._crcs: list[int] = []
-        self._records = self._raw_bytes = self._stored_bytes = 0
+        self._tally = Tally()
         self._whole = True
         self._ended = False
 
@@ -501,25 +491,19 @@ class WriteAttempt:
         self._must_be_open("append")
         self._whole = False  # until this chunk is all there
         session = self._session()
-        items = layout.part_items(self.store, self.version, self.attempt, len(self._crcs), session.shards, chunk)
-        if len(self._crcs) + len(items) > layout.PARTS_MAX:
+        items = layout.part_items(self.store, self.version, self.attempt, self._tally.parts, session.shards, chunk)
+        if self._tally.parts + len(items) > layout.PARTS_MAX:
             raise ConfigurationError(
                 "an attempt has too many parts; use more shuffle partitions or smaller batches",
                 store=self.store,
                 most=layout.PARTS_MAX,
             )
         for key, item in items:
-            data, crc = item["data"], item["crc32"]
-            if not isinstance(data, bytes) or not isinstance(crc, int):
-                raise InternalError("a part was made without data", item=key.sort)
-            self._crcs.append(crc)
-            self._stored_bytes += len(data)
-            self._ready_bytes += len(data)
+            self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= HAND_ON_BYTES:
                 self._hand_on()
-        self._records += chunk.records
-        self._raw_bytes += len(chunk.run)
+        self._tally.add_chunk(chunk.records, len(chunk.run))
         self._whole = True
 
     def commit(self, keys: dict[int, int], schema: str) -> dict[str, int]:
@@ -545,18 +529,15 @@ class WriteAttempt:
         self._hand_on()  # 1
         engine.settle(self._ticket)  # 2
         session.schemas.add(digest)
+        sums = self._tally.sums()
         entry = VersionEntry(
             version=self.version,
             attempt=self.attempt,
             parent=self._parent,
             epoch=session.epoch,
             schema=digest,
-            parts=len(self._crcs),
-            records=self._records,
-            raw_bytes=self._raw_bytes,
-            stored_bytes=self._stored_bytes,
-            digest=layout.parts_digest(self._crcs),
             keys=keys,
+            **sums._asdict(),
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
@@ -566,9 +547,9 @@ class WriteAttempt:
             raise
         self._meter.add(self._ticket.meter)
         return counters(self._meter) | {
-            "parts": len(self._crcs),
-            "records": self._records,
-            "rawBytes": self._raw_bytes,
+            "parts": sums.parts,
+            "records": sums.records,
+            "rawBytes": sums.raw_bytes,
         }  # 4
 
     def abort(self) -> None:

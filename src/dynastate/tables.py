@@ -68,6 +68,11 @@ _NO_CREDENTIALS = (
 Result = TypeVar("Result")
 
 
+def units_of_write(size: int) -> int:
+    """Write units of an item of `size` bytes: one a KB, rounded up. A delete costs what a write of the item would."""
+    return max(1, -(-size // 1024))
+
+
 @dataclass
 class Meter:
     """What was spent: requests with their retries, throttles, units by DynamoDB's rules, bytes and items moved."""
@@ -90,13 +95,13 @@ class Meter:
 
     def wrote(self, size: int) -> None:
         """Count one written item of `size` bytes: one unit a KB, rounded up."""
-        self.write_units += max(1, -(-size // 1024))
+        self.write_units += units_of_write(size)
         self.items_written += 1
         self.bytes_written += size
 
     def deleted(self, sizes: Iterable[int]) -> None:
         """Count deletes: each is paid for by the size of what it deletes, as a write of it would be."""
-        self.delete_units += sum(max(1, -(-size // 1024)) for size in sizes)
+        self.delete_units += sum(map(units_of_write, sizes))
 
     def read(self, sizes: Iterable[int], *, together: bool) -> None:
         """Count a strongly consistent read: one unit per 4 KB, rounded up per item, or (Query) over the sum."""
@@ -149,6 +154,12 @@ class Tables(Protocol):
 
         False: the run is there already, or one to forget is not.
         """
+
+
+def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
+    """Delete any number of items, 25 a request."""
+    for at in range(0, len(keys), WRITES_MAX):
+        tables.delete(keys[at : at + WRITES_MAX], meter)
 
 
 class Fate(Enum):
