@@ -311,7 +311,10 @@ def test_metrics_are_zero(at: Engine, tables: BotoTables, store: str) -> None:
     under_way = begin(at, store, A)
     under_way.append(chunk({b"k": noise(5000)}))
     spent = under_way.commit({0: 1}, SCHEMA)
-    assert {name for name, value in spent.items() if value == 0} == {"retries", "throttles", "bytesRead"}
+    assert {name for name, value in spent.items() if value == 0} == {
+        *("retries", "throttles", "bytesRead"),
+        *("cacheHits", "cacheMisses"),
+    }
     assert spent["writeUnits"] >= 5 + 3
     assert spent["bytesWritten"] > 5000
     opening = at.open(store, 1, NO_ATTEMPT)
@@ -319,6 +322,7 @@ def test_metrics_are_zero(at: Engine, tables: BotoTables, store: str) -> None:
     assert opening.meter.requests == 2
     assert opening.meter.bytes_read > 5000
     assert opening.meter.read_units == 1 + 2
+    assert (opening.meter.cache_hits, opening.meter.cache_misses) == (0, 1)
 
 
 def test_fencing_on_the_absence_of_an_item(engines: Engines, tables: BotoTables, store: str) -> None:

@@ -221,7 +221,7 @@ def test_any_attributes_are_a_part_or_an_error(attributes: Item) -> None:
 def test_any_fragments_are_a_chunk_or_an_error(codec: str, data: bytes, raw_bytes: int, fragments: int) -> None:
     """Whatever a part with a right checksum holds, it is a chunk of the length it names, or CorruptStateError."""
     key, _ = part()
-    only = layout.Part(codec, 1, raw_bytes, 0, fragments, 0, data)
+    only = layout.Part(codec, 1, raw_bytes, 0, fragments, 0, 0, 0, data)
     try:
         assert len(layout.join_fragments(key, [only])) == raw_bytes
     except CorruptStateError as error:

@@ -150,6 +150,8 @@ LEGAL = {
     (State.WRITING, 5): State.READY,
     (State.WRITING, 6): State.READY,
     (State.READY, 11): State.READY,
+    (State.READY, 12): State.READY,
+    (State.READY, 13): State.READY,
     (State.READY, 8): State.SNAPSHOT,
     (State.SNAPSHOT, 9): State.SNAPSHOT,
     (State.SNAPSHOT, 4): State.SNAPSHOT,

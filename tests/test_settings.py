@@ -32,6 +32,8 @@ WRONG_TEXT = {
     "namespace": (["a/b", "a#b", "a b", "n" * 129, "é"], "1 to 128 characters"),
     "shards": (["0", "257", "-1", "many", "", "4.0", "1e1"], "whole number"),
     "parallelRequests": (["0", "65", "-8", "all", "", "0x8"], "whole number"),
+    "cacheMb": (["-1", "65537", "64m", "", "1.5"], "whole number"),
+    "memoryMb": (["-1", "1048577", "1g", "", "1.5"], "whole number"),
     "requestDeadlineS": (["0", "3601", "-60", "60s", "", "1.5"], "whole number"),
 }
 RIGHT_TEXT = {
@@ -43,6 +45,8 @@ RIGHT_TEXT = {
     "python": ["", "/opt/python 3/bin/python"],
     "shards": ["1", "256"],
     "parallelRequests": ["1", "64"],
+    "cacheMb": ["0", "65536"],
+    "memoryMb": ["0", "1048576"],
     "requestDeadlineS": ["1", "3600"],
 }
 
@@ -74,7 +78,7 @@ def test_every_setting_is_tested() -> None:
 
 def changed() -> Settings:
     """Make settings of which none is the default."""
-    return Settings("delta", "snapshot", "eu-west-1", "http://host", "ns", "python3", 1, 1, 1)
+    return Settings("delta", "snapshot", "eu-west-1", "http://host", "ns", "python3", 1, 1, 1, 1, 1)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)

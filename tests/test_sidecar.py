@@ -37,7 +37,7 @@ from dynastate.local import EmbeddedDynamoDB, credentials
 from dynastate.protocol import Append, Begin, Commit, Open, Type
 from dynastate.protocol import Changes as Changes_
 from dynastate.settings import PREFIX
-from dynastate.sidecar import Connection, Engines, check_folder
+from dynastate.sidecar import Connection, Engines, Progress, check_folder
 from dynastate.store import Engine
 from dynastate.tables import BotoTables, Meter, make_client
 from tests.fakes import MemoryTables, Strike, StruckTables
@@ -529,8 +529,11 @@ def test_changes_come_version_by_version(talk: Talk, store: str) -> None:
     assert talk.state(store, 1) == {b"a": b"1"}
 
 
-def test_lost_state_is_answered_and_the_talk_goes_on(talk: Talk, http: BotoTables, store: str) -> None:
+def test_lost_state_is_answered_and_the_talk_goes_on(
+    connect: Callable[[], Talk], settings: dict[str, str], http: BotoTables, store: str
+) -> None:
     """A lost part is an error that names it, in place of OPENED; the connection is ready again."""
+    talk = connect().hello(settings | {"cacheMb": "0"})
     one = talk.write(store, A, {b"a": b"1"})
     talk.write(store, B, {b"b": b"1"}, one)
     lost = parts_of(http, store)[1][0]
@@ -906,3 +909,39 @@ def test_engines_are_shared_by_settings(embedded: EmbeddedDynamoDB, monkeypatch:
     for engine in (one, other):
         engine.close()
         engine._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
+
+
+# -------------------------------------------------------------------------------------------------------------- buckets
+
+
+def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
+    """FIND says what a version holds, READ brings the rows of one bucket; both leave the connection ready."""
+    one = talk.write(store, A, {b"%d" % number: b"1" for number in range(40)})
+    talk.send(protocol.find(protocol.Find(store, *one)))
+    assert talk.answer().type == Type.FOUND
+    assert talk.answer().body == protocol.content(0, {0: 0})[protocol.HEADER.size :]
+    assert talk.answer().type == Type.OPENED
+    together: State = {}
+    for bucket in range(4):
+        talk.send(protocol.read(protocol.Read(store, *one, 2, bucket)))
+        answer = talk.answer()
+        while answer.type == Type.ROWS:
+            together |= fold([(answer.fields().u32(), answer.body[4:])])
+            answer = talk.answer()
+        assert answer.type == Type.OPENED
+    assert len(together) == 40
+    talk.send(protocol.find(protocol.Find(store, 2, NO_ATTEMPT)))
+    assert talk.answer().error()[0] == VersionMissingError.kind
+    assert len(talk.state(store, 1)) == 40
+
+
+def test_a_long_load_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Every two seconds; a short one says nothing."""
+    caplog.set_level("INFO")
+    times = iter([0.0, 0.5, 1.9, 2.1, 2.2, 4.0, 4.2])
+    progress = Progress("ns/0/0/default", 7, 600, clock=lambda: next(times))
+    assert len(list(progress.through(iter([(100, b"")] * 6)))) == 6
+    assert [record.getMessage() for record in caplog.records] == [
+        "loading store=ns/0/0/default version=7 records=300 of 600 seconds=2",
+        "loading store=ns/0/0/default version=7 records=600 of 600 seconds=4",
+    ]

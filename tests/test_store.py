@@ -23,7 +23,8 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, Item
-from dynastate.store import WINDOW, Engine
+from dynastate.reader import WINDOW
+from dynastate.store import Engine
 from dynastate.tables import ITEM_BYTES_MAX, Meter, Tables
 from tests.fakes import MemoryTables, Strike, StruckTables
 from tests.states import (

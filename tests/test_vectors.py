@@ -175,6 +175,15 @@ def _clean_up(fields: Vector) -> protocol.CleanUp:
     return protocol.CleanUp(*names, fields["retain"], fields["least"], fields["most"])
 
 
+def _find(fields: Vector) -> protocol.Find:
+    return protocol.Find(fields["store"], fields["version"], attempt(fields["attempt"]))
+
+
+def _read(fields: Vector) -> protocol.Read:
+    version = (fields["store"], fields["version"], attempt(fields["attempt"]))
+    return protocol.Read(*version, fields["bits"], fields["bucket"])
+
+
 #: For each message that Python makes in tests only, and reads: its fields, its reader.
 READERS: dict[str, tuple[Callable[[Vector], object], Callable[[bytes], object]]] = {
     "HELLO": (_hello, protocol.parse_hello),
@@ -186,6 +195,8 @@ READERS: dict[str, tuple[Callable[[Vector], object], Callable[[bytes], object]]]
     "SNAPSHOT": (_snapshot, protocol.parse_snapshot),
     "BUCKET": (lambda f: f["bucket"], protocol.parse_bucket),
     "CLEAN_UP": (_clean_up, protocol.parse_clean_up),
+    "FIND": (_find, protocol.parse_find),
+    "READ": (_read, protocol.parse_read),
 }
 WRITERS: dict[str, Callable[[Vector], bytes]] = {
     "HELLO": lambda f: protocol.hello(bytes.fromhex(f["token"]), f["package"], f["settings"]),
@@ -199,6 +210,9 @@ WRITERS: dict[str, Callable[[Vector], bytes]] = {
     "BUCKET": lambda f: protocol.bucket(f["bucket"]),
     "SNAPSHOT_END": lambda _: protocol.frame(Type.SNAPSHOT_END),
     "CLEAN_UP": lambda f: protocol.clean_up(_clean_up(f)),
+    "FIND": lambda f: protocol.find(_find(f)),
+    "READ": lambda f: protocol.read(_read(f)),
+    "CONTENT": lambda f: protocol.content(f["bits"], dict(f["keys"])),
     "DELTAS": lambda f: protocol.deltas(f["snapshot"]),
     "WANTED": lambda f: protocol.wanted(f["base"], f["bits"]),
     "MAINTAINED": lambda f: protocol.maintained(dict(f["counters"])),

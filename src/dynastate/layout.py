@@ -250,6 +250,7 @@ def _chunk_items(store: str, chunk: Chunk, key_of: Callable[[int], Key]) -> list
 
 
 _PART_FIELDS: Final = ("format", "codec", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max")
+_PART_ATTRIBUTES: Final = (*_PART_FIELDS[1:], "crc32", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +262,15 @@ class Part:
     raw_bytes: int
     fragment: int
     fragments: int
+    hash_min: int
+    hash_max: int
     crc32: int
     data: bytes
+
+
+def part_of(item: Item) -> Part:
+    """The part that an item is, which was made here or has been checked."""
+    return Part(**{name: item[name] for name in _PART_ATTRIBUTES})  # type: ignore[arg-type]  # each is of its kind
 
 
 def parse_part(key: Key, item: Item) -> Part:
@@ -288,7 +296,7 @@ def parse_part(key: Key, item: Item) -> Part:
             raw_bytes=numbers["raw_bytes"],
             **where(key),
         )
-    return Part(codec, numbers["records"], numbers["raw_bytes"], numbers["fragment"], numbers["fragments"], crc, data)
+    return part_of(item)
 
 
 def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
+from dynastate.directory import BITS_MAX
 from dynastate.errors import MismatchError
 from dynastate.layout import NO_ATTEMPT, Attempt
 
@@ -39,6 +40,8 @@ class Type(IntEnum):
     BUCKET = 9
     SNAPSHOT_END = 10
     CLEAN_UP = 11
+    FIND = 12
+    READ = 13
     WELCOME = 64
     ROWS = 65
     OPENED = 66
@@ -48,6 +51,7 @@ class Type(IntEnum):
     DELTAS = 70
     WANTED = 71
     MAINTAINED = 72
+    CONTENT = 73
     ERROR = 127
 
 
@@ -65,6 +69,8 @@ TRANSITIONS: Final[dict[tuple[State, Type], State]] = {
     (State.NEW, Type.HELLO): State.READY,
     (State.READY, Type.OPEN): State.READY,
     (State.READY, Type.CHANGES): State.READY,
+    (State.READY, Type.FIND): State.READY,
+    (State.READY, Type.READ): State.READY,
     (State.READY, Type.BEGIN): State.WRITING,
     (State.WRITING, Type.APPEND): State.WRITING,
     (State.WRITING, Type.COMMIT): State.READY,
@@ -108,6 +114,26 @@ class Open:
     version: int
     attempt: Attempt
     have: tuple[tuple[int, Attempt], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Open a version without its rows."""
+
+    store: str
+    version: int
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the rows of a version that lie in one of 2^bits buckets."""
+
+    store: str
+    version: int
+    attempt: Attempt
+    bits: int
+    bucket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +211,9 @@ class _Body:
     def _unpack(self, form: struct.Struct) -> int:
         return int(form.unpack(self.take(form.size))[0])
 
+    def u8(self) -> int:
+        return self.take(1)[0]
+
     def u16(self) -> int:
         return self._unpack(_U16)
 
@@ -248,9 +277,31 @@ def parse_open(body: bytes) -> Open:
     store, version, attempt = fields.text(), fields.u64(), fields.attempt()
     have = tuple((fields.u64(), fields.attempt()) for _ in range(fields.u16()))
     fields.end()
+    _must_exist(store, version)
+    return Open(store, version, attempt, have)
+
+
+def _must_exist(store: str, version: int) -> None:
     if version == 0:
         raise MismatchError("version 0 is empty and never asked for", store=store)
-    return Open(store, version, attempt, have)
+
+
+def parse_find(body: bytes) -> Find:
+    fields = _Body(body)
+    request = Find(fields.text(), fields.u64(), fields.attempt())
+    fields.end()
+    _must_exist(request.store, request.version)
+    return request
+
+
+def parse_read(body: bytes) -> Read:
+    fields = _Body(body)
+    request = Read(fields.text(), fields.u64(), fields.attempt(), fields.u8(), fields.u32())
+    fields.end()
+    _must_exist(request.store, request.version)
+    if request.bits > BITS_MAX or request.bucket >> request.bits:
+        raise MismatchError("there is no such bucket", bits=request.bits, bucket=request.bucket)
+    return request
 
 
 def parse_begin(body: bytes) -> Begin:
@@ -326,6 +377,10 @@ def _counters(counters: Mapping[str, int]) -> bytes:
     return _U16.pack(len(counters)) + b"".join(_text(name) + _U64.pack(value) for name, value in counters.items())
 
 
+def _keys(keys: Mapping[int, int]) -> bytes:
+    return _U16.pack(len(keys)) + b"".join(_U16.pack(family) + _U64.pack(count) for family, count in keys.items())
+
+
 def _held(have: Sequence[tuple[int, Attempt]]) -> bytes:
     return _U16.pack(len(have)) + b"".join(_U64.pack(version) + attempt for version, attempt in have)
 
@@ -336,6 +391,15 @@ def hello(token: bytes, package: str, settings: str) -> bytes:
 
 def open_(request: Open) -> bytes:
     return frame(Type.OPEN, _text(request.store) + _U64.pack(request.version) + request.attempt + _held(request.have))
+
+
+def find(request: Find) -> bytes:
+    return frame(Type.FIND, _text(request.store) + _U64.pack(request.version) + request.attempt)
+
+
+def read(request: Read) -> bytes:
+    version = _text(request.store) + _U64.pack(request.version) + request.attempt
+    return frame(Type.READ, version + bytes([request.bits]) + _U32.pack(request.bucket))
 
 
 def begin(request: Begin) -> bytes:
@@ -355,9 +419,7 @@ def append(chunk: Append) -> bytes:
 def commit(request: Commit) -> bytes:
     return frame(
         Type.COMMIT,
-        _U16.pack(len(request.keys))
-        + b"".join(_U16.pack(family) + _U64.pack(keys) for family, keys in request.keys.items())
-        + _text(request.schema),
+        _keys(request.keys) + _text(request.schema),
     )
 
 
@@ -389,6 +451,10 @@ def found(version: int, attempt: Attempt, base: tuple[int, Attempt], schema: str
 
 def deltas(snapshot: int) -> bytes:
     return frame(Type.DELTAS, _U64.pack(snapshot))
+
+
+def content(bits: int, keys: Mapping[int, int]) -> bytes:
+    return frame(Type.CONTENT, bytes([bits]) + _keys(keys))
 
 
 def wanted(base: int, bits: int) -> bytes:

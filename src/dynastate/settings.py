@@ -52,6 +52,10 @@ class Settings:
     """Partition keys over which a *new* store's parts are spread; each takes 1,000 write units a second."""
     parallel_requests: int = field(default=8, metadata={"range": (1, 64)})
     """Requests of one executor under way at once; more of them need more sidecar memory (about 2 MB each)."""
+    cache_mb: int = field(default=64, metadata={"range": (0, 65_536)})
+    """MiB of parts and buckets that a sidecar keeps, so that what was read or written there is not read again."""
+    memory_mb: int = field(default=0, metadata={"range": (0, 1_048_576)})
+    """MiB of heap that rows of all stores of one executor may take, the rest is read when it is needed; 0: no bound."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
 

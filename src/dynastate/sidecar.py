@@ -30,9 +30,10 @@ from dynastate import protocol
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError
 from dynastate.layout import NO_ATTEMPT, Chunk
 from dynastate.protocol import State, Type
+from dynastate.reader import Rows
 from dynastate.settings import Settings
 from dynastate.snapshots import SnapshotAttempt
-from dynastate.store import Engine, WriteAttempt, counters, maintenance_counters
+from dynastate.store import Engine, Opening, WriteAttempt, counters, maintenance_counters
 from dynastate.tables import BotoTables
 
 log = logging.getLogger("dynastate.sidecar")
@@ -40,6 +41,8 @@ log = logging.getLogger("dynastate.sidecar")
 #: So long what was wrong with settings, tables or endpoint is taken to be so still.
 FAILED_FOR_S = 5.0
 READ_BUFFER_BYTES = 1024 * 1024
+#: A load that takes longer than this says how far it is.
+PROGRESS_S = 2.0
 
 
 class Engines:
@@ -92,6 +95,7 @@ class Engines:
             tables,
             shards=settings.shards,
             parallel_requests=settings.parallel_requests,
+            cache_bytes=settings.cache_mb * 1024 * 1024,
             deadline_s=settings.request_deadline_s,
             package=dynastate.__version__,
             now=lambda: datetime.now(timezone.utc),
@@ -106,6 +110,32 @@ def _parse_settings(settings_json: str) -> Settings:
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise MismatchError("settings in HELLO are not an object of text to text")
     return Settings.from_spark(given)
+
+
+class Progress:
+    """Says in the log how far a load is, every `PROGRESS_S` seconds."""
+
+    def __init__(self, store: str, version: int, records: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._version = version
+        self._records = records
+        self._clock = clock
+        self._taken = 0
+        self._started = clock()
+        self._next = self._started + PROGRESS_S
+
+    def through(self, chunks: Iterator[Rows]) -> Iterator[Rows]:
+        """Hand chunks on, and count their records."""
+        for chunk in chunks:
+            yield chunk
+            self._taken += chunk[0]
+            now = self._clock()
+            if now >= self._next:
+                self._next = now + PROGRESS_S
+                log.info(
+                    "loading store=%s version=%d records=%d of %d seconds=%.0f",
+                    *(self._store, self._version, self._taken, self._records, now - self._started),
+                )
 
 
 class Connection:
@@ -132,6 +162,8 @@ class Connection:
             Type.HELLO: self._hello,
             Type.OPEN: self._open,
             Type.CHANGES: self._changes,
+            Type.FIND: self._find,
+            Type.READ: self._read,
             Type.BEGIN: self._begin,
             Type.APPEND: self._append,
             Type.COMMIT: self._commit,
@@ -188,12 +220,39 @@ class Connection:
         engine = self._needed_engine()
         with self._answering("open"):
             opening = engine.open(request.store, request.version, request.attempt, request.have)
-            self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
+            self._send(protocol.found(opening.entry.version, opening.entry.attempt, opening.base, opening.schema))
             self._send_rows(opening.snapshot_chunks)
             if opening.snapshot:
                 self._send(protocol.deltas(opening.snapshot))
             self._send_rows(opening.chunks)
             self._send(protocol.opened(counters(opening.meter)))
+
+    def _find(self, body: bytes) -> None:
+        request = protocol.parse_find(body)
+        self._store = request.store
+        engine = self._needed_engine()
+        with self._answering("find"):
+            opening = engine.find(request.store, request.version, request.attempt)
+            self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
+            self._send(protocol.content(opening.bits, opening.entry.keys))
+            self._send(protocol.opened(counters(opening.meter)))
+
+    def _read(self, body: bytes) -> None:
+        request = protocol.parse_read(body)
+        self._store = request.store
+        engine = self._needed_engine()
+        with self._answering("read"):
+            self._send_opening(
+                engine.bucket(request.store, request.version, request.attempt, request.bits, request.bucket)
+            )
+
+    def _send_opening(self, opening: Opening) -> None:
+        progress = Progress(self._store, opening.version, opening.records)
+        self._send_rows(progress.through(opening.snapshot_chunks))
+        if opening.snapshot:
+            self._send(protocol.deltas(opening.snapshot))
+        self._send_rows(progress.through(opening.chunks))
+        self._send(protocol.opened(counters(opening.meter)))
 
     def _changes(self, body: bytes) -> None:
         request = protocol.parse_changes(body)
@@ -207,7 +266,7 @@ class Connection:
                 self._send_rows(chunks)
             self._send(protocol.opened(counters(feed.meter)))
 
-    def _send_rows(self, chunks: Iterator[tuple[int, bytes]]) -> None:
+    def _send_rows(self, chunks: Iterator[Rows]) -> None:
         for records, run in chunks:
             self._send(protocol.rows(records, run))
 

@@ -11,6 +11,7 @@ from dynastate import directory, layout
 from dynastate.directory import Bucket, Directory
 from dynastate.errors import CorruptStateError, InternalError
 from dynastate.layout import Attempt, Chunk, History, Item, Key, Snapshot, Tally, VersionEntry
+from dynastate.reader import Reader
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all
 
 #: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
@@ -41,12 +42,20 @@ class SnapshotAttempt:
     """
 
     def __init__(
-        self, tables: Tables, store: str, snapshot: Snapshot, bits: int, shards: int, base: Directory | None
+        self,
+        tables: Tables,
+        reader: Reader,
+        store: str,
+        snapshot: Snapshot,
+        bits: int,
+        shards: int,
+        base: Directory | None,
     ) -> None:
         self.store = store
         self.bits = bits
         self.base = 0 if base is None else base.version
         self._tables = tables
+        self._reader = reader
         self._snapshot = snapshot
         self._base = base
         self._shards = shards
@@ -82,6 +91,7 @@ class SnapshotAttempt:
         for key, item in items:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
+            self._reader.keep(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 self._write()
         self._tally.add_chunk(chunk.records, len(chunk.run))
@@ -119,6 +129,7 @@ class SnapshotAttempt:
         if self._base_is_there():
             retries, self._may_be_done = self.meter.retries, True
             if move(self._tables, self.store, begun, done, self.meter):  # 3
+                self._reader.snapshotted(self.store, made)
                 return True
             # Refused at the first try: it never was.
             self._may_be_done = self.meter.retries > retries
@@ -174,6 +185,7 @@ class SnapshotAttempt:
 
 def begin(
     tables: Tables,
+    reader: Reader,
     history: History,
     entry: VersionEntry,
     base: Directory | None,
@@ -189,7 +201,7 @@ def begin(
     # An answer that was lost makes the second try fail.
     if not tables.put_new(key, item, meter) and _read_item(tables, history.store, snapshot, meter) != item:
         return None
-    return SnapshotAttempt(tables, history.store, snapshot, bits, shards, base)
+    return SnapshotAttempt(tables, reader, history.store, snapshot, bits, shards, base)
 
 
 def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:

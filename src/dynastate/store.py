@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
 from typing import Final
 
 from dynastate import cleanup, directory, layout, snapshots
-from dynastate.directory import Bucket, Directory
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -21,13 +18,12 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Tally, VersionEntry
+from dynastate.reader import HashRange, Held, Reader, Route, Rows, hash_range
 from dynastate.settings import PREFIX
 from dynastate.snapshots import SnapshotAttempt
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all, units_of_write
 from dynastate.writer import PartWriter, Ticket
 
-#: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
-WINDOW: Final = 25
 #: An attempt hands its parts on when it has a full request, or this many bytes.
 HAND_ON_BYTES: Final = 512 * 1024
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
@@ -45,20 +41,30 @@ class Session:
 
 @dataclass(frozen=True)
 class Opening:
-    """An opened version: who made it, on what it builds, and the chunks that lead there, oldest first.
+    """An opened version: its entry, on what it builds, and the chunks of `entries` that lead there, oldest first.
 
     Where it begins with a snapshot, `snapshot` is the version of that, and `snapshot_chunks` come before `chunks`.
+    Both together have `records` records. Its rows are best read in 2^bits buckets, where not all are wanted.
     """
 
-    version: int
-    attempt: Attempt
-    base: tuple[int, Attempt]
+    entry: VersionEntry
+    base: Held
     schema: str
-    entries: tuple[VersionEntry, ...]
+    bits: int
     snapshot: int
-    snapshot_chunks: Iterator[tuple[int, bytes]]
-    chunks: Iterator[tuple[int, bytes]]
+    entries: tuple[VersionEntry, ...]
+    records: int
+    snapshot_chunks: Iterator[Rows]
+    chunks: Iterator[Rows]
     meter: Meter
+
+    @property
+    def version(self) -> int:
+        return self.entry.version
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.entry.attempt
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class ChangeFeed:
 
     attempt: Attempt
     schema: str
-    versions: Iterator[tuple[int, Iterator[tuple[int, bytes]]]]
+    versions: Iterator[tuple[int, Iterator[Rows]]]
     meter: Meter
 
 
@@ -83,6 +89,7 @@ class Engine:
         *,
         shards: int,
         parallel_requests: int,
+        cache_bytes: int,
         deadline_s: float,
         package: str,
         now: Callable[[], datetime],
@@ -92,23 +99,23 @@ class Engine:
         self._deadline_s = deadline_s
         self._package = package
         self._now = now
-        self._parallel = parallel_requests
         self._writer = PartWriter(tables, parallel_requests)
-        self._readers = ThreadPoolExecutor(parallel_requests, thread_name_prefix="dynastate-reader")
+        self._reader = Reader(tables, parallel_requests, cache_bytes)
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Let what is under way end, then stop the threads."""
         self._writer.close()
-        self._readers.shutdown(cancel_futures=True)
+        self._reader.close()
 
     # ------------------------------------------------------------------------------------------------------------- open
 
-    def open(self, store: str, version: int, attempt: Attempt, have: Sequence[tuple[int, Attempt]] = ()) -> Opening:
+    def open(self, store: str, version: int, attempt: Attempt, have: Sequence[Held] = ()) -> Opening:
         """Open a version for a provider that holds the versions in `have`.
 
-        1. One strongly consistent Query brings the version lists and the meta item.
+        1. One strongly consistent Query brings the version lists and the meta item; none, if the attempt is named and
+           its version was committed or opened here.
         2. Pick the entry: the attempt asked for, else the highest epoch.
         3. Walk parents down to the newest version in `have`, to a snapshot, or to version 0.
         4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and hand them
@@ -124,36 +131,104 @@ class Engine:
             CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
         """
         meter = Meter()
-        # A provider that holds a version near by needs the newest version lists only, most of the time.
+        route = self._known_route(store, version, attempt)
+        if route is None and have:
+            near = self._open_near(store, version, attempt, have, meter)
+            if near is not None:
+                return near
+        route = route or self._find_route(store, version, attempt, meter)  # 1, 2, 3
+        return self._opening(route, meter, have=have)  # 4
+
+    def find(self, store: str, version: int, attempt: Attempt) -> Opening:
+        """Open a version without its rows, which `bucket` brings. Costs at most one Query and a directory.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken.
+        """
+        meter = Meter()
+        route = self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
+        return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
+
+    def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
+        """The rows of a version in one of 2^bits buckets; chunks may hold other rows too.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+        """
+        meter = Meter()
+        route = self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
+        return self._opening(route, meter, bucket=hash_range(bits, number))
+
+    def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
+        """An attempt that is named is the same for ever; a bare number is not: another executor may make it anew."""
+        return None if attempt == NO_ATTEMPT else self._reader.route(store, version, attempt)
+
+    def _find_route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
+        history = self._history(store, 0, version, meter)
+        entry = history.find(version, attempt)
+        base, entries = history.chain(version, entry.attempt, ())
+        snapshot = history.snapshot(*base)
+        kept = None if snapshot is None else snapshots.read_directory(self._tables, store, snapshot, meter)
+        start = None if kept is None else history.entry(*base)
+        one_of_each = {each.schema: each for each in (*entries, entry, *([start] if start else []))}
+        schemas = {digest: history.schema(each) for digest, each in one_of_each.items()}
+        route = Route(store, kept, start, tuple(entries), schemas, self._shards_of(history))
+        self._reader.remember(route)
+        return route
+
+    def _open_near(
+        self, store: str, version: int, attempt: Attempt, have: Sequence[Held], meter: Meter
+    ) -> Opening | None:
+        """Open a version that stands on one near by: that needs the newest version lists only. None: it does not."""
         lowest = max((held for held, _ in have if held <= version), default=0)
-        history = self._history(store, lowest, version, meter)  # 1
+        history = self._history(store, lowest, version, meter)
         try:
-            entry = history.find(version, attempt)  # 2
-            base, entries = history.chain(version, entry.attempt, have)  # 3
+            entry = history.find(version, attempt)
+            base, entries = history.chain(version, entry.attempt, have)
         except (layout.ShortHistoryError, VersionMissingError):
             if lowest == 0:
                 raise
-            history = self._history(store, 0, version, meter)
-            entry = history.find(version, attempt)
-            base, entries = history.chain(version, entry.attempt, have)
-        snapshot = None if base in have else history.snapshot(*base)
-        shards = self._shards_of(history) if entries or snapshot is not None else 1
-        from_snapshot: Iterator[tuple[int, bytes]] = iter(())
-        if snapshot is not None:
-            kept = snapshots.read_directory(self._tables, store, snapshot, meter)
-            from_snapshot = self._bucket_chunks(store, kept, shards, meter)  # 4
-            base = layout.EMPTY
+            return None
+        if base not in have:
+            return None
+        chunks = self._reader.changes(store, entries, self._shards_of(history), meter) if entries else iter(())
+        records = sum(each.records for each in entries)
+        return Opening(entry, base, history.schema(entry), 0, 0, tuple(entries), records, iter(()), chunks, meter)
+
+    def _opening(
+        self, route: Route, meter: Meter, *, have: Sequence[Held] = (), bucket: HashRange | None = None
+    ) -> Opening:
+        near = route.since(have)
+        if near is not None:
+            base, entries = near
+            kept = None
+        else:
+            base, entries, kept = layout.EMPTY, route.entries, route.snapshot
+        reader, store, shards = self._reader, route.store, route.shards
         return Opening(
-            version,
-            entry.attempt,
-            base,
-            history.schema(entry),
-            tuple(entries),
-            0 if snapshot is None else snapshot.version,
-            from_snapshot,
-            self._chunks(store, entries, shards, meter),
-            meter,
+            entry=route.end,
+            base=base,
+            schema=route.schema,
+            bits=route.bits,
+            snapshot=0 if kept is None else kept.version,
+            entries=entries,
+            records=route.records if near is None else sum(each.records for each in entries),
+            snapshot_chunks=self._forgetting(
+                store, iter(()) if kept is None else reader.rows(store, kept, shards, meter, bucket=bucket)
+            ),
+            chunks=self._forgetting(store, reader.changes(store, entries, shards, meter, bucket=bucket)),
+            meter=meter,
         )
+
+    def _forgetting(self, store: str, chunks: Iterator[Rows]) -> Iterator[Rows]:
+        """A way that leads nowhere, since clean-up has passed there, is not to be taken again."""
+        try:
+            yield from chunks
+        except CorruptStateError:
+            self._reader.forget(store)
+            raise
 
     def changes(self, store: str, first: int, last: int, attempt: Attempt) -> ChangeFeed:
         """The changes of each version from `first` to `last`, as they were committed.
@@ -167,7 +242,7 @@ class Engine:
         entries = history.span(first, last, attempt)
         newest = entries[-1]
         shards = self._shards_of(history)
-        versions = ((entry.version, self._chunks(store, [entry], shards, meter)) for entry in entries)
+        versions = ((entry.version, self._reader.changes(store, [entry], shards, meter)) for entry in entries)
         return ChangeFeed(newest.attempt, history.schema(newest), versions, meter)
 
     def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
@@ -180,56 +255,6 @@ class Engine:
         if not isinstance(shards, int) or shards < 1:
             raise _meta_lost(history.store)
         return shards
-
-    def _chunks(
-        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter
-    ) -> Iterator[tuple[int, bytes]]:
-        keys = (
-            layout.part_key(store, entry.version, entry.attempt, sequence, shards)
-            for entry in entries
-            for sequence in range(entry.parts)
-        )
-        parts = self._parts(keys, meter)
-        for entry in entries:
-            where = {"store": store, "version": entry.version, "attempt": entry.attempt.hex()}
-            yield from _verified_chunks(entry, where, islice(parts, entry.parts))
-
-    def _bucket_chunks(self, store: str, kept: Directory, shards: int, meter: Meter) -> Iterator[tuple[int, bytes]]:
-        keys = (key for number in range(len(kept.buckets)) for key in kept.keys(store, number, shards))
-        parts = self._parts(keys, meter)
-        for number, bucket in enumerate(kept.buckets):
-            where = {"store": store, "snapshot": kept.version, "id": kept.id.hex(), "bucket": number}
-            if bucket.parts:
-                yield from _verified_chunks(bucket, where, islice(parts, bucket.parts))
-
-    def _parts(self, keys: Iterator[Key], meter: Meter) -> Iterator[tuple[Key, layout.Part]]:
-        """Parts in the order of their keys, with a bounded number of windows read ahead."""
-        under_way: deque[Future[tuple[list[tuple[Key, layout.Part]], Meter]]] = deque()
-        try:
-            while True:
-                while len(under_way) < self._parallel and (window := list(islice(keys, WINDOW))):
-                    under_way.append(self._readers.submit(self._read_window, window))
-                if not under_way:
-                    return
-                read, spent = under_way.popleft().result()
-                meter.add(spent)
-                yield from read
-        finally:
-            for future in under_way:
-                future.cancel()
-
-    def _read_window(self, keys: list[Key]) -> tuple[list[tuple[Key, layout.Part]], Meter]:
-        spent = Meter()
-        found = self._tables.get(keys, spent)
-        lost = [key for key in keys if key not in found]
-        if lost:
-            raise CorruptStateError(
-                "a part that a version list or a directory names is not in its table",
-                store_shard=lost[0].store_shard,
-                item=lost[0].sort,
-                lost=len(lost),
-            )
-        return [(key, layout.parse_part(key, found[key])) for key in keys], spent
 
     # ------------------------------------------------------------------------------------------------------ maintenance
 
@@ -266,7 +291,9 @@ class Engine:
                 bits = carried.bits
             else:
                 carried = None
-        begun = snapshots.begin(self._tables, history, deltas[-1], carried, bits, shards, epoch, meter)  # 3
+        begun = snapshots.begin(
+            self._tables, self._reader, history, deltas[-1], carried, bits, shards, epoch, meter
+        )  # 3
         return begun, meter
 
     def clean_up(
@@ -388,8 +415,12 @@ class Engine:
         # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
         ticket.wait(10 * self._deadline_s)
 
-    def append_entry(self, store: str, entry: VersionEntry, meter: Meter) -> None:
+    def append_entry(self, store: str, entry: VersionEntry, schema: str, shards: int, meter: Meter) -> None:
         self._tables.append_version(layout.group_key(store, entry.version), layout.encode_entry(store, entry), meter)
+        self._reader.committed(store, entry, schema, shards)
+
+    def keep(self, key: Key, item: Item) -> None:
+        self._reader.keep(key, item)
 
     def forget_parts(self, ticket: Ticket, meter: Meter) -> None:
         ticket.cancel(2 * self._deadline_s)
@@ -432,26 +463,6 @@ def _epochs_and_shards(store: str, meta: Item) -> tuple[dict[str, int], int]:
             format=meta.get("format"),
         )
     return epochs, shards
-
-
-def _verified_chunks(
-    named: VersionEntry | Bucket, where: Mapping[str, object], parts: Iterable[tuple[Key, layout.Part]]
-) -> Iterator[tuple[int, bytes]]:
-    """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
-    tally = Tally()
-    fragments: list[layout.Part] = []
-    for key, part in parts:
-        tally.add_part(part.crc32, part.data)
-        fragments.append(part)
-        if len(fragments) < part.fragments:
-            continue
-        run = layout.join_fragments(key, fragments)
-        tally.add_chunk(part.records, len(run))
-        fragments = []
-        yield part.records, run
-    expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
-    if fragments or tally.sums() != expected:
-        raise CorruptStateError("parts and what names them do not agree", **where, parts=named.parts)
 
 
 class WriteAttempt:
@@ -501,6 +512,7 @@ class WriteAttempt:
         for key, item in items:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
+            self._engine.keep(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= HAND_ON_BYTES:
                 self._hand_on()
         self._tally.add_chunk(chunk.records, len(chunk.run))
@@ -541,7 +553,7 @@ class WriteAttempt:
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
-            engine.append_entry(self.store, entry, self._meter)  # 3
+            engine.append_entry(self.store, entry, schema, session.shards, self._meter)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise
@@ -600,6 +612,8 @@ def counters(meter: Meter) -> dict[str, int]:
         "itemsWritten": meter.items_written,
         "bytesWritten": meter.bytes_written,
         "bytesRead": meter.bytes_read,
+        "cacheHits": meter.cache_hits,
+        "cacheMisses": meter.cache_misses,
     }
 
 

@@ -75,7 +75,10 @@ def units_of_write(size: int) -> int:
 
 @dataclass
 class Meter:
-    """What was spent: requests with their retries, throttles, units by DynamoDB's rules, bytes and items moved."""
+    """What was spent: requests with their retries, throttles, units by DynamoDB's rules, bytes and items moved.
+
+    Cache hits are parts that were wanted and not read, because they were in memory; misses are those that were read.
+    """
 
     requests: int = 0
     retries: int = 0
@@ -88,6 +91,8 @@ class Meter:
     bytes_read: int = 0
     items_deleted: int = 0
     delete_units: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
 
     def add(self, other: Meter) -> None:
         for item in fields(self):

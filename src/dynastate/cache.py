@@ -1,0 +1,54 @@
+"""What was read or written, as long as there is room: only for what never changes, so it is never stale. No I/O."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """Values up to `limit_bytes` in all; the least recently used give way. Safe for threads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._bytes = 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """The value, which is then the most recently used; None: it is not here."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value of `size` bytes, unless it alone is larger than all the room."""
+        with self._lock:
+            self._drop(key)
+            if size > self.limit_bytes:
+                return
+            self._values[key] = value, size
+            self._bytes += size
+            while self._bytes > self.limit_bytes:
+                _, (_, freed) = self._values.popitem(last=False)
+                self._bytes -= freed
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            self._drop(key)
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def _drop(self, key: K) -> None:
+        _, freed = self._values.pop(key, (None, 0))
+        self._bytes -= freed

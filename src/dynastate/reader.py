@@ -1,0 +1,272 @@
+"""Reading versions: how each is reached, and the parts and buckets on the way (docs/storage-format.md).
+
+Parts, buckets and routes never change once a version list names them, so what was read or written here is kept as long
+as there is room, and costs no request the next time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from dynastate import directory, layout
+from dynastate.cache import Cache
+from dynastate.directory import Bucket, Directory
+from dynastate.errors import CorruptStateError, InternalError
+from dynastate.layout import Attempt, Item, Key, Part, Tally, VersionEntry
+from dynastate.tables import Meter, Tables
+
+#: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
+WINDOW: Final = 25
+#: All routes together: one takes about this many bytes a version and a bucket.
+ROUTES_BYTES: Final = 32 * 1024 * 1024
+ENTRY_BYTES: Final = 500
+BUCKET_BYTES: Final = 200
+#: What a part in memory takes beside its data.
+PART_OBJECT_BYTES: Final = 500
+
+#: (records, run), as the provider takes it.
+Rows = tuple[int, bytes]
+Held = tuple[int, Attempt]
+#: The smallest and the largest hash of a bucket.
+HashRange = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a version is reached from nothing: by a snapshot, or from version 0, and then by the changes of `entries`.
+
+    `start` is the version that the snapshot is of; None without one, and where clean-up has struck it off its list.
+    """
+
+    store: str
+    snapshot: Directory | None
+    start: VersionEntry | None
+    entries: tuple[VersionEntry, ...]
+    schemas: Mapping[bytes, str]
+    shards: int
+
+    @property
+    def end(self) -> VersionEntry:
+        """The version itself."""
+        end = self.entries[-1] if self.entries else self.start
+        if end is None:
+            raise InternalError("a way leads to no version", store=self.store)
+        return end
+
+    @property
+    def schema(self) -> str:
+        return self.schemas[self.end.schema]
+
+    def to(self, version: int, attempt: Attempt) -> Route | None:
+        """The way to a version on this one; None: it is not on it, or by another attempt."""
+        if self.start is not None and (self.start.version, self.start.attempt) == (version, attempt):
+            return replace(self, entries=())
+        place = self._place(version, attempt)
+        return None if place is None else replace(self, entries=self.entries[: place + 1])
+
+    def then(self, entry: VersionEntry, schema: str) -> Route:
+        """The way to a version that stands on this one."""
+        return replace(self, entries=(*self.entries, entry), schemas={**self.schemas, entry.schema: schema})
+
+    def by(self, snapshot: Directory) -> Route | None:
+        """The same way, but from a snapshot of a version on it; None: that is not on it."""
+        place = self._place(snapshot.version, snapshot.attempt)
+        if place is None:
+            return None
+        return replace(self, snapshot=snapshot, start=self.entries[place], entries=self.entries[place + 1 :])
+
+    def since(self, have: Sequence[Held]) -> tuple[Held, tuple[VersionEntry, ...]] | None:
+        """The newest of `have` on the way, and the versions after it; None: there is none."""
+        held = set(have)
+        for place in reversed(range(len(self.entries))):
+            at = self.entries[place].version, self.entries[place].attempt
+            if at in held:
+                return at, self.entries[place + 1 :]
+        if self.snapshot is not None and (self.snapshot.version, self.snapshot.attempt) in held:
+            return (self.snapshot.version, self.snapshot.attempt), self.entries
+        return None
+
+    def _place(self, version: int, attempt: Attempt) -> int | None:
+        place = version - self.entries[0].version if self.entries else -1
+        if not 0 <= place < len(self.entries) or self.entries[place].attempt != attempt:
+            return None
+        return place
+
+    @property
+    def bits(self) -> int:
+        """In how many buckets, 2^bits, its rows are best read."""
+        return self.snapshot.bits if self.snapshot else directory.bits_for(sum(each.raw_bytes for each in self.entries))
+
+    @property
+    def records(self) -> int:
+        """How many records reading all of it brings."""
+        from_snapshot = sum(bucket.records for bucket in self.snapshot.buckets) if self.snapshot else 0
+        return from_snapshot + sum(entry.records for entry in self.entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return ENTRY_BYTES * len(self.entries) + BUCKET_BYTES * (1 << self.snapshot.bits if self.snapshot else 0)
+
+
+class Reader:
+    """Reads parts and buckets with `threads` requests at once. Safe for threads.
+
+    It keeps `cache_bytes` of parts, and of 0 nothing at all.
+    """
+
+    def __init__(self, tables: Tables, threads: int, cache_bytes: int) -> None:
+        self._tables = tables
+        self._parallel = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-reader")
+        self._parts: Cache[Key, Part] = Cache(cache_bytes)
+        #: The way to the newest version that was opened or committed here, by store.
+        self._routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    # ------------------------------------------------------------------------------------------------------------ known
+
+    def route(self, store: str, version: int, attempt: Attempt) -> Route | None:
+        """The way to the version that an attempt made, if it is known here."""
+        known = self._routes.get(store)
+        return None if known is None else known.to(version, attempt)
+
+    def remember(self, route: Route) -> None:
+        """Keep the way to a version, in place of the one to another version of its store."""
+        self._routes.put(route.store, route, route.size)
+
+    def forget(self, store: str) -> None:
+        self._routes.drop(store)
+
+    def committed(self, store: str, entry: VersionEntry, schema: str, shards: int) -> None:
+        """A version was made here: the way to it goes on from that to its parent."""
+        if entry.version == 1:
+            self.remember(Route(store, None, None, (entry,), {entry.schema: schema}, shards))
+        elif (before := self.route(store, entry.version - 1, entry.parent)) is not None:
+            self.remember(before.then(entry, schema))
+
+    def snapshotted(self, store: str, snapshot: Directory) -> None:
+        """A snapshot was made here: ways that pass it begin there."""
+        known = self._routes.get(store)
+        if known is not None and (by := known.by(snapshot)) is not None:
+            self.remember(by)
+
+    def keep(self, key: Key, item: Item) -> None:
+        """Keep a part that is being written."""
+        part = layout.part_of(item)
+        self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
+
+    # ------------------------------------------------------------------------------------------------------------- read
+
+    def changes(
+        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, *, bucket: HashRange | None = None
+    ) -> Iterator[Rows]:
+        """The changes of versions, in order; of chunks that hold no key of `bucket`, none.
+
+        Raises:
+            CorruptStateError: while they are taken: a part is lost or broken.
+        """
+        keys = (
+            layout.part_key(store, entry.version, entry.attempt, sequence, shards)
+            for entry in entries
+            for sequence in range(entry.parts)
+        )
+        parts = self._read(keys, meter, keep=self._fits(entries))
+        for entry in entries:
+            where = {"store": store, "version": entry.version, "attempt": entry.attempt.hex()}
+            yield from _verified(entry, where, islice(parts, entry.parts), bucket)
+
+    def rows(
+        self, store: str, snapshot: Directory, shards: int, meter: Meter, *, bucket: HashRange | None = None
+    ) -> Iterator[Rows]:
+        """The rows of a snapshot, or of those of its buckets that hold keys of `bucket`.
+
+        Raises:
+            CorruptStateError: while they are taken: an item of a bucket is lost or broken.
+        """
+        shift = 32 - snapshot.bits
+        low, high = (0, len(snapshot.buckets) - 1) if bucket is None else (bucket[0] >> shift, bucket[1] >> shift)
+        numbers = range(low, high + 1)
+        keys = (key for number in numbers for key in snapshot.keys(store, number, shards))
+        parts = self._read(keys, meter, keep=self._fits([snapshot.buckets[number] for number in numbers]))
+        for number in numbers:
+            held = snapshot.buckets[number]
+            where = {"store": store, "snapshot": snapshot.version, "id": snapshot.id.hex(), "bucket": number}
+            if held.parts:
+                yield from _verified(held, where, islice(parts, held.parts), bucket)
+
+    def _fits(self, named: Iterable[VersionEntry | Bucket]) -> bool:
+        """What is larger than the cache would only drive out what is there, and be gone before it is asked for."""
+        return sum(each.stored_bytes + each.parts * PART_OBJECT_BYTES for each in named) <= self._parts.limit_bytes
+
+    def _read(self, keys: Iterator[Key], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
+        """Parts in the order of their keys, with a bounded number of windows read ahead."""
+        under_way: deque[Future[tuple[list[tuple[Key, Part]], Meter]]] = deque()
+        try:
+            while True:
+                while len(under_way) < self._parallel and (window := list(islice(keys, WINDOW))):
+                    under_way.append(self._pool.submit(self._read_window, window, keep=keep))
+                if not under_way:
+                    return
+                read, spent = under_way.popleft().result()
+                meter.add(spent)
+                yield from read
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _read_window(self, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
+        parts = {key: part for key in keys if (part := self._parts.get(key)) is not None}
+        wanted = [key for key in keys if key not in parts]
+        spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
+        found = self._tables.get(wanted, spent) if wanted else {}
+        lost = [key for key in wanted if key not in found]
+        if lost:
+            raise CorruptStateError(
+                "a part that a version list or a directory names is not in its table",
+                store_shard=lost[0].store_shard,
+                item=lost[0].sort,
+                lost=len(lost),
+            )
+        for key in wanted:
+            part = parts[key] = layout.parse_part(key, found[key])
+            if keep:
+                self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
+        return [(key, parts[key]) for key in keys], spent
+
+
+def hash_range(bits: int, bucket: int) -> HashRange:
+    """Hashes that lie in one of 2^bits buckets."""
+    shift = 32 - bits
+    return bucket << shift, (bucket + 1 << shift) - 1
+
+
+def _verified(
+    named: VersionEntry | Bucket,
+    where: Mapping[str, object],
+    parts: Iterable[tuple[Key, Part]],
+    bucket: HashRange | None,
+) -> Iterator[Rows]:
+    """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
+    low, high = bucket or (0, (1 << 32) - 1)
+    tally = Tally()
+    fragments: list[Part] = []
+    for key, part in parts:
+        tally.add_part(part.crc32, part.data)
+        fragments.append(part)
+        if len(fragments) < part.fragments:
+            continue
+        tally.add_chunk(part.records, part.raw_bytes)
+        if part.hash_min <= high and part.hash_max >= low:
+            yield part.records, layout.join_fragments(key, fragments)
+        fragments = []
+    expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
+    if fragments or tally.sums() != expected:
+        raise CorruptStateError("parts and what names them do not agree", **where, parts=named.parts)
