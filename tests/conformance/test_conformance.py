@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PROVIDERS = {"hdfs": "hdfs", "rocksdb": "rocksdb", "dynastate": "dynastate", "dynastate-v2": "dynastate"}
+PROVIDERS = {"hdfs": "hdfs", "rocksdb": "rocksdb"} | dict.fromkeys(
+    ("dynastate", "dynastate-v2", "dynastate-bounded"), "dynastate"
+)
 RUN_DEADLINE_S = 280
 CASE = re.compile(r'^ +test(BothWays)?\("([^"]+)"((?:, \w+)*)\)', re.MULTILINE)
 
@@ -86,7 +88,7 @@ def test_every_case_is_named(outcomes: Callable[[str], dict[str, str]], provider
     assert sorted(outcomes(provider)) == sorted(cases(provider))
 
 
-@pytest.mark.parametrize("provider", ["dynastate", "dynastate-v2"])
+@pytest.mark.parametrize("provider", ["dynastate", "dynastate-v2", "dynastate-bounded"])
 def test_ours_differ_in_one_case(outcomes: Callable[[str], dict[str, str]], provider: str) -> None:
     """Nothing is unsupported by ours but offline repartition, which Spark itself denies."""
     others = {case for case, outcome in outcomes(provider).items() if outcome != "ok"}

@@ -18,6 +18,7 @@ from tests.spark.conftest import Items
 SCALA = Path(__file__).parent / "scala"
 NAMES = [name for file in sorted(SCALA.glob("*.scala")) for name in re.findall(r'check\("([^"]+)"\)', file.read_text())]
 LONG_FOLDER = "a sidecar starts where the folder for temporary files has a long name"
+BOUND = "state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
 SEED = 20_240_501
 WITHIN_S = 180
 
@@ -42,11 +43,11 @@ def run_checks(
 def verdicts(
     tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path
 ) -> tuple[Verdicts, str]:
-    """What came of every check but the one that has a JVM to itself."""
+    """What came of every check but those that have a JVM to themselves."""
     return run_checks(tests_jar, database, environment, scratch / "checks", scratch / "checks" / "tmp")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != LONG_FOLDER])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND)])
 def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
     """A check in Scala that is named so."""
     found, log = verdicts
@@ -64,6 +65,13 @@ def test_long_folder(tests_jar: Path, database: EmbeddedDynamoDB, environment: d
     deep = folder / "yarn-usercache-appcache-application-container" / ("x" * 100)
     found, log = run_checks(tests_jar, database, environment, folder, deep, "only=sidecar")
     verdict, why = found.get(LONG_FOLDER, ("not run", log))
+    assert verdict == "ok", f"{why}\n{log}"
+
+
+def test_bound(tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path) -> None:
+    """Rows take no more heap than `memoryMb` and a fifth, by the JVM's own count, with state of ten times as much."""
+    found, log = run_checks(tests_jar, database, environment, folder, folder / "tmp", "only=bound")
+    verdict, why = found.get(BOUND, ("not run", log))
     assert verdict == "ok", f"{why}\n{log}"
 
 

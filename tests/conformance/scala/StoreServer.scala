@@ -54,7 +54,8 @@ object StoreServer {
       if (order.get("op").asText == "begin") {
         sides.foreach(_.end())
         sides = Seq("dynastate", "rocksdb").map { kind =>
-          val subject = Subjects.of(kind, conf).head.copy(ids = order.get("format").asInt == 2)
+          val bound = Map("spark.sql.streaming.stateStore.dynastate.memoryMb" -> order.get("memory").asText)
+          val subject = Subjects.of(kind, if (kind == "dynastate") conf ++ bound else conf).head.copy(ids = order.get("format").asInt == 2)
           val retain = Map(
             "spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")

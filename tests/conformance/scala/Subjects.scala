@@ -22,11 +22,14 @@ object Subjects {
     s"$Conf.rocksdb.lockAcquireTimeoutMs" -> "200")
   private val Ours = "io.dynastate.spark.DynamoDBStateStoreProvider"
 
-  /** By kind: one process plays all of a kind. Ours plays every case in both checkpoint formats. */
+  /** By kind: one process plays all of a kind. Ours plays every case in both checkpoint formats, and with little memory. */
   def of(kind: String, conf: Map[String, String]): Seq[Subject] = kind match {
     case "hdfs" => Seq(Subject("hdfs", kind, s"$Spark.HDFSBackedStateStoreProvider", ids = false, conf))
     case "rocksdb" => Seq(Subject("rocksdb", kind, s"$Spark.RocksDBStateStoreProvider", ids = false, conf ++ RocksDB))
-    case "dynastate" => Seq(Subject("dynastate", kind, Ours, ids = false, conf), Subject("dynastate-v2", kind, Ours, ids = true, conf))
+    case "dynastate" => Seq(
+      Subject("dynastate", kind, Ours, ids = false, conf),
+      Subject("dynastate-v2", kind, Ours, ids = true, conf),
+      Subject("dynastate-bounded", kind, Ours, ids = true, conf + (s"$Conf.dynastate.memoryMb" -> "1")))
     case _ => throw new IllegalArgumentException(s"no provider is called $kind")
   }
 }

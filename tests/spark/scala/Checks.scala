@@ -44,10 +44,10 @@ object Checks {
 }
 
 /**
- * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory] }}}
+ * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory | only=bound] }}}
  *
  * With `only=sidecar` nothing but that one starts: for a JVM whose folder for temporary files has a long name. With
- * `only=memory` no sidecar starts.
+ * `only=memory` no sidecar starts, with `only=bound` there is nothing else on the heap.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {
@@ -58,6 +58,7 @@ object Main {
     val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
     if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
     else if (words.get("only").contains("memory")) runInMemory(checks, words, seed)
+    else if (words.get("only").contains("bound")) new BoundChecks(checks, world, seed).run()
     else {
       runInMemory(checks, words, seed)
       new ProviderChecks(checks, world, seed).run()

@@ -4,7 +4,9 @@ import java.util.Random
 
 import scala.collection.mutable
 
-import io.dynastate.core.{Attempt, ChangeSink, Entry, OpenVersion, Row, RowIterator, RowTable, Slots, Version, VersionTree}
+import io.dynastate.core.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangedBuckets, ChangeSink, Entry, OpenVersion, Row}
+import io.dynastate.core.{RowIterator, RowTable, Slots, Version, VersionTree}
+import io.dynastate.core.{Families => RowFamilies}
 
 import org.apache.spark.unsafe.Platform
 
@@ -28,7 +30,19 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       fillInOrder()
     }
     check("open version: several at once, puts, removes, gets, iterators and folds give what plain maps give") {
-      (0 until 30).foreach(round => new Play(new Random(seed + 100 + round)).run(1500))
+      (0 until 30).foreach(round => new Play(new Random(seed + 100 + round), InTree).run(1500))
+    }
+    check("buckets in memory: the same, with room for some, one or none of them") {
+      (0 until 30).foreach(round => new Play(new Random(seed + 700 + round), new InBuckets(Seq(0L, 800L, 20000L)(round % 3))).run(1500))
+    }
+    check("buckets in memory: scans by range, in one pass and in many, give what a plain map gives") {
+      (0 until 6).foreach(round => scansOfBuckets(new Random(seed + 800 + round), round % 2 == 0))
+    }
+    check("buckets in memory: what is there stays within the limit, what is new stays until it is durable, what was closed is gone") {
+      limitOfBuckets(new Random(seed + 820))
+    }
+    check("buckets in memory: a bucket that cannot be read is an error, and is read again the next time") {
+      brokenSource(new Random(seed + 830))
     }
     check("open version: what is sent, laid over the base, is the new version") {
       (0 until 10).foreach(round => sentChanges(new Random(seed + 200 + round)))
@@ -206,6 +220,80 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
   }
 
+  private def scansOfBuckets(random: Random, isInManyPasses: Boolean): Unit = {
+    // A pass keeps at least 1,024 rows.
+    val (version, model) = filled(new InBuckets(if (isInManyPasses) 500L else 500000L), random, 2500, 2)
+    val open = new OpenVersion(version, new Replay(model))
+    var expected = model
+    (0 until 300).foreach { _ =>
+      val key = Key(random.nextInt(3000))
+      if (random.nextBoolean()) { remove(open, 2, key); expected -= ((2, key)) }
+      else { put(open, 2, key, Array[Byte](7)); expected += (2, key) -> Seq[Byte](7) }
+    }
+    val inOrder = expected.keys.map(_._2).toArray.sortWith((one, other) => java.util.Arrays.compareUnsigned(one.bytes, other.bytes) < 0)
+    val bounds = Seq((null, null)) ++ Seq.fill(5) {
+      val Array(from, to) = Array(Key(random.nextInt(3000)), Key(random.nextInt(3000)))
+      if (java.util.Arrays.compareUnsigned(from.bytes, to.bytes) <= 0) (from, to) else (to, from)
+    }
+    bounds.foreach { case (from, to) =>
+      val rows = open.scan(2, if (from == null) null else from.bytes, if (to == null) null else to.bytes)
+      val found = mutable.ArrayBuffer.empty[Key]
+      while (rows.advance()) found += Key.of(Row.root(rows.row))
+      val within = inOrder.filter { key =>
+        (from == null || java.util.Arrays.compareUnsigned(key.bytes, from.bytes) >= 0) && (to == null || java.util.Arrays.compareUnsigned(key.bytes, to.bytes) < 0)
+      }
+      require(found.toSeq == within.toSeq, s"a scan from $from to $to gives ${found.size} rows, not ${within.length}")
+    }
+  }
+
+  private def limitOfBuckets(random: Random): Unit = {
+    val limit = 60000L
+    val memory = new InBuckets(limit)
+    var (version, model) = filled(memory, random, 5000, 0)
+    require(version.tree.stateBytes(version) > 4 * limit, s"state of ${version.tree.stateBytes(version)} bytes is not much more than the limit")
+    (0 until 40).foreach { turn =>
+      val open = new OpenVersion(version, new Replay(model))
+      (0 until 50).foreach { _ =>
+        val key = Key(random.nextInt(5000))
+        same(get(open, 0, key), model.get((0, key)), s"get of $key at turn $turn")
+        require(memory.cache.bytes <= limit, s"${memory.cache.bytes} bytes are in memory at turn $turn")
+        put(open, 0, key, Array[Byte](turn.toByte))
+        model += (0, key) -> Seq(turn.toByte)
+      }
+      open.flush()
+      val next = open.fold(Attempt.random(), "")
+      memory.committed(version, next, model)
+      version = next
+      val there = version.tree.heapBytes(version)
+      require(memory.cache.bytes <= limit && there > 0 && there <= limit, s"$there bytes of a version are in memory at turn $turn")
+    }
+    val reads = memory.reads
+    val open = new OpenVersion(version, new Replay(model))
+    (0 until 100).foreach(_ => same(get(open, 0, Key(7)), model.get((0, Key(7)))))
+    require(memory.reads <= reads + 1, "a bucket that is in use is read again and again")
+    version.tree.close()
+    same((memory.cache.bytes, version.tree.heapBytes(version)), (0L, 0L), "bytes after the end")
+    compare(new OpenVersion(version, new Replay(model)), model, "after the end: it is read again")
+  }
+
+  private def brokenSource(random: Random): Unit = {
+    val memory = new InBuckets(0L)
+    val (version, model) = filled(memory, random, 200, 0)
+    val open = new OpenVersion(version, new Replay(model))
+    memory.isBroken = true
+    mustFail("the source is broken")(get(open, 0, Key(5)))
+    put(open, 0, Key(5), Array[Byte](1))
+    open.flush()
+    mustFail("the source is broken")(open.fold(Attempt.random(), ""))
+    memory.isBroken = false
+    same(get(open, 0, Key(6)), model.get((0, Key(6))))
+    val next = open.fold(Attempt.random(), "")
+    val after = model + ((0, Key(5)) -> Seq[Byte](1))
+    memory.committed(version, next, after)
+    compare(new OpenVersion(next, new Replay(after)), after, "after the source was mended")
+    same(next.keys.sum, after.size.toLong, "keys")
+  }
+
   private def garbage(): Unit = {
     var version = next(VersionTree.empty(""), 0)
     val first = new java.lang.ref.WeakReference(version)
@@ -362,12 +450,71 @@ object MemoryChecks {
     }
   }
 
-  /** Several open versions of one tree, played with at once; each has its own model. */
-  final class Play(random: Random) {
+  /** What holds the versions that are played with. */
+  trait Memory {
+    def empty: Version
+
+    /** A version is durable from now on: these are its rows. */
+    def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit
+  }
+
+  object InTree extends Memory {
+    override def empty: Version = VersionTree.empty("")
+
+    override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = base.tree.committed(base, next)
+  }
+
+  /** Buckets of few rows, with room for a number of bytes; what is durable is in a map, and only that can be read. */
+  final class InBuckets(limit: Long) extends Memory with BucketSource {
+    val cache = new BucketCache(limit)
+    private val durable = new java.util.concurrent.ConcurrentHashMap[(Long, Attempt), Map[(Int, Key), Seq[Byte]]]
+    var reads = 0
+    var isBroken = false
+
+    override def empty: Version = new BucketedVersions(cache, this, 0L, 400L).empty("")
+
+    override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = {
+      durable.put((next.number, next.attempt), rows)
+      base.tree.committed(base, next)
+    }
+
+    override def read(version: Version, bits: Int, bucket: Int): RowFamilies = {
+      if (isBroken) sys.error("the source is broken")
+      reads += 1
+      val rows = Option(durable.get((version.number, version.attempt))).getOrElse(throw new AssertionError(s"version $version is not durable"))
+      val found = new RowFamilies
+      rows.foreach { case ((family, key), value) =>
+        if (ChangedBuckets.bucketOf(key.hash, bits) == bucket) found(family).put(key.hash, key.put(value.toArray))
+      }
+      found
+    }
+  }
+
+  /** Commit rows of a family, a hundred a version. */
+  def filled(memory: InBuckets, random: Random, keys: Int, family: Int): (Version, Map[(Int, Key), Seq[Byte]]) = {
+    var version = memory.empty
+    var model = Map.empty[(Int, Key), Seq[Byte]]
+    (0 until keys).grouped(100).foreach { some =>
+      val open = new OpenVersion(version, new Replay(model))
+      some.foreach { number =>
+        val value = randomBytes(random, random.nextInt(40))
+        put(open, family, Key(number), value)
+        model += (family, Key(number)) -> value.toSeq
+      }
+      open.flush()
+      val next = open.fold(Attempt.random(), "")
+      memory.committed(version, next, model)
+      version = next
+    }
+    (version, model)
+  }
+
+  /** Several open versions, played with at once; each has its own model. */
+  final class Play(random: Random, memory: Memory) {
     private final class Player(val open: OpenVersion, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
     private final class Reader(val iterator: RowIterator, val expected: Map[Key, Seq[Byte]], var left: Map[Key, Seq[Byte]])
 
-    private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((VersionTree.empty(""), Map.empty))
+    private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
     private val players = mutable.ArrayBuffer.empty[Player]
     private val readers = mutable.ArrayBuffer.empty[Reader]
 
@@ -408,7 +555,10 @@ object MemoryChecks {
           // The fold itself does not show: the commit may still fail.
           compare(player.open, player.model, "after the fold, before it is shown")
           if (random.nextInt(4) > 0) {
+            memory.committed(player.open.version, version, player.model)
             player.open.show(version)
+            val keys = Families.map(family => if (family < version.keys.length) version.keys(family) else 0L)
+            same(keys.toSeq, Families.map(family => player.model.keys.count(_._1 == family).toLong).toSeq, "keys")
             versions = (versions :+ ((version, player.model))).takeRight(6)
           } else {
             player.open.drop()

@@ -307,7 +307,21 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val cold = world.provider(id).getStore(1, ids)
       same((metric(cold, "dynastateCacheHits"), metric(cold, "dynastateCacheMisses")), (0L, 1L))
       require(metric(cold, "dynastateBytesRead") > 0, "a cold open read nothing")
+      same((metric(cold, "dynastateItemCacheHits"), metric(cold, "dynastateItemCacheMisses")), (0L, 1L))
       cold.abort()
+    }
+    check("a version that this executor wrote or read is opened by another provider without a request") {
+      val id = world.freshStore()
+      val conf = Map(s"$Prefix.dynastate.cacheMb" -> "16")
+      val one = commit(world.provider(id, conf), 0)((0L until 100L).map(each => each -> each): _*)
+      val two = commit(world.provider(id, conf), 1, one)(1L -> 7L)
+      Seq(2L -> two, 1L -> one, 2L -> two).foreach { case (version, ids) =>
+        val moved = world.provider(id, conf).getStore(version, ids)
+        same((metric(moved, "dynastateCacheMisses"), metric(moved, "dynastateRequests")), (1L, 0L), s"version $version")
+        same((metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")), (version, 0L), s"version $version")
+        same(get(moved, 1), Some(if (version == 2) 7L else 1L))
+        moved.abort()
+      }
     }
     check("versions kept in memory: 0, which is 1")(kept(0))
     check("versions kept in memory: 1")(kept(1))

@@ -33,6 +33,9 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     check("buckets: the rows of a version, by bucket, while newer versions are folded") {
       (0 to ChangedBuckets.HashBits).foreach(bits => rowsByBucket(new Random(seed + 600 + bits), bits))
     }
+    check("buckets: the rows of a version of which little is in memory, each of its own buckets read once") {
+      (0 to ChangedBuckets.HashBits by 2).foreach(bits => rowsOfAbsent(new Random(seed + 640 + bits), bits))
+    }
     check("buckets: rows larger than a chunk, long lists, versions without rows") {
       oddRows(new Random(seed + 620))
     }
@@ -158,6 +161,22 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     }
   }
 
+  private def rowsOfAbsent(random: Random, bits: Int): Unit = {
+    val memory = new MemoryChecks.InBuckets(5000L)
+    val (version, model) = MemoryChecks.filled(memory, random, 3000, 1)
+    val own = version.tree.bucketBits(version)
+    require(own > 4, s"the version has 2^$own buckets")
+    val wanted = Array.tabulate(1 << bits)(_ => bits == 0 || random.nextInt(3) > 0)
+    val sink = new Sorted(bits, wanted, () => ())
+    val (reads, there) = (memory.reads, memory.cache.bytes)
+    Buckets.send(version, bits, wanted, sink)
+    require(memory.reads - reads <= (1 << own), s"${memory.reads - reads} reads of ${1 << own} buckets at $bits bits")
+    same(memory.cache.bytes, there, "what is in memory was not driven out")
+    same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
+    val expected = model.collect { case (at @ (_, key), value) if wanted(bucketOf(key.hash, bits)) => at -> Vector(value) }
+    require(sink.rows == expected, s"the rows by bucket are not those of the version: ${sink.rows.size}, not ${expected.size}, at $bits bits")
+  }
+
   private def oddRows(random: Random): Unit = {
     val none = new Sorted(3, Array.fill(8)(true), () => ())
     Buckets.send(VersionTree.empty(""), 3, Array.fill(8)(true), none)
@@ -192,7 +211,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     open.flush()
     val version = open.fold(Attempt.random(), "")
     def slots = {
-      val found = Families.map(version.tree.share(version, _).head)
+      val found = Families.map(version.tree.share(version, _, 0).head)
       found.foreach(_.release())
       found.toList
     }
@@ -214,7 +233,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     mustFail("the sink is full")(Buckets.send(version, 4, all, new Sorted(4, all, () => sys.error("the sink is full"))))
     val next = removeOne()
     val after = Families.map { family =>
-      val top = next.tree.share(next, family).head
+      val top = next.tree.share(next, family, 0).head
       top.release()
       top
     }.toList

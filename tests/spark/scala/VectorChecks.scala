@@ -72,13 +72,14 @@ final class VectorChecks(checks: Checks, folder: Path) {
     check("frames to the sidecar are those of the vectors") {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
       same(written.map(each => text(each._1 \ "name")).toSet,
-        Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP"))
+        Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP",
+          "FIND", "READ"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
       same(read.map(vector => text(vector \ "name")).toSet,
-        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED"))
+        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -88,7 +89,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       }
     }
     check("a frame that ends within a field is refused") {
-      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED")(text(vector \ "name")))
+      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT")(text(vector \ "name")))
       whole.foreach { vector =>
         val body = bytes(vector \ "frame").drop(5)
         (0 until body.length).foreach { length =>
@@ -125,6 +126,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Abort => Some(all(Protocol.abort()))
       case Protocol.Changes =>
         Some(all(Protocol.changes(text(fields \ "store"), long(fields \ "first"), long(fields \ "last"), attempt(fields \ "attempt"))))
+      case Protocol.Find => Some(all(Protocol.find(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"))))
+      case Protocol.Read =>
+        Some(all(Protocol.read(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"),
+          long(fields \ "bits").toInt, long(fields \ "bucket").toInt)))
       case Protocol.Snapshot =>
         Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
@@ -166,6 +171,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
       case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong))
       case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xFF))
+      case Protocol.Content =>
+        val bits = body.get & 0xFF
+        val keys = Protocol.takeKeys(body).toList.zipWithIndex.filter(_._1 > 0)
+        JObject("bits" -> JInt(bits), "keys" -> JArray(keys.map { case (count, family) => JArray(List(JInt(family), JInt(count))) }))
       case Protocol.Maintained => JObject("counters" -> counters())
       case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
       case Protocol.Error =>

@@ -42,7 +42,8 @@ final class World(endpoint: String, python: String, scratch: Path) {
       multipleValues: Boolean = false): StateStoreProvider = {
     val session = new SQLConf
     val hadoop = new Configuration
-    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python).map { case (name, setting) =>
+    // What is opened is read, unless a check says otherwise.
+    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0").map { case (name, setting) =>
       s"$Prefix.dynastate.$name" -> setting
     }
     // There is no driver here to report a commit to.

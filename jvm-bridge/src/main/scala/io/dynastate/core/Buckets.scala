@@ -6,13 +6,17 @@ trait BucketSink extends ChangeSink {
 }
 
 /**
- * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables, and ordered by a
- * counting sort; nothing of the tree is held while they are sent, and commits go on meanwhile. Takes 12 bytes a row until the end.
+ * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (or, where it has buckets
+ * of its own, over one of them after the other), and ordered by a counting sort; nothing of the tree is held while they are sent, and
+ * commits go on meanwhile. Takes 12 bytes a row of a pass until the end.
  */
 private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
   private[this] val buckets = isWanted.length
   require(bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits && buckets == 1 << bucketBits, s"$buckets buckets of $bucketBits bits")
   private[this] val shift = ChangedBuckets.HashBits - bucketBits
+  private[this] val ownBits = version.tree.bucketBits(version)
+  /** A pass is over this many of its first bits: what is sent, and what there is, lie whole in it. */
+  private[this] val passBits = math.min(bucketBits, ownBits)
   private[this] val families = version.keys.length
   private[this] var rows = new Array[AnyRef](expectedRows)
   private[this] var hashes = new Array[Int](rows.length)
@@ -21,18 +25,28 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
   private[this] val familyEnds = new Array[Int](families)
 
   def send(sink: BucketSink): Unit = {
+    val chunks = new Chunks(sink, OpenVersion.ChunkBytes.toLong)
+    val perPass = buckets >> passBits
+    (0 until 1 << passBits).foreach { pass =>
+      val sent = pass * perPass until (pass + 1) * perPass
+      if (sent.exists(isWanted(_))) sendPass(pass, sent, chunks, sink)
+    }
+  }
+
+  private def sendPass(pass: Int, sent: Range, chunks: Chunks, sink: BucketSink): Unit = {
+    val perPass = 1 << (ownBits - passBits)
+    val shared = (pass * perPass until (pass + 1) * perPass).map(version.tree.share(version, _))
+    count = 0
     var family = 0
     while (family < families) {
-      if (version.keys(family) > 0) gather(family)
+      shared.foreach(layers => gather(layers(family)))
       familyEnds(family) = count
       family += 1
     }
     val cellEnds = new Array[Int](1 << ChangedBuckets.HashBits)
     val ordered = order(cellEnds)
-    val chunks = new Chunks(sink, OpenVersion.ChunkBytes.toLong)
     var at = 0
-    var bucket = 0
-    while (bucket < buckets) {
+    sent.foreach { bucket =>
       if (isWanted(bucket)) {
         sink.bucket(bucket)
         val end = cellEnds(((bucket + 1) << shift) - 1)
@@ -46,12 +60,11 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
         }
         chunks.end()
       }
-      bucket += 1
     }
   }
 
-  private def gather(family: Int): Unit = {
-    val all = new SlotIterator(version.tree.share(version, family).toArray, showDeletes = false)
+  private def gather(layers: List[Slots]): Unit = {
+    val all = new SlotIterator(layers.toArray, showDeletes = false)
     try while (all.advance()) {
       if (isWanted(ChangedBuckets.cellOf(all.hash) >>> shift)) {
         if (count == rows.length) grow()
@@ -90,7 +103,7 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
   /** Hashes are spread evenly: all rows if all buckets are wanted, else a little more than their share. */
   private def expectedRows: Int = {
     val all = version.keys.sum
-    val wanted = isWanted.count(identity).toLong
+    val wanted = if (passBits > 0) buckets.toLong >> passBits else isWanted.count(identity).toLong
     Math.toIntExact(if (wanted == buckets) all else math.min(all, all / buckets * wanted * 9 / 8 + 1024))
   }
 

@@ -85,6 +85,9 @@ object ChangedBuckets {
     (bucket << shift until (bucket + 1) << shift).exists(cell => (bits(cell >>> 6) & 1L << cell) != 0)
   }
 
+  /** Which of 2^bucketBits buckets a hash lies in. */
+  def bucketOf(hash: Int, bucketBits: Int): Int = cellOf(hash) >>> HashBits - bucketBits
+
   private[core] def cellOf(hash: Int): Int = hash >>> 32 - HashBits
 
   private def union(into: Array[Long], bits: Array[Long]): Unit = {

@@ -19,6 +19,18 @@ final class Families {
 
   def heapBytes: Long = sum(_.heapBytes)
 
+  /** The same rows, which the two then change apart. */
+  def copy(): Families = {
+    val copy = new Families
+    copy.take(tables.map(table => if (table == null) null else table.copy()))
+    copy
+  }
+
+  private def take(newTables: Array[RowTable]): Unit = tables = newTables
+
+  /** Rows of each family. */
+  def counts: Array[Long] = Array.tabulate(tables.length)(family => if (tables(family) == null) 0L else tables(family).size.toLong)
+
   def rows: Long = sum(_.size.toLong)
 
   private def sum(of: RowTable => Long): Long = {

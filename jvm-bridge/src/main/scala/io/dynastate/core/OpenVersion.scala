@@ -39,11 +39,13 @@ final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
   def merge(
       family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
-    val before = get(family, keyBase, keyOffset, keyLength)
-    if (before == null) put(family, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    else {
+    val hash = Entry.hash(keyBase, keyOffset, keyLength)
+    val before = find(family, hash, keyBase, keyOffset, keyLength)
+    if (before == null) {
+      val entry = Entry.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+      change(family, hash, entry, entry.length)
+    } else {
       val value = Entry.copyOf(keyLength, valueBase, valueOffset, valueLength)
-      val hash = Entry.hash(keyBase, keyOffset, keyLength)
       change(family, hash, new ValueList(before, value), Entry.HeaderBytes + keyLength + value.length)
     }
   }
@@ -71,10 +73,11 @@ final class OpenVersion(private[this] var base: Version, sink: ChangeSink) {
 
   /** All rows of a family as of now; later changes do not show. In no order. */
   def rows(family: Int): RowIterator = {
-    var layers = base.tree.share(base, family)
-    if (sent != null && sent.existing(family) != null) layers ::= sent.existing(family).share()
-    if (fresh.existing(family) != null) layers ::= fresh.existing(family).share()
-    new SlotIterator(layers.toArray, showDeletes = false)
+    var own = List.empty[Slots]
+    if (sent != null && sent.existing(family) != null) own ::= sent.existing(family).share()
+    if (fresh.existing(family) != null) own ::= fresh.existing(family).share()
+    if (base.tree.bucketBits(base) == 0) new SlotIterator((own ++ base.tree.share(base, family, 0)).toArray, showDeletes = false)
+    else new BucketwiseIterator(base, family, own)
   }
 
   /**
@@ -275,10 +278,10 @@ trait RowIterator {
 
 /**
  * Rows of layers laid over each other, topmost first: a row counts unless a higher layer has its key. Delete markers
- * hide rows of lower layers, and are shown themselves only if asked for. Releases the layers at the end, or at `close`.
+ * hide rows of lower layers, and are shown themselves only if asked for. Layers above `firstLayer` only hide. Releases the layers at the end, or at `close`.
  */
-final class SlotIterator(layers: Array[Slots], showDeletes: Boolean) extends RowIterator {
-  private[this] var layer = 0
+final class SlotIterator(layers: Array[Slots], showDeletes: Boolean, firstLayer: Int = 0) extends RowIterator {
+  private[this] var layer = firstLayer
   private[this] var slot = -1
   private[this] var closed = false
   private[this] var currentRow: AnyRef = _
@@ -325,6 +328,36 @@ final class SlotIterator(layers: Array[Slots], showDeletes: Boolean) extends Row
   }
 }
 
+/** All rows of a version, bucket by bucket, under an attempt's own layers, which it releases at the end, or at `close`. */
+final class BucketwiseIterator(base: Version, family: Int, own: List[Slots]) extends RowIterator {
+  private[this] val buckets = 1 << base.tree.bucketBits(base)
+  private[this] var bucket = -1
+  private[this] var closed = false
+  own.foreach(_.retain())
+  private[this] var current = new SlotIterator(own.toArray, showDeletes = false)
+
+  override def row: AnyRef = current.row
+
+  override def advance(): Boolean = {
+    while (!closed) {
+      if (current.advance()) return true
+      bucket += 1
+      if (bucket < buckets) {
+        val theirs = base.tree.share(base, family, bucket)
+        own.foreach(_.retain())
+        current = new SlotIterator((own ++ theirs).toArray, showDeletes = false, firstLayer = own.length)
+      } else close()
+    }
+    false
+  }
+
+  override def close(): Unit = if (!closed) {
+    closed = true
+    current.close()
+    own.foreach(_.release())
+  }
+}
+
 /**
  * Rows of a range in order: an attempt's own, merged with those of its base, which are read a batch at a time, since a version
  * never changes, whatever becomes of the tree meanwhile.
@@ -333,7 +366,7 @@ final class ScanIterator(base: Version, family: Int, from: Array[Byte], to: Arra
   private[this] var ownAt = 0
   private[this] var batch: java.util.List[AnyRef] = _
   private[this] var batchAt = 0
-  private[this] var batchLimit = ScanIterator.BatchRowsFirst
+  private[this] var batchLimit = base.tree.scanBatch(isFirst = true)
   private[this] var currentRow: AnyRef = _
 
   override def row: AnyRef = currentRow
@@ -362,16 +395,10 @@ final class ScanIterator(base: Version, family: Int, from: Array[Byte], to: Arra
     if (batch == null) batch = base.tree.scan(base, family, from, inclusive = true, to, batchLimit)
     else if (batchAt == batch.size && batch.size == batchLimit) {
       val last = Row.root(batch.get(batch.size - 1))
-      batchLimit = ScanIterator.BatchRows
+      batchLimit = base.tree.scanBatch(isFirst = false)
       batch = base.tree.scan(base, family, last, inclusive = false, to, batchLimit)
       batchAt = 0
     }
     if (batchAt < batch.size) batch.get(batchAt) else null
   }
-}
-
-private object ScanIterator {
-  /** Most scans are of one prefix, and short. */
-  val BatchRowsFirst = 32
-  val BatchRows = 1024
 }

@@ -25,6 +25,8 @@ object Protocol {
   val Bucket = 9
   val SnapshotEnd = 10
   val CleanUp = 11
+  val Find = 12
+  val Read = 13
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -34,6 +36,7 @@ object Protocol {
   val Deltas = 70
   val Wanted = 71
   val Maintained = 72
+  val Content = 73
   val Error = 127
 
   /** Bytes before the run in an APPEND frame: header and three numbers. */
@@ -53,6 +56,21 @@ object Protocol {
       attempt.writeTo(out)
       out.putShort(have.length.toShort)
       have.foreach { case (held, by) => out.putLong(held); by.writeTo(out) }
+    }
+
+  def find(store: String, version: Long, attempt: Attempt): ByteBuffer =
+    frame(Find, textBytes(store) + 8 + 16) { out =>
+      putText(out, store)
+      out.putLong(version)
+      attempt.writeTo(out)
+    }
+
+  def read(store: String, version: Long, attempt: Attempt, bits: Int, bucket: Int): ByteBuffer =
+    frame(Read, textBytes(store) + 8 + 16 + 1 + 4) { out =>
+      putText(out, store)
+      out.putLong(version)
+      attempt.writeTo(out)
+      out.put(bits.toByte).putInt(bucket)
     }
 
   def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer =
@@ -127,6 +145,14 @@ object Protocol {
 
   def takeCounters(body: ByteBuffer): Map[String, Long] =
     Seq.fill(body.getShort & 0xFFFF)(takeText(body) -> body.getLong).toMap
+
+  /** Keys by column family; those that are not named have none. */
+  def takeKeys(body: ByteBuffer): Array[Long] = {
+    val counts = Seq.fill(body.getShort & 0xFFFF)((body.getShort & 0xFFFF) -> body.getLong)
+    val keys = new Array[Long](counts.map(_._1 + 1).maxOption.getOrElse(0))
+    counts.foreach { case (family, count) => keys(family) = count }
+    keys
+  }
 
   private def frame(frameType: Int, bodyBytes: Int)(fill: ByteBuffer => Unit): ByteBuffer = {
     val out = ByteBuffer.allocate(5 + bodyBytes).order(ByteOrder.LITTLE_ENDIAN)

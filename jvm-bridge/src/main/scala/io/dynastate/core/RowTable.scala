@@ -82,6 +82,19 @@ final class RowTable(expectedRows: Int = 0) {
     slots
   }
 
+  /** A table with the same rows, which the two then change apart. */
+  def copy(): RowTable = {
+    val copy = new RowTable
+    copy.take(slots.copyTo(slots.capacity), count, rowHeapBytes)
+    copy
+  }
+
+  private def take(newSlots: Slots, newCount: Int, newRowHeapBytes: Long): Unit = {
+    slots = newSlots
+    count = newCount
+    rowHeapBytes = newRowHeapBytes
+  }
+
   /** Slots that hold rows, ordered by the highest byte of their hashes (a counting sort). For whoever shares the slots. */
   def slotsByHash(): Array[Int] = {
     val ends = new Array[Int](256)
@@ -137,6 +150,9 @@ final class Slots(val capacity: Int) {
   private[this] val multiplier = 0x9E3779B1 * (2 * Integer.numberOfTrailingZeros(capacity) + 1)
 
   private def home(hash: Int): Int = (hash * multiplier) >>> shift
+
+  /** One more reader of slots that are shared already. */
+  def retain(): Unit = readers.incrementAndGet()
 
   /** A reader is done with these slots. */
   def release(): Unit = readers.decrementAndGet()

@@ -2,12 +2,16 @@ package io.dynastate.core
 
 import java.nio.ByteBuffer
 
+import org.apache.spark.unsafe.Platform
+
 /**
  * Collects the runs of changes that lead from one version to another, as the engine brings them, oldest first.
  *
+ * Where only rows of some hashes are wanted, the others are passed over.
+ *
  * {{{ [startFrom] add* [markFromHere add*] (asWhole | asChanges) }}}
  */
-final class Runs {
+final class Runs(isWanted: Int => Boolean = null) {
   private[this] val rows = new Families
   private[this] var base: Option[Version] = None
   private[this] var isMarking = false
@@ -26,11 +30,13 @@ final class Runs {
     val changes = new Runs.Changes(run)
     var added = 0
     while (changes.advance()) {
-      val entry = changes.entry
-      val table = rows(changes.family)
-      val hash = Entry.hash(entry)
+      val hash = changes.hash
       if (isMarking) ChangedBuckets.mark(marked, hash)
-      table.put(hash, if (changes.isMerge) appended(table, changes.family, hash, entry) else entry)
+      if (isWanted == null || isWanted(hash)) {
+        val entry = changes.entry
+        val table = rows(changes.family)
+        table.put(hash, if (changes.isMerge) appended(table, changes.family, hash, entry) else entry)
+      }
       added += 1
     }
     if (added != records) throw new DynastateException(ErrorKind.Corrupt, s"a run holds another number of records than it should: $added, not $records")
@@ -71,23 +77,33 @@ object Runs {
   /** The records of a run, one after the other. The buffer is little-endian. */
   final class Changes(run: ByteBuffer) {
     private[this] var tag = 0
-    private[this] var current: Array[Byte] = _
+    private[this] var at, keyLength, length = 0
 
     def isMerge: Boolean = tag >>> 12 == 1
 
     def family: Int = tag & 0xFFF
 
-    def entry: Array[Byte] = current
+    /** Hash of the key. */
+    def hash: Int = Entry.hash(run.array, Platform.BYTE_ARRAY_OFFSET + run.arrayOffset + at + Entry.HeaderBytes, keyLength)
+
+    /** A copy of the entry. */
+    def entry: Array[Byte] = {
+      val copy = new Array[Byte](length)
+      System.arraycopy(run.array, run.arrayOffset + at, copy, 0, length)
+      copy
+    }
 
     def advance(): Boolean = run.hasRemaining && {
       tag = run.getShort & 0xFFFF
-      val keyLength = run.getInt(run.position())
-      val valueLength = run.getInt(run.position() + 4)
+      at = run.position()
+      keyLength = run.getInt(at)
+      val valueLength = run.getInt(at + 4)
       if (tag >>> 12 > 1 || keyLength < 0 || valueLength < Entry.DeleteMarker) {
         throw new DynastateException(ErrorKind.Corrupt, s"a change of an unknown kind tag=$tag keyLength=$keyLength valueLength=$valueLength")
       }
-      current = new Array[Byte](Math.addExact(Math.addExact(Entry.HeaderBytes, keyLength), math.max(valueLength, 0)))
-      run.get(current)
+      length = Math.addExact(Math.addExact(Entry.HeaderBytes, keyLength), math.max(valueLength, 0))
+      if (length > run.remaining) throw new DynastateException(ErrorKind.Corrupt, s"a change goes on behind its run length=$length left=${run.remaining}")
+      run.position(at + length)
       true
     }
   }

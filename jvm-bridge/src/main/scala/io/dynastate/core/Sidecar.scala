@@ -18,6 +18,9 @@ import org.slf4j.LoggerFactory
 /** The answer to OPEN: what was found, and on which of the versions held it builds (0: on none). */
 final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, schema: String)
 
+/** What a version holds: keys by column family, and in how many buckets, 2^bits, its rows are best read. */
+final case class Content(bits: Int, keys: Array[Long])
+
 /** The answer to SNAPSHOT: it is wanted, in 2^bits buckets; those that are as in the snapshot of version `base` may be left out (0: none). */
 final case class Wanted(base: Long, bits: Int)
 
@@ -187,7 +190,7 @@ object Sidecar {
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ (open | changes nextChanges* | cleanUp | begin append* (commit | abort) | snapshot [(bucket append*)* (endSnapshot | abort)])* }}}
+ * {{{ (open | find | read | changes nextChanges* | cleanUp | begin append* (commit | abort) | snapshot [(bucket append*)* (endSnapshot | abort)])* }}}
  *
  * Where `snapshot` says that none is wanted, nothing of it follows.
  *
@@ -208,12 +211,26 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     converse(s"opening version $version of store=$store") {
       send(Protocol.open(store, version, attempt, have))
       onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
-      var frame = receive(deadlineSeconds)
-      while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas) {
-        if (frame.frameType == Protocol.Deltas) onDeltas(frame.body.getLong) else onRows(frame.body.getInt, frame.body)
-        frame = receive(deadlineSeconds)
-      }
-      Protocol.takeCounters(expect(Protocol.Opened, frame))
+      rowsUntilOpened(deadlineSeconds, onDeltas, onRows)
+    }
+
+  /** Open a version without its rows. Returns how many keys each family has, in how many buckets (2^bits) its rows are best read, and what it cost. */
+  def find(store: String, version: Long, attempt: Attempt, deadlineSeconds: Long)(onFound: (Found, Content) => Unit): Map[String, Long] =
+    converse(s"finding version $version of store=$store") {
+      send(Protocol.find(store, version, attempt))
+      val found = foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
+      val body = expect(Protocol.Content, receive(deadlineSeconds))
+      val bits = body.get & 0xFF
+      require(bits <= ChangedBuckets.HashBits, s"a version lies in too many buckets bits=$bits")
+      onFound(found, Content(bits, Protocol.takeKeys(body)))
+      Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds)))
+    }
+
+  /** Read the rows of a version that lie in one of 2^bits buckets, as runs of changes, oldest first, with other rows among them. Returns what it cost. */
+  def read(store: String, version: Version, bits: Int, bucket: Int, deadlineSeconds: Long)(onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
+    converse(s"reading a bucket of version $version of store=$store") {
+      send(Protocol.read(store, version.number, version.attempt, bits, bucket))
+      rowsUntilOpened(deadlineSeconds, _ => (), onRows)
     }
 
   /** Ask for the changes of each version from `first` to `last`, as they were committed; they are taken with `nextChanges`. */
@@ -301,6 +318,15 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   private[core] def hello(token: Array[Byte], settings: String): Unit = converse("greeting the sidecar") {
     send(Protocol.hello(token, Sidecar.packageVersion, settings))
     expect(Protocol.Welcome, receive(Connection.HelloDeadlineSeconds))
+  }
+
+  private def rowsUntilOpened(deadlineSeconds: Long, onDeltas: Long => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] = {
+    var frame = receive(deadlineSeconds)
+    while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas) {
+      if (frame.frameType == Protocol.Deltas) onDeltas(frame.body.getLong) else onRows(frame.body.getInt, frame.body)
+      frame = receive(deadlineSeconds)
+    }
+    Protocol.takeCounters(expect(Protocol.Opened, frame))
   }
 
   private def foundIn(body: ByteBuffer): Found =

@@ -1,17 +1,15 @@
 package io.dynastate.core
 
 /**
- * One version of a store in memory. It is the head of its tree, and then the tree's tables hold its rows; or it has a link
+ * One version in a tree. It is the head, and then the tree's tables hold its rows; or it has a link
  * to a version nearer to the head, and undo records: for every key in which the two differ, this version's row, or a delete marker.
  *
  * Links point towards the head only, so a version nobody holds any more is garbage, with its undo records.
  */
-final class Version private[core] (
-    val number: Long, val attempt: Attempt, val schema: String, val tree: VersionTree, val keys: Array[Long]) {
-  private[core] var next: Version = _
-  private[core] var undo: Families = _
-
-  override def toString: String = s"$number/$attempt"
+private[core] final class TreeVersion(number: Long, attempt: Attempt, schema: String, tree: VersionTree, keys: Array[Long])
+  extends Version(number, attempt, schema, tree, keys) {
+  var next: TreeVersion = _
+  var undo: Families = _
 }
 
 /**
@@ -28,12 +26,11 @@ final class Version private[core] (
  *
  * Safe for threads: the tree is its own lock, held for one key, or for one fold.
  */
-final class VersionTree private (private[this] val tables: Families, val changed: ChangedBuckets) {
-  private var head: Version = _
+final class VersionTree private (private[this] val tables: Families, val changed: ChangedBuckets) extends Versions {
+  private var head: TreeVersion = _
 
-  /** The row of a key at a version, or null. Never a delete marker. */
-  def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = synchronized {
-    var at = version
+  override def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = synchronized {
+    var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
       val table = at.undo.existing(family)
       if (table != null) {
@@ -46,10 +43,11 @@ final class VersionTree private (private[this] val tables: Families, val changed
     if (table == null) null else table.find(hash, base, offset, length)
   }
 
-  /** The layers that make up a family at a version, topmost first; whoever reads them must release them. */
-  def share(version: Version, family: Int): List[Slots] = synchronized {
+  override def bucketBits(version: Version): Int = 0
+
+  override def share(version: Version, family: Int, bucket: Int): List[Slots] = synchronized {
     var layers = List.empty[Slots]
-    var at = version
+    var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
       val table = at.undo.existing(family)
       if (table != null && table.size > 0) layers ::= table.share()
@@ -60,14 +58,15 @@ final class VersionTree private (private[this] val tables: Families, val changed
     layers.reverse
   }
 
-  /**
-   * Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another, exclusive
-   * (or its end: null): at most `limit`. A version never changes, so a scan goes on after the last row it was given.
-   */
-  def scan(version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] =
+  override def share(version: Version, bucket: Int): Array[List[Slots]] = version.keys.indices.toArray.map(share(version, _, bucket))
+
+  /** Most scans are of one prefix, and short. */
+  override def scanBatch(isFirst: Boolean): Int = if (isFirst) 32 else 1024
+
+  override def scan(version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] =
     synchronized {
       val layers = new java.util.ArrayList[java.util.Iterator[AnyRef]]
-      var at = version
+      var at = version.asInstanceOf[TreeVersion]
       while (at.next != null) {
         RangeOf.add(at.undo.existing(family), from, inclusive, to, layers)
         at = at.next
@@ -79,29 +78,28 @@ final class VersionTree private (private[this] val tables: Families, val changed
       rows
     }
 
-  /**
-   * Make the version that changes lead to from its base, and count its keys. The changes belong to the tree from then on.
-   * Nobody need hold the new version: if its commit fails, it is garbage, and the base is as readable as before.
-   */
-  def fold(base: Version, changes: Families, number: Long, attempt: Attempt, schema: String): Version = synchronized {
+  override def fold(base: Version, changes: Families, number: Long, attempt: Attempt, schema: String): Version = synchronized {
     require(base.tree eq this, "a version of another tree")
+    val before = base.asInstanceOf[TreeVersion]
     // Before anyone can hold the version.
     changed.add(number, ChangedBuckets.of(changes))
-    moveHeadTo(base)
+    moveHeadTo(before)
     val undo = apply(changes)
-    val version = new Version(number, attempt, schema, this, VersionTree.countKeys(tables))
-    base.next = version
-    base.undo = undo
+    val version = new TreeVersion(number, attempt, schema, this, tables.counts)
+    before.next = version
+    before.undo = undo
     head = version
     version
   }
 
-  /** Bytes of heap of the head's rows. */
-  def heapBytes: Long = synchronized(tables.heapBytes)
+  /** Of the head, whichever version is asked for: they share nearly all. */
+  override def heapBytes(version: Version): Long = synchronized(tables.heapBytes)
+
+  override def stateBytes(version: Version): Long = heapBytes(version)
 
   /** Turn round the links between a version and the head. */
-  private def moveHeadTo(version: Version): Unit = {
-    var path = List.empty[Version]
+  private def moveHeadTo(version: TreeVersion): Unit = {
+    var path = List.empty[TreeVersion]
     var at = version
     while (at.next != null) {
       path ::= at
@@ -160,13 +158,10 @@ object VersionTree {
   /** The same, where it is known which of the rows came after a version before it. */
   def load(tables: Families, number: Long, attempt: Attempt, schema: String, changed: ChangedBuckets): Version = {
     val tree = new VersionTree(tables, changed)
-    val version = new Version(number, attempt, schema, tree, countKeys(tables))
+    val version = new TreeVersion(number, attempt, schema, tree, tables.counts)
     tree.synchronized(tree.head = version)
     version
   }
-
-  private def countKeys(tables: Families): Array[Long] =
-    Array.tabulate(tables.bound)(family => if (tables.existing(family) == null) 0L else tables.existing(family).size.toLong)
 }
 
 /** A range of a table's rows, in order. */

@@ -284,7 +284,7 @@ final class DynamoDBStateStore private[spark] (
   private[this] val attempt = Attempt.random()
   private[this] var connection: Connection = _
   @volatile private[this] var state: Phase = Updating
-  private[this] var committed, maintained = Map.empty[String, Long]
+  private[this] var read, committed, maintained = Map.empty[String, Long]
   private[this] var commitMillis = 0L
 
   // Spark aborts write stores of StateStoreRDD only; joins and others rely on the store itself.
@@ -379,6 +379,7 @@ final class DynamoDBStateStore private[spark] (
       view.flush() // 1
       val next = view.fold(attempt, schema.text) // 2
       committed = commitAttempt(next.keys) // 3
+      read = provider.takeRead()
       maintained = provider.takeMaintained()
       provider.retainCommitted(base, next) // 4
       view.show(next)
@@ -414,8 +415,8 @@ final class DynamoDBStateStore private[spark] (
   override def metrics: StateStoreMetrics = {
     val shown = view.version
     val (internal, rows) = shown.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
-    StateStoreMetrics(rows.map(_._1).sum, shown.tree.heapBytes + view.heapBytes,
-      ProviderMetrics.of(load, committed, maintained, commitMillis, internal.map(_._1).sum))
+    StateStoreMetrics(rows.map(_._1).sum, shown.tree.heapBytes(shown) + view.heapBytes,
+      ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum))
   }
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {

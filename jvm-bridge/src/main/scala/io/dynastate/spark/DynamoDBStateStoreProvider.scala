@@ -7,8 +7,8 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
-import io.dynastate.core.{Attempt, BucketSink, Buckets, ChangedBuckets, Connection, DynastateException, Entry, ErrorKind, Found, Runs}
-import io.dynastate.core.{Sidecar, Version, VersionTree, Wanted}
+import io.dynastate.core.{Attempt, BucketCache, BucketedVersions, BucketSink, BucketSource, Buckets, ChangedBuckets, Connection, Content}
+import io.dynastate.core.{DynastateException, Entry, ErrorKind, Families, Found, Runs, Sidecar, Version, VersionTree, Wanted}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.slf4j.LoggerFactory
@@ -23,7 +23,8 @@ import org.apache.spark.sql.types.StructType
  *
  * Life cycle: made by reflection, `init` once (no I/O: Spark holds an executor-wide lock), then any number of stores, several
  * of them open at once, until `close`. It holds the last `maxBatchesToRetainInMemory` versions in memory, as heads and
- * undo records of version trees; a version that is not among them is brought by the engine, from the nearest one that is.
+ * undo records of version trees; a version that is not among them is brought by the engine, from the nearest one that is. Where
+ * memory is bounded, versions are in buckets, which the engine brings one by one when a row of theirs is asked for.
  * Maintenance offers the newest of them to the engine as a snapshot, and has it remove what is not needed any more.
  *
  * Safe for threads: `retained` is guarded by this object, trees guard themselves, and no lock is held during I/O.
@@ -51,7 +52,8 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   @volatile private[this] var isClosed = false
   /** The version that was last offered as a snapshot, and the one at which was last cleaned up; 0: none. */
   @volatile private[this] var snapshotAskedAt = 0L
-  private[this] var maintained = Map.empty[String, Long]
+  /** What maintenance cost, and what reading single buckets did, since it was last told. */
+  private[this] var maintained, read = Map.empty[String, Long]
   @volatile private[this] var cleanUpAskedAt = 0L
 
   override def init(
@@ -144,7 +146,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
       snapshotAskedAt = version.number
       maintain("a snapshot was not written", version) { connection =>
         val started = System.nanoTime()
-        connection.snapshot(settings.store, runId, version, version.tree.heapBytes, least, deadlineSeconds)
+        connection.snapshot(settings.store, runId, version, version.tree.stateBytes(version), least, deadlineSeconds)
           .fold(spent, wanted => spent(sendSnapshot(connection, version, wanted, started)))
       }
     }
@@ -167,6 +169,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
 
   override def close(): Unit = synchronized {
     isClosed = true
+    retained.map(_.tree).distinct.foreach(_.close())
     retained.clear()
   }
 
@@ -225,11 +228,15 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     retained -= version
     retained.prepend(version)
     // At least the newest stays: without it every batch would load the whole state.
-    while (retained.size > math.max(1, conf.maxVersionsToRetainInMemory)) retained.remove(retained.size - 1)
+    while (retained.size > math.max(1, conf.maxVersionsToRetainInMemory)) {
+      val gone = retained.remove(retained.size - 1).tree
+      if (!retained.exists(_.tree eq gone)) gone.close()
+    }
   }
 
   /** Keep a version that was committed here, and the one it stands on. */
   private[spark] def retainCommitted(base: Version, next: Version): Unit = {
+    next.tree.committed(base, next)
     if (base.number > 0) retain(base)
     retain(next)
     hasCommitted = true
@@ -265,14 +272,8 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
 
   /** Nobody waits for maintenance, and whatever it could not do it does later. */
   private def maintain(failed: String, version: Version)(converse: Connection => Unit): Unit =
-    try {
-      val connection = lease()
-      var isOver = false
-      try {
-        converse(connection)
-        isOver = true
-      } finally if (isOver) connection.giveBack() else connection.close()
-    } catch {
+    try conversing(converse)
+    catch {
       case NonFatal(e) => log.warn(s"$failed, and will be tried again; no state is lost store=${settings.store} version=$version: ${e.getMessage}")
     }
 
@@ -294,8 +295,16 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   }
 
   /** Maintenance belongs to no batch: what it cost is shown with the next commit. */
-  private def spent(counters: Map[String, Long]): Unit = synchronized {
-    counters.foreach { case (name, value) => maintained += name -> (maintained.getOrElse(name, 0L) + value) }
+  private def spent(counters: Map[String, Long]): Unit = synchronized { maintained = sum(maintained, counters) }
+
+  private def sum(one: Map[String, Long], other: Map[String, Long]): Map[String, Long] =
+    other.foldLeft(one) { case (all, (name, value)) => all + (name -> (all.getOrElse(name, 0L) + value)) }
+
+  /** What reading single buckets has cost since this was last asked for. */
+  private[spark] def takeRead(): Map[String, Long] = synchronized {
+    val taken = read
+    read = Map.empty
+    taken
   }
 
   /** What maintenance has cost since this was last asked for, by the names of the protocol. */
@@ -313,7 +322,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     if (version < 0) throw SparkInternals.unexpectedVersion(version)
     if (version == 0) {
       mustReachEngine()
-      return (VersionTree.empty(""), None)
+      return (if (isBounded) bucketed(0L).empty("") else VersionTree.empty(""), None)
     }
     val attempt = attemptOf(version, checkpointId)
     val held = synchronized(retained.toList)
@@ -321,7 +330,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     held.find(each => each.number == version && each.attempt == attempt) match {
       case Some(found) => (found, None)
       case None =>
-        try load(version, attempt, held.filter(_.number <= version))
+        try if (isBounded) locate(version, attempt, held) else load(version, attempt, held.filter(_.number <= version))
         catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
     }
   }
@@ -341,36 +350,66 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   /** Ask the engine for a version; it brings only what comes after the newest of `held` on the way to it. */
   private def load(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
     val started = System.nanoTime()
+    val runs = new Runs
+    var answer: Found = null
+    var from = 0L
+    val counters = conversing(_.open(settings.store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
+      found => {
+        answer = found
+        if (found.base > 0) runs.startFrom(nodeOf(held, found))
+      },
+      snapshot => {
+        from = snapshot
+        runs.markFromHere()
+      },
+      (records, run) => runs.add(records, run)))
+    val found = place(answer, from, held, runs)
+    retain(found)
+    val millis = millisSince(started)
+    val missed = !held.contains(found)
+    if (missed) {
+      log.info(s"loaded store=${settings.store} version=$version attempt=${found.attempt} from=${math.max(answer.base, from)} " +
+        s"rows=${found.keys.sum} bytesRead=${counters.getOrElse("bytesRead", 0L)} ms=$millis")
+    }
+    (found, Some(Load(missed, millis, counters)))
+  }
+
+  private def isBounded: Boolean = settings.memoryBytes > 0
+
+  private def bucketed(startsAt: Long): BucketedVersions = new BucketedVersions(BucketCache.of(settings.memoryBytes), readBucket, startsAt)
+
+  /** Ask the engine which version it is; its rows come when they are asked for. */
+  private def locate(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
+    val started = System.nanoTime()
+    var found: Version = null
+    var isHeld = false
+    val counters = conversing { connection =>
+      connection.find(settings.store, version, attempt, deadlineSeconds) { (answer: Found, content: Content) =>
+        val ours = held.find(each => each.number == answer.version && each.attempt == answer.attempt)
+        isHeld = ours.isDefined
+        found = ours.getOrElse(bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema, content.keys, content.bits))
+      }
+    }
+    retain(found)
+    (found, Some(Load(!isHeld, millisSince(started), counters)))
+  }
+
+  private[this] val readBucket: BucketSource = (version: Version, bits: Int, bucket: Int) => {
+    val runs = new Runs(hash => ChangedBuckets.bucketOf(hash, bits) == bucket)
+    val counters = conversing(_.read(settings.store, version, bits, bucket, deadlineSeconds)((records, run) => runs.add(records, run)))
+    synchronized { read = sum(read, counters + ("bucketsRead" -> 1L)) }
+    runs.asWhole()
+  }
+
+  /** Half a conversation cannot be gone on with by whoever leases the connection next. */
+  private def conversing[A](converse: Connection => A): A = {
     val connection = lease()
     var isOver = false
     try {
-      val runs = new Runs
-      var answer: Found = null
-      var from = 0L
-      val counters = connection.open(settings.store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
-        found => {
-          answer = found
-          if (found.base > 0) runs.startFrom(nodeOf(held, found))
-        },
-        snapshot => {
-          from = snapshot
-          runs.markFromHere()
-        },
-        (records, run) => runs.add(records, run))
+      val answer = converse(connection)
       isOver = true
-      val found = place(answer, from, held, runs)
-      retain(found)
-      val millis = NANOSECONDS.toMillis(System.nanoTime() - started)
-      val missed = !held.contains(found)
-      if (missed) {
-        log.info(s"loaded store=${settings.store} version=$version attempt=${found.attempt} from=${math.max(answer.base, from)} " +
-          s"rows=${found.keys.sum} bytesRead=${counters.getOrElse("bytesRead", 0L)} ms=$millis")
-      }
-      (found, Some(Load(missed, millis, counters)))
-    } finally {
-      // Where rows were refused on the way, the rest of them is still to come, and the next user would take it for its own.
-      if (isOver) connection.giveBack() else connection.close()
-    }
+      answer
+    } finally if (isOver) connection.giveBack() else connection.close()
   }
 
   /** @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and then all may have changed since any */

@@ -14,6 +14,9 @@ object ProviderMetrics {
     "itemsWritten" -> StateStoreCustomSumMetric("dynastateItemsWritten", "DynamoDB items written"),
     "bytesWritten" -> StateStoreCustomSumMetric("dynastateBytesWritten", "bytes written to DynamoDB"),
     "bytesRead" -> StateStoreCustomSumMetric("dynastateBytesRead", "bytes read from DynamoDB"),
+    "cacheHits" -> StateStoreCustomSumMetric("dynastateItemCacheHits", "items found in the sidecar's memory"),
+    "cacheMisses" -> StateStoreCustomSumMetric("dynastateItemCacheMisses", "items of parts and buckets read from DynamoDB"),
+    "bucketsRead" -> StateStoreCustomSumMetric("dynastateBucketsRead", "buckets read because they were not in memory"),
     "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
 
   /** The same of maintenance. */
@@ -33,12 +36,15 @@ object ProviderMetrics {
 
   val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
 
-  /** The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None where the version was in memory. */
+  /**
+   * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None where the version was in memory, `read`
+   * is what single buckets cost.
+   */
   def of(
-      loaded: Option[Load], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
+      loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
       internal: Long): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
-      metric -> (committed.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
+      metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
     }
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
     (fromEngine ++ fromMaintenance).toMap ++ Map(

@@ -19,8 +19,9 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStor
  * @param store           `{namespace}/{operator id}/{partition id}/{store name}`
  * @param deadlineSeconds how long an answer may take. The engine's own deadlines are shorter; this one only frees a task
  *                        from a sidecar that hangs
+ * @param memoryBytes     heap that rows of all stores of this executor may take; 0: no bound
  */
-final case class ProviderSettings(python: String, engine: String, store: String, deadlineSeconds: Long)
+final case class ProviderSettings(python: String, engine: String, store: String, deadlineSeconds: Long, memoryBytes: Long)
 
 object ProviderSettings {
   val Prefix = "spark.sql.streaming.stateStore.dynastate."
@@ -30,12 +31,14 @@ object ProviderSettings {
     val configured = conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
     val namespace = configured.get("namespace").filter(_.nonEmpty).getOrElse(digest(id.checkpointRootLocation))
     // A number that is none is the engine's to refuse, with a message that names the setting.
+    val memoryMb = configured.get("memoryMb").flatMap(_.toLongOption).getOrElse(0L)
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     ProviderSettings(
       python = configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(hadoopConf)),
       engine = compact(render(JObject(configured.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) }))),
       store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}",
-      deadlineSeconds = 15 * requestDeadline + 60)
+      deadlineSeconds = 15 * requestDeadline + 60,
+      memoryBytes = memoryMb << 20)
   }
 
   /** First 32 hex digits of SHA-256 over the checkpoint's state root (docs/storage-format.md, "Names"). */

@@ -1,0 +1,143 @@
+package io.dynastate.tests
+
+import java.lang.management.ManagementFactory
+import java.util.Random
+
+import scala.collection.mutable
+
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
+
+/** State ten times as large as the memory it may have: right, and within the bound. In a JVM of its own. */
+final class BoundChecks(checks: Checks, world: World, seed: Long) {
+  import Checks._
+  import World._
+  import checks.check
+
+  private val boundMb = 10
+  private val bound = boundMb.toLong << 20
+  private val conf = Map(s"$Prefix.dynastate.memoryMb" -> boundMb.toString,
+    s"$Prefix.dynastate.cacheMb" -> "64", s"$Prefix.minDeltasForSnapshot" -> "2")
+  private val rows = 26000
+  private val perBatch = 2000
+  private val valueBytes = 4000
+  /** Of each row that is there: the batch that wrote it last. */
+  private val model = Array.fill(rows)(-1)
+  private var ids: Option[String] = None
+  private var baseline = 0L
+  private var most = 0L
+
+  def run(): Unit = check("state ten times the bound: every row is right, and the heap stays within the bound and a fifth") {
+    val random = new Random(seed)
+    warmUp()
+    val id = world.freshStore()
+    var provider = world.provider(id, conf)
+    var version = 0L
+    (0 until rows / perBatch).foreach { batch =>
+      version = write(provider, version, batch * perBatch until (batch + 1) * perBatch, isNew = true)
+      if (batch % 4 == 3) provider.doMaintenance()
+    }
+    val state = memoryOf(provider, version)
+    require(state._2 >= 10 * bound, s"state takes ${state._2} bytes of heap, which is not ten times the bound of $bound")
+    // Batches of a few rows again and again, and of rows all over the state.
+    val few = Seq.fill(12)(random.nextInt(rows))
+    (0 until 6).foreach { turn =>
+      version = write(provider, version, if (turn % 3 == 2) Seq.fill(60)(random.nextInt(rows)) else Seq.fill(10)(few).flatten)
+    }
+    version = removeSome(provider, version, random)
+    provider.doMaintenance()
+    compareAll(provider, version)
+    // A restart: nothing is loaded before it is asked for.
+    provider.close()
+    provider = world.provider(id, conf)
+    val store = provider.getStore(version, ids)
+    require(metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0, "opening read parts")
+    store.abort()
+    compareAll(provider, version)
+    version = write(provider, version, Seq.fill(40)(random.nextInt(rows)))
+    compareAll(provider, version)
+    provider.close()
+    println(s"heap of rows at most ${most >> 10} KiB of ${bound >> 10} KiB, state of ${state._2 >> 10} KiB")
+    require(most <= bound * 6 / 5, s"$most bytes of heap, more than a fifth above the bound of $bound")
+  }
+
+  private def write(provider: StateStoreProvider, version: Long, keys: Iterable[Int], isNew: Boolean = false): Long = {
+    val store = provider.getStore(version, ids)
+    val atFirst = model.clone()
+    val written = mutable.BitSet.empty
+    keys.foreach { number =>
+      if (!isNew) {
+        val before = Option(store.get(key(number), Family)).map(_.getLong(0).toInt).getOrElse(-1)
+        same(before, if (written(number)) version.toInt else atFirst(number), s"row $number at version $version")
+      }
+      written += number
+      store.put(key(number), value(version, text(number, version)), Family)
+      model(number) = version.toInt
+    }
+    commit(store)
+  }
+
+  private def removeSome(provider: StateStoreProvider, version: Long, random: Random): Long = {
+    val store = provider.getStore(version, ids)
+    (0 until 300).foreach { _ =>
+      val number = random.nextInt(rows)
+      store.remove(key(number), Family)
+      model(number) = -1
+    }
+    commit(store)
+  }
+
+  private def commit(store: StateStore): Long = {
+    val next = store.commit()
+    ids = store.getStateStoreCheckpointInfo().stateStoreCkptId
+    same(store.metrics.numKeys, model.count(_ >= 0).toLong, s"keys at version $next")
+    require(store.metrics.memoryUsedBytes <= bound, s"${store.metrics.memoryUsedBytes} bytes are said to be in use")
+    if (next % 3 == 0) measure()
+    next
+  }
+
+  private def compareAll(provider: StateStoreProvider, version: Long): Unit = {
+    val store = provider.getReadStore(version, ids)
+    val seen = mutable.BitSet.empty
+    val all = store.iterator(Family)
+    all.foreach { pair =>
+      val number = pair.key.getLong(1).toInt
+      require(seen.add(number), s"row $number came twice")
+      same(pair.value.getLong(0).toInt, model(number), s"row $number")
+      if (number % 100 == 0) same(pair.value.getUTF8String(1).toString, text(number, model(number).toLong), s"text of row $number")
+      if (seen.size % 10000 == 0) measure()
+    }
+    same(seen.size, model.count(_ >= 0), "rows in all")
+    store.abort()
+    measure()
+  }
+
+  /** What the rows take, and what all of them would, by the provider's own count. */
+  private def memoryOf(provider: StateStoreProvider, version: Long): (Long, Long) = {
+    val store = provider.getStore(version, ids)
+    val there = store.metrics.memoryUsedBytes
+    store.abort()
+    (there, model.count(_ >= 0) * (valueBytes + 100L))
+  }
+
+  private def text(number: Int, version: Long): String = s"$number-$version-" * (valueBytes / s"$number-$version-".length)
+
+  /** What is on the heap before there is any state: classes, buffers, connections. */
+  private def warmUp(): Unit = {
+    val provider = world.provider(world.freshStore(), conf)
+    val store = provider.getStore(0)
+    (0 until 100).foreach(number => store.put(key(number), value(1, text(number, 1)), Family))
+    store.commit()
+    provider.doMaintenance()
+    provider.getReadStore(1, store.getStateStoreCheckpointInfo().stateStoreCkptId).iterator(Family).foreach(_ => ())
+    provider.close()
+    baseline = used()
+  }
+
+  private def measure(): Unit = most = math.max(most, used() - baseline)
+
+  /** Bytes of heap in use once the collector has been round. */
+  private def used(): Long = {
+    System.gc()
+    ManagementFactory.getMemoryMXBean.getHeapMemoryUsage.getUsed
+  }
+}
