@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from dynastate.settings import PREFIX
 from tests.spark.conftest import ON_ROCKSDB, Sessions
 from tests.spark.operators import CASES, Case
 from tests.spark.state_reader import read_metadata, read_states
 from tests.spark.streams import Outcome, Running, Source, make_flights, make_source
 
 FILES = 4
+#: One of each way to use a store: gets and puts, a scan of all, scans by prefix, lists, families with timers.
+WITH_LITTLE_MEMORY = (
+    "aggregation in update mode",
+    "dropDuplicates with a watermark",
+    "stream-stream join, full outer",
+    "session windows",
+    "transformWithState, row by row",
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -31,9 +40,20 @@ def test_same_as_rocksdb_on_flights(name: str, sessions: Sessions, folder: Path)
     compare(CASES[name], departures, arrivals, [FILES], sessions, folder)
 
 
-def compare(case: Case, left: Source, right: Source, runs: Sequence[int], sessions: Sessions, folder: Path) -> None:
+@pytest.mark.parametrize("name", WITH_LITTLE_MEMORY)
+def test_same_as_rocksdb_with_rows_read_as_they_are_asked_for(name: str, sessions: Sessions, folder: Path) -> None:
+    """With a bound on memory: after each restart nothing is there, and rows come by buckets."""
+    left = make_source(folder / "left", seed=3, files=FILES)
+    right = make_source(folder / "right", seed=4, files=FILES)
+    compare(CASES[name], left, right, range(1, FILES + 1), sessions, folder, memoryMb="1")
+
+
+def compare(
+    case: Case, left: Source, right: Source, runs: Sequence[int], sessions: Sessions, folder: Path, **settings: str
+) -> None:
     """Run a query on both stores, each run up to a number of files: at every batch all that can be seen is equal."""
-    conf = {"ours": dict(case.conf), "rocksdb": ON_ROCKSDB}
+    own_settings = {PREFIX + name: value for name, value in settings.items()}
+    conf = {"ours": dict(case.conf) | own_settings, "rocksdb": ON_ROCKSDB}
     outcomes = {store: Outcome() for store in conf}
     first_batches = []
     for files in runs:
