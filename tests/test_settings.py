@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields
+from decimal import Decimal
 
 import pytest
 
@@ -35,6 +36,10 @@ WRONG_TEXT = {
     "cacheMb": (["-1", "65537", "64m", "", "1.5"], "whole number"),
     "memoryMb": (["-1", "1048577", "1g", "", "1.5"], "whole number"),
     "requestDeadlineS": (["0", "3601", "-60", "60s", "", "1.5"], "whole number"),
+    **dict.fromkeys(
+        ("writePrice", "readPrice", "storagePrice"),
+        (["-0.1", "1000000.01", "$0.625", "0,625", "1e3", ".5", "1.", "NaN", "inf", " 1", "1_0", "٣", ""], "decimal"),
+    ),
 }
 RIGHT_TEXT = {
     "deltaTable": ["abc", "A-b_c.9", "a" * 255],
@@ -48,6 +53,9 @@ RIGHT_TEXT = {
     "cacheMb": ["0", "65536"],
     "memoryMb": ["0", "1048576"],
     "requestDeadlineS": ["1", "3600"],
+    "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
+    "readPrice": ["0.125", "0", "1000000"],
+    "storagePrice": ["0.25", "0", "1000000"],
 }
 
 
@@ -78,7 +86,8 @@ def test_every_setting_is_tested() -> None:
 
 def changed() -> Settings:
     """Make settings of which none is the default."""
-    return Settings("delta", "snapshot", "eu-west-1", "http://host", "ns", "python3", 1, 1, 1, 1, 1)
+    prices = Decimal("0.7"), Decimal(1), Decimal(0)
+    return Settings("delta", "snapshot", "eu-west-1", "http://host", "ns", "python3", 1, 1, 1, 1, 1, *prices)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
@@ -86,9 +95,30 @@ def changed() -> Settings:
 def test_a_value_of_another_type_is_refused(field: object, value: object) -> None:
     """In Python as well: a value of another type is refused by the name of the Spark setting, and not later."""
     name = getattr(field, "name", "")
+    if name.endswith("_price") and value == 1.5:
+        value = "1.5"  # a price may be a float, but no text
     spark_name = "".join(word if place == 0 else word.capitalize() for place, word in enumerate(name.split("_")))
     with pytest.raises(ConfigurationError, match=f"^{PREFIX}{spark_name} must be "):
         Settings(**{name: value})  # type: ignore[arg-type]  # that is what is tested
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(0.1, "0.1"), (2, "2"), (Decimal("0.71250"), "0.7125"), (1e-7, "0.0000001")]
+)
+def test_a_price_is_the_number_as_it_is_written(given: float | Decimal, meant: str) -> None:
+    """A float stands for the decimal number it is written as, so that sums are exact."""
+    settings = Settings(write_price=given)  # type: ignore[arg-type]  # as `configure` passes it on
+    assert settings.write_price == Decimal(meant)
+    assert settings == Settings.from_spark({"writePrice": meant})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("sNaN"), -0.01, 1_000_000.01])
+def test_a_price_is_a_number_from_nothing_to_a_million(value: float | Decimal) -> None:
+    """What has no size, or one that no price has, is refused by the name of the Spark setting."""
+    with pytest.raises(
+        ConfigurationError, match=r"dynastate\.readPrice must be a decimal number from 0 to 1000000 got="
+    ):
+        Settings(read_price=value)  # type: ignore[arg-type]  # as `configure` passes it on
 
 
 def test_unknown_settings_are_refused_with_those_there_are() -> None:

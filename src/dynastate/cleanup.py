@@ -82,6 +82,12 @@ class CleanUp:
         self._shards = shards
         self._meter = meter
         self._directories: dict[Attempt, Directory] = {}
+        #: Ids of the snapshots that no reader takes any more.
+        self.gone: set[Attempt] = set()
+
+    def directories(self) -> list[Directory]:
+        """The directories that were read on the way."""
+        return list(self._directories.values())
 
     def check_snapshots(self, lowest: int) -> None:
         """Read the directories of the snapshots that stay, before anything goes that could stand in for them.
@@ -109,6 +115,7 @@ class CleanUp:
                 after = replace(snapshot, stage=layout.LEAVING)
                 if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after, self._meter):  # 1
                     leaving.append(after)
+                    self.gone.add(snapshot.id)
         if not leaving:
             return
         low, high = layout.snapshot_range()

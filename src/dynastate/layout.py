@@ -253,6 +253,13 @@ _PART_FIELDS: Final = ("format", "codec", "records", "raw_bytes", "fragment", "f
 _PART_ATTRIBUTES: Final = (*_PART_FIELDS[1:], "crc32", "data")
 
 
+def overhead_bytes(key: Key) -> int:
+    """Size of a part's item without its data: exact but for a few digits of its numbers."""
+    typical = (FORMAT, "lz4", 1_000, 100_000, 0, 1, 10**9, 3 * 10**9)
+    item = item_key(key) | dict(zip(_PART_FIELDS, typical, strict=True))
+    return item_bytes(item | {"crc32": 2 * 10**9, "data": b""})
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part as read back, its checksum verified."""
@@ -591,6 +598,11 @@ class History:
         elif key.sort.startswith("snapshot/"):
             snapshot = parse_snapshot(key, item)
             self._snapshots[snapshot.version, snapshot.attempt] = snapshot
+
+    def descriptions(self) -> dict[str, Item]:
+        """The meta item and the schema items, by sort key."""
+        schemas = {sort: item for sort, (_, item) in self._schemas.items()}
+        return schemas if self.meta is None else schemas | {META: self.meta}
 
     def entries(self) -> Iterator[VersionEntry]:
         """Every entry of every version that was read, versions ascending."""

@@ -16,13 +16,13 @@ import selectors
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, final
 
 from dynastate.admin import create_tables
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
-from dynastate.settings import Settings
+from dynastate.settings import PREFIX, Settings
 
 HOST: Final = "127.0.0.1"
 REGION: Final = "us-east-1"
@@ -92,7 +92,7 @@ class EmbeddedDynamoDB:
         if self._process is not None:
             raise InternalError("the embedded DynamoDB runs already", pid=self._process.pid)
         self._process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
-            [sys.executable, "-m", "dynastate.local", str(self._port), json.dumps(asdict(self._settings))],
+            [sys.executable, "-m", "dynastate.local", str(self._port), json.dumps(self._settings.to_spark())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -172,7 +172,8 @@ def main(arguments: list[str]) -> int:
     Returns:
         The exit code: 0, or 2 after an error of dynastate.
     """
-    settings = Settings(**json.loads(arguments[1])) if len(arguments) > 1 else Settings(region=REGION)
+    given = json.loads(arguments[1]) if len(arguments) > 1 else {PREFIX + "region": REGION}
+    settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in given.items()})
     try:
         settings = replace(settings, endpoint=f"http://{HOST}:{_serve(int(arguments[0]))}")
         create_tables(settings)

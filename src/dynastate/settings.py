@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,8 @@ SNAPSHOT_TABLE = "dynastate-snapshot-group"
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
+_PRICES = (Decimal(0), Decimal(1_000_000))
 
 
 def _spark_name(python_name: str) -> str:
@@ -58,6 +61,12 @@ class Settings:
     """MiB of heap that rows of all stores of one executor may take, the rest is read when it is needed; 0: no bound."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
+    write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
+    """US dollars for a million write units, for metrics only. The defaults are us-east-1's on demand."""
+    read_price: Decimal = field(default=Decimal("0.125"), metadata={"range": _PRICES})
+    """US dollars for a million read units."""
+    storage_price: Decimal = field(default=Decimal("0.25"), metadata={"range": _PRICES})
+    """US dollars for a GB-month."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -80,7 +89,13 @@ class Settings:
                 raise ConfigurationError(f"{name} must be text", got=repr(value))
             return
         low, high = item.metadata["range"]
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        if isinstance(item.default, Decimal):
+            number = _decimal(value)
+            if number is None or not low <= number <= high:
+                got = repr(value) if number is None else number
+                raise ConfigurationError(f"{name} must be a decimal number from {low} to {high}", got=got)
+            object.__setattr__(self, item.name, number)
+        elif not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise ConfigurationError(f"{name} must be a whole number from {low} to {high}", got=repr(value))
 
     def _require(self, name: str, pattern: re.Pattern[str], what: str) -> None:
@@ -109,21 +124,41 @@ class Settings:
             ConfigurationError: an unknown name, or a value that is not of its kind.
         """
         known = {_spark_name(item.name): item for item in fields(cls)}
-        values: dict[str, str | int] = {}
+        values: dict[str, str | int | Decimal] = {}
         for name, text in given.items():
             item = known.get(name)
             if item is None:
                 raise ConfigurationError(f"unknown setting {PREFIX}{name}; known are {', '.join(sorted(known))}")
-            values[item.name] = _whole_number(name, text) if "range" in item.metadata else text
+            values[item.name] = _from_text(item, name, text)
         return cls(**values)  # type: ignore[arg-type]  # each value was made of its field's own type just above
 
     def to_spark(self) -> dict[str, str]:
         """The settings that differ from their defaults, by full Spark name."""
         return {
-            PREFIX + _spark_name(item.name): str(getattr(self, item.name))
+            PREFIX + _spark_name(item.name): _to_text(getattr(self, item.name))
             for item in fields(self)
             if getattr(self, item.name) != item.default
         }
+
+
+def _from_text(item: Field[Any], name: str, text: str) -> str | int | Decimal:
+    if isinstance(item.default, Decimal):
+        if not _DECIMAL.fullmatch(text):
+            raise ConfigurationError(f"{PREFIX}{name} must be a decimal number such as 0.625", got=repr(text))
+        return Decimal(text)
+    return _whole_number(name, text) if "range" in item.metadata else text
+
+
+def _decimal(value: object) -> Decimal | None:
+    """The number that a value is, as it is written: a float of 0.1 means 0.1. None: it is none, or has no end."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return None
+    number = Decimal(str(value))
+    return number if number.is_finite() else None
+
+
+def _to_text(value: str | int | Decimal) -> str:
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def _whole_number(name: str, text: str) -> int:

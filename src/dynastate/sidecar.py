@@ -27,6 +27,7 @@ from typing import BinaryIO
 
 import dynastate
 from dynastate import protocol
+from dynastate.cost import Prices
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError
 from dynastate.layout import NO_ATTEMPT, Chunk
 from dynastate.protocol import State, Type
@@ -99,6 +100,7 @@ class Engines:
             deadline_s=settings.request_deadline_s,
             package=dynastate.__version__,
             now=lambda: datetime.now(timezone.utc),
+            prices=Prices.of(settings),
         )
 
 
@@ -225,7 +227,7 @@ class Connection:
             if opening.snapshot:
                 self._send(protocol.deltas(opening.snapshot))
             self._send_rows(opening.chunks)
-            self._send(protocol.opened(counters(opening.meter)))
+            self._send(protocol.opened(counters(opening.meter, self._needed_engine().prices)))
 
     def _find(self, body: bytes) -> None:
         request = protocol.parse_find(body)
@@ -235,7 +237,7 @@ class Connection:
             opening = engine.find(request.store, request.version, request.attempt)
             self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
             self._send(protocol.content(opening.bits, opening.entry.keys))
-            self._send(protocol.opened(counters(opening.meter)))
+            self._send(protocol.opened(counters(opening.meter, self._needed_engine().prices)))
 
     def _read(self, body: bytes) -> None:
         request = protocol.parse_read(body)
@@ -252,7 +254,7 @@ class Connection:
         if opening.snapshot:
             self._send(protocol.deltas(opening.snapshot))
         self._send_rows(progress.through(opening.chunks))
-        self._send(protocol.opened(counters(opening.meter)))
+        self._send(protocol.opened(counters(opening.meter, self._needed_engine().prices)))
 
     def _changes(self, body: bytes) -> None:
         request = protocol.parse_changes(body)
@@ -264,7 +266,7 @@ class Connection:
             for version, chunks in feed.versions:
                 self._send(protocol.changes_of(version))
                 self._send_rows(chunks)
-            self._send(protocol.opened(counters(feed.meter)))
+            self._send(protocol.opened(counters(feed.meter, engine.prices)))
 
     def _send_rows(self, chunks: Iterator[Rows]) -> None:
         for records, run in chunks:
@@ -309,7 +311,8 @@ class Connection:
         self._failed = None
         self._state = State.READY  # unless it is wanted
         with self._answering("snapshot"):
-            self._snapshot, spent = self._needed_engine().snapshot(
+            engine = self._needed_engine()
+            self._snapshot, spent = engine.snapshot(
                 request.store,
                 request.run,
                 request.version,
@@ -318,7 +321,7 @@ class Connection:
                 request.min_deltas,
             )
             if self._snapshot is None:
-                self._send(protocol.maintained(maintenance_counters(spent)))
+                self._send(protocol.maintained(maintenance_counters(spent, engine.prices)))
                 return
             self._snapshot.meter.add(spent)
             self._state = State.SNAPSHOT
@@ -342,13 +345,14 @@ class Connection:
             if not snapshot.commit():
                 log.info("clean-up took a snapshot away that was being written store=%s", self._store)
             self._snapshot = None
-            self._send(protocol.maintained(maintenance_counters(snapshot.meter)))
+            self._send(protocol.maintained(maintenance_counters(snapshot.meter, self._needed_engine().prices)))
 
     def _clean_up(self, body: bytes) -> None:
         request = protocol.parse_clean_up(body)
         self._store = request.store
         with self._answering("clean-up"):
-            spent = self._needed_engine().clean_up(
+            engine = self._needed_engine()
+            spent = engine.clean_up(
                 request.store,
                 request.run,
                 request.version,
@@ -357,7 +361,7 @@ class Connection:
                 request.least,
                 request.most,
             )
-            self._send(protocol.maintained(maintenance_counters(spent)))
+            self._send(protocol.maintained(maintenance_counters(spent, engine.prices)))
 
     def _abort(self) -> None:
         snapshot, self._snapshot = self._snapshot, None

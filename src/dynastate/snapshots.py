@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -68,6 +68,8 @@ class SnapshotAttempt:
         self._written: list[Key] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
+        #: Told of the snapshot once it is one, with its directory.
+        self.when_done: Callable[[str, Snapshot, Directory], None] = lambda *_: None
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
@@ -130,6 +132,7 @@ class SnapshotAttempt:
             retries, self._may_be_done = self.meter.retries, True
             if move(self._tables, self.store, begun, done, self.meter):  # 3
                 self._reader.snapshotted(self.store, made)
+                self.when_done(self.store, done, made)
                 return True
             # Refused at the first try: it never was.
             self._may_be_done = self.meter.retries > retries

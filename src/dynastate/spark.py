@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,7 +54,7 @@ def jar_path() -> Path:
     )
 
 
-def configure(builder: Builder, **settings: str | int) -> Builder:
+def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     """Let the sessions of a builder keep streaming state in DynamoDB.
 
     Adds the jar to `spark.jars` (keeping what is there), sets the provider class, checkpoint format version 2 for new

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from dynastate import cleanup, directory, layout, snapshots
+from dynastate.cost import DEFAULT_PRICES, Prices
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -21,6 +22,7 @@ from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Tal
 from dynastate.reader import HashRange, Held, Reader, Route, Rows, hash_range
 from dynastate.settings import PREFIX
 from dynastate.snapshots import SnapshotAttempt
+from dynastate.stored import Accounts, Stored
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all, units_of_write
 from dynastate.writer import PartWriter, Ticket
 
@@ -93,7 +95,10 @@ class Engine:
         deadline_s: float,
         package: str,
         now: Callable[[], datetime],
+        prices: Prices = DEFAULT_PRICES,
     ) -> None:
+        self.prices = prices
+        self.accounts = Accounts()
         self._tables = tables
         self._shards = shards
         self._deadline_s = deadline_s
@@ -171,6 +176,8 @@ class Engine:
         base, entries = history.chain(version, entry.attempt, ())
         snapshot = history.snapshot(*base)
         kept = None if snapshot is None else snapshots.read_directory(self._tables, store, snapshot, meter)
+        if kept is not None:
+            self.accounts.learn(store, kept)
         start = None if kept is None else history.entry(*base)
         one_of_each = {each.schema: each for each in (*entries, entry, *([start] if start else []))}
         schemas = {digest: history.schema(each) for digest, each in one_of_each.items()}
@@ -248,7 +255,10 @@ class Engine:
     def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
         low, high = layout.history_range(lowest, highest)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, high, meter)
-        return History(store, found, lowest)
+        history = History(store, found, lowest)
+        if lowest == 0:
+            self.accounts.read(history, highest)
+        return history
 
     def _shards_of(self, history: History) -> int:
         shards = (history.meta or {}).get("shards")
@@ -286,6 +296,7 @@ class Engine:
         carried = None
         if last is not None:
             carried = snapshots.read_directory(self._tables, store, last, meter)
+            self.accounts.learn(store, carried)
             # Another number of buckets means that all are written anew, so it must be worth it.
             if abs(carried.bits - bits) <= 1:
                 bits = carried.bits
@@ -294,6 +305,8 @@ class Engine:
         begun = snapshots.begin(
             self._tables, self._reader, history, deltas[-1], carried, bits, shards, epoch, meter
         )  # 3
+        if begun is not None:
+            begun.when_done = self.accounts.made
         return begun, meter
 
     def clean_up(
@@ -315,6 +328,7 @@ class Engine:
         low, _ = layout.history_range(0, 0)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1
         history = History(store, found)
+        self.accounts.cleaned(history, (), ())
         epoch = _newest_epoch(history.meta, run)  # 2
         if epoch is None:
             return meter
@@ -334,6 +348,9 @@ class Engine:
         meta = layout.meta_key(store)
         if orphans and _newest_epoch(self._tables.get([meta], meter).get(meta), run) == epoch:
             steps.remove_orphans(orphans)
+        for kept in steps.directories():
+            self.accounts.learn(store, kept)
+        self.accounts.cleaned(history, struck, steps.gone)
         return meter
 
     # ------------------------------------------------------------------------------------------------------------ write
@@ -376,7 +393,9 @@ class Engine:
             meta = self._tables.get([key], meter).get(key)  # 1
             if meta is None:
                 self._must_be_new(store, base, meter)
-                if self._tables.put_new(key, self._fresh_meta(key, store, run, checkpoint), meter):  # 2
+                fresh = self._fresh_meta(key, store, run, checkpoint)
+                if self._tables.put_new(key, fresh, meter):  # 2
+                    self.accounts.wrote(store, key.sort, Stored(1, layout.item_bytes(fresh)))
                     return Session(1, self._shards)
                 continue
             epochs, shards = _epochs_and_shards(store, meta)
@@ -535,12 +554,16 @@ class WriteAttempt:
         engine = self._engine
         session = self._session()
         digest = layout.schema_digest(schema)
+        described: list[tuple[Key, Item]] = []
         if digest not in session.schemas:
             schema_key = layout.schema_key(self.store, digest)
-            self._ready.append((schema_key, self._schema_item(schema_key, schema)))
+            described = [(schema_key, self._schema_item(schema_key, schema))]
+        self._ready += described
         self._hand_on()  # 1
         engine.settle(self._ticket)  # 2
         session.schemas.add(digest)
+        for key, item in described:
+            engine.accounts.wrote(self.store, key.sort, Stored(1, layout.item_bytes(item)))
         sums = self._tally.sums()
         entry = VersionEntry(
             version=self.version,
@@ -558,10 +581,14 @@ class WriteAttempt:
             self._ended = False  # surely not listed
             raise
         self._meter.add(self._ticket.meter)
-        return counters(self._meter) | {
+        engine.accounts.committed(self.store, entry)
+        stored = engine.accounts.stored(self.store)
+        return counters(self._meter, engine.prices) | {
             "parts": sums.parts,
             "records": sums.records,
             "rawBytes": sums.raw_bytes,
+            "storedItems": stored.items,
+            "storedBytes": stored.bytes,
         }  # 4
 
     def abort(self) -> None:
@@ -601,7 +628,7 @@ class WriteAttempt:
             raise InternalError(f"{operation} {what}", store=self.store, attempt=self.attempt.hex())
 
 
-def counters(meter: Meter) -> dict[str, int]:
+def counters(meter: Meter, prices: Prices) -> dict[str, int]:
     """What an operation cost, under the names of docs/metrics.md."""
     return {
         "requests": meter.requests,
@@ -614,9 +641,10 @@ def counters(meter: Meter) -> dict[str, int]:
         "bytesRead": meter.bytes_read,
         "cacheHits": meter.cache_hits,
         "cacheMisses": meter.cache_misses,
+        "nanodollars": prices.nanodollars(meter.write_units + meter.delete_units, meter.read_units),
     }
 
 
-def maintenance_counters(meter: Meter) -> dict[str, int]:
+def maintenance_counters(meter: Meter, prices: Prices) -> dict[str, int]:
     """What a snapshot or a clean-up cost: deletes are paid for too, and counted apart."""
-    return counters(meter) | {"itemsDeleted": meter.items_deleted, "deleteUnits": meter.delete_units}
+    return counters(meter, prices) | {"itemsDeleted": meter.items_deleted, "deleteUnits": meter.delete_units}

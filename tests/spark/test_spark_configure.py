@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,12 +65,16 @@ def test_it_keeps_a_checkpoint_format_that_is_given(builder: SparkSession.Builde
 
 def test_it_passes_settings_on_by_sparks_names(builder: SparkSession.Builder) -> None:
     """Settings in Python's spelling become conf in Spark's; those left at their defaults are not set."""
-    dynastate.configure(builder, delta_table="mine", request_deadline_s=5, region="eu-west-1")
+    prices: dict[str, float | Decimal] = {"write_price": 0.7, "read_price": Decimal("0.14"), "storage_price": 1}
+    dynastate.configure(builder, delta_table="mine", request_deadline_s=5, region="eu-west-1", **prices)
     ours = {name.removeprefix(PREFIX): value for name, value in options(builder).items() if name.startswith(PREFIX)}
     assert ours == {
         "deltaTable": "mine",
         "requestDeadlineS": "5",
         "region": "eu-west-1",
+        "writePrice": "0.7",
+        "readPrice": "0.14",
+        "storagePrice": "1",
         "python": sys.executable,
     }
 
@@ -81,6 +86,8 @@ def test_it_passes_settings_on_by_sparks_names(builder: SparkSession.Builder) ->
         ({"deltaTable": "x"}, "unknown setting deltaTable; known are .*delta_table"),
         ({"shards": 0}, r"dynastate\.shards must be a whole number from 1 to 256 got=0"),
         ({"shards": "4"}, r"dynastate\.shards must be a whole number"),
+        ({"write_price": -1}, r"dynastate\.writePrice must be a decimal number from 0 to 1000000 got=-1"),
+        ({"storage_price": "0.25"}, r"dynastate\.storagePrice must be a decimal number"),
         ({"delta_table": "a b"}, r"dynastate\.deltaTable must be"),
         ({"endpoint": "localhost:8000"}, r"dynastate\.endpoint must be a URL"),
     ],

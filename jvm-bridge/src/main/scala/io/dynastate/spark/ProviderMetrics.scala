@@ -17,6 +17,7 @@ object ProviderMetrics {
     "cacheHits" -> StateStoreCustomSumMetric("dynastateItemCacheHits", "items found in the sidecar's memory"),
     "cacheMisses" -> StateStoreCustomSumMetric("dynastateItemCacheMisses", "items of parts and buckets read from DynamoDB"),
     "bucketsRead" -> StateStoreCustomSumMetric("dynastateBucketsRead", "buckets read because they were not in memory"),
+    "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of DynamoDB's units, in billionths of a dollar"),
     "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
 
   /** The same of maintenance. */
@@ -25,7 +26,13 @@ object ProviderMetrics {
     "writeUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
     "readUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceReadUnits", "DynamoDB read units of snapshots and clean-up"),
     "deleteUnits" -> StateStoreCustomSumMetric("dynastateDeleteUnits", "DynamoDB write units of deletes"),
-    "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"))
+    "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"),
+    "nanodollars" -> StateStoreCustomSumMetric("dynastateMaintenanceNanodollars", "price of maintenance, in billionths of a dollar"))
+
+  /** How much the store has once the batch is committed. */
+  private val stored: Seq[(String, StateStoreCustomMetric)] = Seq(
+    "storedItems" -> StateStoreCustomSumMetric("dynastateStoredItems", "DynamoDB items stored"),
+    "storedBytes" -> StateStoreCustomSumMetric("dynastateStoredBytes", "bytes stored in DynamoDB"))
 
   private val loadMs = StateStoreCustomTimingMetric("dynastateLoadMs", "time to load state from DynamoDB")
   private val commitMs = StateStoreCustomTimingMetric("dynastateCommitMs", "time to commit to DynamoDB")
@@ -34,7 +41,7 @@ object ProviderMetrics {
 
   private val internalKeys = StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
 
-  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
+  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
 
   /**
    * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None where the version was in memory, `read`
@@ -47,7 +54,8 @@ object ProviderMetrics {
       metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
     }
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
-    (fromEngine ++ fromMaintenance).toMap ++ Map(
+    val fromCommit = stored.map { case (name, metric) => metric -> committed.getOrElse(name, 0L) }
+    (fromEngine ++ fromMaintenance ++ fromCommit).toMap ++ Map(
       loadMs -> loaded.map(_.millis).getOrElse(0L),
       commitMs -> commitMillis,
       internalKeys -> internal,
