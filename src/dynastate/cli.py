@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import dynastate
-from dynastate.errors import DynastateError
+from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
 # Exceptions that are not ours are for us to see: Python's own trace, whole and without values, which may be secrets.
@@ -31,6 +32,7 @@ Region = Annotated[
 ]
 DeltaTable = Annotated[str, typer.Option(metavar="NAME", help="Name of the delta table.")]
 SnapshotTable = Annotated[str, typer.Option(metavar="NAME", help="Name of the snapshot-group table.")]
+Price = Annotated[str, typer.Option(metavar="DOLLARS", help="US dollars; by default us-east-1's on demand.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -134,6 +136,64 @@ def check(
     if drift:
         raise typer.Exit(1)
     console.print(f"{settings.delta_table} and {settings.snapshot_table}: [green]fit[/]")
+
+
+@app.command()
+def cost(
+    namespace: Annotated[str, typer.Argument(help="First part of the names of a query's stores.")] = "",
+    *,
+    progress: Annotated[
+        typer.FileText | None,
+        typer.Option(metavar="FILE", help="Progress reports of Spark, or its event log; '-' is standard input."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    region: Region = "",
+    delta_table: DeltaTable = DELTA_TABLE,
+    snapshot_table: SnapshotTable = SNAPSHOT_TABLE,
+    write_price: Price = "",
+    read_price: Price = "",
+    storage_price: Price = "",
+) -> None:
+    """Tell what a query stores, and what it has spent.
+
+    With a namespace: what its stores have in the tables, and what a month of that costs. With --progress: what the
+    batches took that are reported there, and what a day of them costs; at a price for units that is given here, else
+    at that of the query's own settings.
+    """
+    from dynastate import cost_report, spending
+    from dynastate.prices import Prices
+    from dynastate.tables import BotoTables, Meter
+
+    if not namespace and progress is None:
+        raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")
+    given = {
+        "namespace": namespace,
+        "endpoint": endpoint,
+        "region": region,
+        "deltaTable": delta_table,
+        "snapshotTable": snapshot_table,
+    }
+    asked = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price}
+    settings = Settings.from_spark(given | {name: price for name, price in asked.items() if price})
+    prices, meter = Prices.of(settings), Meter()
+    found: dict[int, spending.Holding] = {}
+    spent: list[spending.Spent] = []
+    if progress is not None:
+        source = "standard input" if progress is sys.stdin else progress.name
+        spent = spending.spent(progress, source, prices if write_price or read_price else None)
+    if namespace:
+        with closing(BotoTables(settings)) as both:
+            found = spending.holdings(both, namespace, meter)
+    if as_json:
+        typer.echo(json.dumps(cost_report.as_json(found, spent, prices)))
+        return
+    console = Console(highlight=False)
+    if found:
+        console.print(cost_report.stored_table(found, prices))
+        console.print(f"[dim]reading this took {meter.read_units:,} read units[/]")
+    if spent:
+        console.print(cost_report.spent_table(spent, prices))
 
 
 def main() -> None:

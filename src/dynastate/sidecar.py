@@ -27,9 +27,9 @@ from typing import BinaryIO
 
 import dynastate
 from dynastate import protocol
-from dynastate.cost import Prices
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError
 from dynastate.layout import NO_ATTEMPT, Chunk
+from dynastate.prices import Prices
 from dynastate.protocol import State, Type
 from dynastate.reader import Rows
 from dynastate.settings import Settings

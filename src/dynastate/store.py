@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Final
 
 from dynastate import cleanup, directory, layout, snapshots
-from dynastate.cost import DEFAULT_PRICES, Prices
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -19,6 +18,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Tally, VersionEntry
+from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.reader import HashRange, Held, Reader, Route, Rows, hash_range
 from dynastate.settings import PREFIX
 from dynastate.snapshots import SnapshotAttempt

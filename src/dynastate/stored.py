@@ -34,8 +34,11 @@ class Stored:
         return Stored(self.items + other.items, self.bytes + other.bytes)
 
 
+NOTHING: Final = Stored()
+
+
 def total(each: Iterable[Stored]) -> Stored:
-    return sum(each, Stored())
+    return sum(each, NOTHING)
 
 
 def of_parts(store: str, entries: Iterable[VersionEntry]) -> Stored:
@@ -103,7 +106,7 @@ class _Account:
         self.lists: Stored | None = None
         self.snapshots: list[Snapshot] = []
         self.contents: dict[Attempt, Contents] = {}
-        #: Names of what is written more than once: schema items, by every run.
+        #: Names of what is written more than once: version lists, and schema items, by every run.
         self.named: set[Hashable] = set()
         self.since: dict[Hashable, Stored] = {}
         self._in_snapshots: Stored | None = None
@@ -112,9 +115,10 @@ class _Account:
         self.lists = of_lists(history, struck)
         self.snapshots = [each for each in history.snapshots() if each.stage == layout.DONE and each.id not in gone]
         self.contents = {each.id: self.contents[each.id] for each in self.snapshots if each.id in self.contents}
-        self.named = set(history.descriptions())
-        seen = self.named | {each.id for each in history.snapshots() if each.stage != layout.WRITING}
-        seen |= {(entry.version, entry.attempt) for entry in history.entries()}
+        nodes = {(entry.version, entry.attempt) for entry in history.entries()}
+        lists = {layout.group_key(self.store, version).sort for version, _ in nodes.difference(struck)}
+        self.named = lists.union(history.descriptions())
+        seen = self.named | nodes | {each.id for each in history.snapshots() if each.stage != layout.WRITING}
         self.since = {name: size for name, size in self.since.items() if name not in seen}
         self._in_snapshots = None
 
@@ -125,7 +129,7 @@ class _Account:
 
     def stored(self) -> Stored:
         if self.lists is None:
-            return Stored()
+            return NOTHING
         if self._in_snapshots is None:
             self._in_snapshots = of_snapshots(self.store, self.snapshots, self.contents)
         return self.lists + self._in_snapshots + total(self.since.values())
@@ -168,10 +172,10 @@ class Accounts:
 
     def committed(self, store: str, entry: VersionEntry) -> None:
         """A version was committed: its parts, and its entry in a list."""
+        key = layout.group_key(store, entry.version)
+        empty = layout.item_key(key) | {"format": layout.FORMAT, "versions": []}
+        self.wrote(store, key.sort, Stored(1, layout.item_bytes(empty)))
         listed = Stored(0, 1 + len(layout.encode_entry(store, entry)))
-        if entry.version % layout.GROUP_SIZE == 0 or entry.version == 1:
-            item = layout.item_key(layout.group_key(store, entry.version)) | {"format": layout.FORMAT, "versions": []}
-            listed += Stored(1, layout.item_bytes(item))
         self.wrote(store, (entry.version, entry.attempt), of_parts(store, [entry]) + listed)
 
     def made(self, store: str, snapshot: Snapshot, found: Directory) -> None:

@@ -6,15 +6,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
 
 from dynastate import layout
 from dynastate.layout import Item, Key, VersionEntry
+from dynastate.prices import DEFAULT_PRICES
 from dynastate.tables import Meter, Tables
 
-#: us-east-1, on demand, since November 2024.
-DOLLARS_PER_WRITE_UNIT: Final = 0.625 / 1_000_000
-DOLLARS_PER_READ_UNIT: Final = 0.125 / 1_000_000
 #: All sort keys lie between these.
 _FIRST, _LAST = "!", "~"
 
@@ -38,7 +35,7 @@ class Figures:
 
     @property
     def dollars(self) -> float:
-        return self.write_units * DOLLARS_PER_WRITE_UNIT + self.read_units * DOLLARS_PER_READ_UNIT
+        return DEFAULT_PRICES.nanodollars(self.write_units, self.read_units) / 1e9
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))

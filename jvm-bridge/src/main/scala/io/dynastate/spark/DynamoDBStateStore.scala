@@ -415,8 +415,8 @@ final class DynamoDBStateStore private[spark] (
   override def metrics: StateStoreMetrics = {
     val shown = view.version
     val (internal, rows) = shown.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
-    StateStoreMetrics(rows.map(_._1).sum, shown.tree.heapBytes(shown) + view.heapBytes,
-      ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum))
+    val own = ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum)
+    StateStoreMetrics(rows.map(_._1).sum, shown.tree.heapBytes(shown) + view.heapBytes, ProviderMetrics.ofJoin(provider.storeName, version, own))
   }
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {

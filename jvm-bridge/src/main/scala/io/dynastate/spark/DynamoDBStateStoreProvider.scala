@@ -171,6 +171,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     isClosed = true
     retained.map(_.tree).distinct.foreach(_.close())
     retained.clear()
+    if (settings != null) ProviderMetrics.forget(settings.store)
   }
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = ProviderMetrics.all

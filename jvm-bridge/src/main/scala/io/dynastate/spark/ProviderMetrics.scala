@@ -1,5 +1,7 @@
 package io.dynastate.spark
 
+import java.util.concurrent.ConcurrentHashMap
+
 import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric}
 
 /** Custom metrics in query progress and in the SQL tab; docs/metrics.md says what each of them counts. */
@@ -62,6 +64,26 @@ object ProviderMetrics {
       cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L),
       cacheMisses -> (if (loaded.exists(_.missed)) 1L else 0L))
   }
+
+  private val Hidden = "-keyToNumValues"
+  private val Shown = "-keyWithIndexToValue"
+  private val hidden = new ConcurrentHashMap[String, (Long, Map[StateStoreCustomMetric, Long])]
+
+  /**
+   * Of a join's side Spark asks both stores, in this order, and shows the custom metrics of the second one only
+   * (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
+   */
+  def ofJoin(store: String, version: Long, own: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] =
+    if (store.endsWith(Hidden)) {
+      hidden.put(store.stripSuffix(Hidden), (version, own))
+      own
+    } else if (store.endsWith(Shown)) {
+      Option(hidden.get(store.stripSuffix(Shown))).filter(_._1 == version).fold(own) { case (_, other) =>
+        own.map { case (metric, value) => metric -> (value + other.getOrElse(metric, 0L)) }
+      }
+    } else own
+
+  def forget(store: String): Unit = hidden.remove(store.stripSuffix(Hidden))
 }
 
 /** What it took to find a version: the engine was asked, and `missed` says whether it had to bring rows. */
