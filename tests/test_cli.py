@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import dynastate
+from dynastate import spending
 from dynastate.local import REGION, EmbeddedDynamoDB, credentials
-from dynastate.tables import make_client
+from dynastate.tables import BotoTables, make_client
+from tests.states import EMPTY, attempt, engine, write
 
 #: An error at the start must not take longer: "within seconds, not minutes of retries".
 ERROR_WITHIN_S = 12.0
@@ -150,6 +155,100 @@ def test_a_port_out_of_range_is_refused() -> None:
     done = run("local", "--port", "65536")
     assert done.returncode == 2
     assert "65535" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def namespace(database: EmbeddedDynamoDB) -> str:
+    """A namespace in which a store has three versions of ten rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in credentials().items():
+            patch.setenv(variable, value)
+        tables = BotoTables(database.settings)
+    at, made = engine(tables), EMPTY
+    for number in range(1, 4):
+        made = write(at, "spent/0/0/default", attempt(number), {b"%d" % row: b"value" for row in range(10)}, base=made)
+    at.close()
+    tables.close()
+    return "spent"
+
+
+def reported(tmp_path: Path, batches: int) -> str:
+    """Write a file of progress reports: 10 requests, 100 write units and a tenth of a cent each, a minute apart."""
+    names = [*spending.REQUESTS, *spending.WRITE_UNITS, *spending.READ_UNITS, *spending.DELETE_UNITS]
+    metrics = dict.fromkeys([*names, *spending.NANODOLLARS], 0)
+    metrics |= {"dynastateRequests": 10, "dynastateWriteUnits": 100, "dynastateNanodollars": 1_000_000}
+    reports = [
+        {
+            "id": "the query's id",
+            "runId": "r",
+            "name": "flights",
+            "batchId": number,
+            "timestamp": f"2025-01-01T00:{number:02d}:00.000Z",
+            "durationMs": {"addBatch": 1},
+            "stateOperators": [{"customMetrics": metrics}],
+        }
+        for number in range(batches)
+    ]
+    file = tmp_path / "progress.json"
+    file.write_text("".join(json.dumps(each) + "\n" for each in reports))
+    return str(file)
+
+
+def test_cost_of_a_namespace(database: EmbeddedDynamoDB, namespace: str) -> None:
+    """For people a table, and for programs an object, of what its stores have; at the price that is given."""
+    where = ["--endpoint", database.endpoint, "--region", REGION]
+    shown = run("cost", namespace, *where)
+    assert shown.returncode == 0, shown.stderr
+    rows = dict(re.findall(r"│ (\S.*?) +│ +(\S+) │", shown.stdout))
+    found = json.loads(run("cost", namespace, *where, "--json", "--storage-price", "1000000").stdout)
+    (operator,) = found["operators"]
+    assert found["queries"] == []
+    assert (operator["operator"], operator["stores"], operator["versions"], operator["write_units"]) == (0, 1, 3, 6)
+    assert (rows["stores"], rows["versions listed"], rows["items"]) == ("1", "3", str(operator["items"]))
+    assert operator["items"] == 6  # three parts, a version list, a schema and a meta item
+    assert operator["storage_dollars_a_month"] == pytest.approx((operator["bytes"] + 600) * 1e6 / 2**30)
+    assert operator["workload"]["changed_rows"] == 10
+
+
+def test_cost_of_batches(tmp_path: Path) -> None:
+    """From a file and from standard input; no table is read for it."""
+    file = reported(tmp_path, 4)
+    shown = run("cost", "--progress", file)
+    assert shown.returncode == 0, shown.stderr
+    rows = dict(re.findall(r"│ (\S.*?) +│ +(\S+) │", shown.stdout))
+    assert (rows["batches"], rows["requests"], rows["write units"]) == ("4", "40", "400")
+    assert (rows["price, $"], rows["price of a day, $"]) == ("0.004000", "1.4400")
+    with open(file) as lines:  # noqa: PTH123  # a child's standard input
+        piped = subprocess.run(
+            command("cost", "--progress", "-", "--json", "--write-price", "1"),
+            stdin=lines,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=30,
+            check=True,
+        )
+    (query,) = json.loads(piped.stdout)["queries"]
+    assert (query["name"], query["batches"], query["interval_s"]) == ("flights", 4, 60)
+    assert query["dollars"] == pytest.approx(400e-6)
+
+
+def test_cost_says_what_is_wrong(database: EmbeddedDynamoDB, namespace: str, tmp_path: Path) -> None:
+    """Nothing to look at, a namespace without stores or that is none, a file that is none, a price that is none."""
+    where = ["--endpoint", database.endpoint, "--region", REGION]
+    assert "give a namespace, --progress FILE, or both" in refused("cost")
+    assert "no store of this namespace is in the tables" in refused("cost", "nobody", *where)
+    assert "dynastate.namespace must be 1 to 128 characters" in refused("cost", "a/b", *where)
+    assert "dynastate.writePrice must be a decimal number" in refused("cost", namespace, *where, "--write-price", "$1")
+    broken = tmp_path / "broken"
+    broken.write_text("no JSON\n")
+    assert f"line 1 of {broken} is no JSON" in refused("cost", "--progress", str(broken))
+    binary = tmp_path / "binary"
+    binary.write_bytes(bytes.fromhex("28b52ffd") + b"\xff\xfe\x00")
+    assert f"line 1 of {binary} is no JSON" in refused("cost", "--progress", str(binary))
+    missing = run("cost", "--progress", str(tmp_path / "missing"))
+    assert missing.returncode == 2
+    assert "missing" in missing.stderr
 
 
 def test_local_says_that_its_port_is_taken(database: EmbeddedDynamoDB) -> None:

@@ -144,7 +144,12 @@ def cost(
     *,
     progress: Annotated[
         typer.FileText | None,
-        typer.Option(metavar="FILE", help="Progress reports of Spark, or its event log; '-' is standard input."),
+        typer.Option(
+            metavar="FILE",
+            encoding="utf-8",
+            errors="replace",
+            help="Progress reports of Spark, or its event log; '-' is standard input.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
     endpoint: Endpoint = "",

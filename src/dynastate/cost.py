@@ -16,6 +16,24 @@ from dynastate.tables import WRITES_MAX
 WRITE_UNIT_BYTES: Final = 1024
 READ_UNIT_BYTES: Final = 4096
 DAY_S: Final = 86_400
+#: A store's name of the usual length.
+STORE: Final = f"{32 * '0'}/0/10/default"
+PART_BYTES: Final = layout.overhead_bytes(layout.part_key(STORE, *EMPTY, 0, 1))
+LIST_BYTES: Final = layout.item_bytes(
+    layout.item_key(layout.group_key(STORE, 0)) | {"format": layout.FORMAT, "versions": []}
+)
+SNAPSHOT_BYTES: Final = layout.item_bytes(
+    layout.snapshot_item(
+        STORE, layout.Snapshot(1, NO_ATTEMPT, NO_ATTEMPT, 1, layout.DONE, bytes(8), 10**5, 10**7, 10**7)
+    )
+)
+#: Meta and schema item of a store with a few columns.
+DESCRIPTION_BYTES: Final = 1_200
+#: A directory has this many bytes beside its buckets, and these for each of them.
+DIRECTORY_BYTES: Final = 250
+BUCKET_BYTES: Final = 18
+#: Heap of a row beside its bytes: buckets are sized by heap.
+ROW_HEAP_BYTES: Final = 20
 
 
 @dataclass(frozen=True)
@@ -108,7 +126,7 @@ class Prediction:
 
 
 class Rhythm(NamedTuple):
-    """When maintenance does what to one store, in versions."""
+    """When maintenance does what to one store, in versions; and what there is of it, on average."""
 
     looks: float
     """Versions from one look whether a snapshot is worth it to the next."""
@@ -116,10 +134,12 @@ class Rhythm(NamedTuple):
     """Versions from one snapshot to the next."""
     cleans: float
     """Versions from one clean-up to the next."""
+    removes: float
+    """Versions from one clean-up that removes something to the next."""
     kept: float
-    """Versions that are listed, on average."""
+    """Versions that are listed."""
     held: float
-    """Snapshots that are there, on average."""
+    """Snapshots that there are."""
 
 
 class Items(NamedTuple):
@@ -149,77 +169,126 @@ def rhythm(of: Workload, changed: float, state: float) -> Rhythm:
     apart = looks * max(1, min(worth, math.ceil(snapshots.VERSIONS_MAX / looks)))
     least = max(1, round(of.extra * of.retain))
     cleans = math.ceil(least / tick) * tick
-    if apart < cleans and cleans // apart * apart < least:
-        cleans *= 2  # every other time too few versions would go
-    # What the oldest retained version stands on stays: half the way from one snapshot to the next, on average.
-    kept = max(2, of.retain) - 1 + (apart + cleans) / 2
-    return Rhythm(looks, apart, cleans, kept, 1 + (kept - apart / 2) / apart)
+    removes = max(cleans, apart * math.ceil(least / apart))
+    # Kept are the versions retained, those on which the oldest of them stands, and those that no clean-up took yet.
+    retained = max(2, of.retain) - 1
+    clean_ups = range(round(apart / tick))
+    stands_on = sum((each * cleans - retained) % apart for each in clean_ups) / len(clean_ups)
+    kept = retained + stands_on + (1 + (cleans if apart >= cleans else removes)) / 2
+    return Rhythm(looks, apart, cleans, removes, kept, 1 + max(0, kept - apart / 2) / apart)
+
+
+class OneStore:
+    """What a workload takes of one of its stores, on average; units are of one version."""
+
+    def __init__(self, of: Workload) -> None:
+        self._of = of
+        self._rows, state_rows = of.changed_rows / of.stores, of.state_rows / of.stores
+        self._changed, state = self._rows * of.row_bytes, state_rows * of.state_row_bytes
+        self._rhythm = rhythm(of, self._changed, state)
+        # Rows fall to stores by hash: in some batches a store has none, and no batch has as many as the next.
+        self._share = share = -math.expm1(-self._rows)
+        spread = math.sqrt(self._rows / share) * of.row_bytes if share else 0
+        self._parts = items(self._changed / share if share else 0, spread, of.compression, 1, store.HAND_ON_BYTES)
+        buckets = 1 << directory.bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
+        self._buckets = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
+        # Buckets that a snapshot writes, because something changed in them since the one before.
+        self._anew: float = 1 - (1 - 1 / buckets) ** (self._rows * self._rhythm.apart)
+        self._directory_bytes = DIRECTORY_BYTES + buckets * BUCKET_BYTES
+        self._directory_reads = rounded_up(self._directory_bytes / READ_UNIT_BYTES)
+        self._entry_bytes = entry_bytes(of, self._rows, self._changed)
+
+    def commit(self) -> Spending:
+        """Parts, where there are changes, and the version list as it is after the append."""
+        lists = [LIST_BYTES + number * self._entry_bytes for number in range(1, layout.GROUP_SIZE + 1)]
+        append = sum(rounded_up(size / WRITE_UNIT_BYTES) for size in lists) / len(lists)
+        return Spending(1 + self._share * self._parts.writes(), append + self._share * self._parts.write_units)
+
+    def snapshots(self) -> Spending:
+        """Looks at the lists, and snapshots.
+
+        For one of these the last directory is read; an item says that it is being written; buckets and a directory are
+        written; the last snapshot's item is read again; the item says that it is done.
+        """
+        made = Spending(
+            requests=5 + self._buckets.writes(self._anew),
+            write_units=2
+            + self._anew * self._buckets.write_units
+            + rounded_up(self._directory_bytes / WRITE_UNIT_BYTES),
+            read_units=self._directory_reads + 1,
+        )
+        return self._look() * (1 / self._rhythm.looks) + made * (1 / self._rhythm.apart)
+
+    def clean_up(self) -> Spending:
+        """Looks at the lists, and what goes."""
+        of, apart, removes = self._of, self._rhythm.apart, self._rhythm.removes
+        # Directories of the snapshots that stay; which these are; a list that is shortened; a look into each shard.
+        stay = 1 + (of.retain - 1) / apart
+        once = Spending(
+            requests=stay + 2 + of.shards + self._parts.deletes(removes * self._share),
+            write_units=1 - 1 / layout.GROUP_SIZE,
+            read_units=stay * self._directory_reads + 1 + of.shards,
+        )
+        # A snapshot is said to leave; its directory is read; its buckets, its directory and its item are deleted.
+        snapshot = Spending(
+            requests=4 + self._buckets.deletes(self._anew),
+            write_units=1,
+            read_units=self._directory_reads,
+            delete_units=2 + self._anew * self._buckets.write_units,
+        )
+        # A version's parts are deleted; and with the last of a list, that.
+        parts = Spending(delete_units=self._share * self._parts.write_units)
+        last = Spending(requests=1, delete_units=1) * (1 / layout.GROUP_SIZE)
+        look = self._look() * (1 / self._rhythm.cleans)
+        return look + once * (1 / removes) + snapshot * (1 / apart) + parts + last
+
+    def restart(self) -> Spending:
+        """Not of a version: the last snapshot is read, and the versions since; the run enters itself and its schema."""
+        since = self._rhythm.apart / 2 * self._share
+        read = Spending(
+            requests=4 + (self._buckets.number + since * self._parts.number) / store.WINDOW,
+            write_units=2,
+            read_units=2 + self._directory_reads + self._buckets.read_units + since * self._parts.read_units,
+        )
+        return self._look() + read
+
+    def items(self) -> float:
+        """Items stored."""
+        kept, held = self._rhythm.kept, self._rhythm.held
+        parts = kept * self._share * self._parts.number
+        return 2 + kept / layout.GROUP_SIZE + parts + 2 * held + self._copies() * self._buckets.number
+
+    def bytes(self) -> float:
+        """Bytes stored."""
+        kept, held = self._rhythm.kept, self._rhythm.held
+        parts = kept * self._share * self._parts.bytes
+        return self._lists() + parts + held * self._directory_bytes + self._copies() * self._buckets.bytes
+
+    def _look(self) -> Spending:
+        """A Query of everything that names something; how much that is goes up and down with snapshots and clean-up."""
+        spread = (self._rhythm.apart + self._rhythm.cleans) / 4 * self._entry_bytes
+        return Spending(1, 0, rounded_up(self._lists() / READ_UNIT_BYTES, spread / READ_UNIT_BYTES))
+
+    def _lists(self) -> float:
+        """Bytes of version lists, of what says which snapshots there are, and of meta and schema item."""
+        lists = self._rhythm.kept * (self._entry_bytes + LIST_BYTES / layout.GROUP_SIZE)
+        return lists + self._rhythm.held * SNAPSHOT_BYTES + DESCRIPTION_BYTES
+
+    def _copies(self) -> float:
+        """How many times the state is there: snapshots share the buckets that did not change from one to the next."""
+        return 1 + (self._rhythm.held - 1) * self._anew
 
 
 def predict(of: Workload) -> Prediction:
-    """What a workload takes in the long run, once its state has grown to what is given.
-
-    1. Of one store: bytes of changes a version, of state, and the rhythm of maintenance. 2. The items they become.
-    3. The lists and directories that name them. 4. What each operation takes. 5. All stores, all batches of a day.
-    """
-    rows, state_rows = of.changed_rows / of.stores, of.state_rows / of.stores  # 1
-    changed, state = rows * of.row_bytes, state_rows * of.state_row_bytes
-    looks, apart, cleans, kept, held = rhythm(of, changed, state)
-
-    # Rows fall to stores by hash: in some batches a store has none, and no batch has just as many as the next. # 2
-    share = 1 - math.exp(-rows)
-    spread = math.sqrt(rows / share) * of.row_bytes if share else 0
-    parts = items(changed / share if share else 0, spread, of.compression, 1, store.HAND_ON_BYTES)
-    buckets = 1 << directory.bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
-    whole = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
-    anew = 1 - (1 - 1 / buckets) ** (rows * apart)
-
-    entry = entry_bytes(of, rows, changed)  # 3
-    appends = [LIST_BYTES + number * entry for number in range(1, layout.GROUP_SIZE + 1)]
-    append = sum(rounded_up(size / WRITE_UNIT_BYTES) for size in appends) / layout.GROUP_SIZE
-    named = DIRECTORY_BYTES + buckets * BUCKET_BYTES
-    naming = rounded_up(named / READ_UNIT_BYTES)
-    history = DESCRIPTION_BYTES + kept * (entry + LIST_BYTES / layout.GROUP_SIZE) + held * SNAPSHOT_BYTES
-
-    commit = Spending(1 + share * parts.writes(), append + share * parts.write_units)  # 4
-    # The lists of a store, with one Query.
-    look = Spending(1, 0, rounded_up(history / READ_UNIT_BYTES, (apart + cleans) / 4 * entry / READ_UNIT_BYTES))
-    # The last directory is read; an item says "writing"; buckets; a directory; a look at the last item; "done".
-    snapshot = Spending(
-        5 + whole.writes(anew), 2 + anew * whole.write_units + rounded_up(named / WRITE_UNIT_BYTES), 0
-    ) + Spending(0, 0, naming + 1)
-    # The directories of the snapshots that stay; which these are; a list that is shortened; a look into every shard.
-    going = max(apart, cleans)
-    stay = 1 + (of.retain - 1) / apart
-    clean_up = Spending(
-        stay + 2 + of.shards + parts.deletes(going * share), 1 - 1 / layout.GROUP_SIZE, stay * naming + 1 + of.shards
-    )
-    # A snapshot is said to leave; its directory is read; its buckets, its directory and its item are deleted.
-    leaving = Spending(4 + whole.deletes(anew), 1, naming, 2 + anew * whole.write_units)
-    # A version's parts are deleted, and every tenth time a list.
-    version = Spending(1 / layout.GROUP_SIZE, 0, 0, 1 / layout.GROUP_SIZE + share * parts.write_units)
-    # The run enters itself, and its schema; the last snapshot is read, and the versions since.
-    since = apart / 2 * share
-    restart = Spending(
-        4 + whole.number / store.WINDOW + since * parts.number / store.WINDOW,
-        2,
-        2 + naming + whole.read_units + since * parts.read_units,
-    )
-
-    versions = of.stores * of.batches_a_day  # 5
-    copies = 1 + (held - 1) * anew
-    each = Stored(
-        round(
-            of.stores * (2 + kept * (share * parts.number + 1 / layout.GROUP_SIZE) + 2 * held + copies * whole.number)
-        ),
-        round(of.stores * (history + kept * share * parts.bytes + held * named + copies * whole.bytes)),
-    )
+    """What a workload takes a day in the long run, once its state has grown to what is given."""
+    one = OneStore(of)
+    versions = of.stores * of.batches_a_day
     return Prediction(
-        commits=commit * versions,
-        snapshots=(look * (1 / looks) + snapshot * (1 / apart)) * versions,
-        clean_up=(look * (1 / cleans) + clean_up * (1 / going) + leaving * (1 / apart) + version) * versions,
-        restarts=(look + restart) * (of.stores * of.restarts_a_day),
-        stored=each,
+        commits=one.commit() * versions,
+        snapshots=one.snapshots() * versions,
+        clean_up=one.clean_up() * versions,
+        restarts=one.restart() * (of.stores * of.restarts_a_day),
+        stored=Stored(round(of.stores * one.items()), round(of.stores * one.bytes())),
     )
 
 
@@ -248,23 +317,3 @@ def entry_bytes(of: Workload, rows: float, changed: float) -> int:
     keys = dict.fromkeys(range(of.families), round(of.state_rows / of.stores))
     entry = VersionEntry(10_000, NO_ATTEMPT, NO_ATTEMPT, 1, bytes(8), *sizes, bytes(8), keys)
     return 1 + len(layout.encode_entry(STORE, entry))
-
-
-#: A store's name of the usual length.
-STORE: Final = f"{32 * '0'}/0/10/default"
-PART_BYTES: Final = layout.overhead_bytes(layout.part_key(STORE, *EMPTY, 0, 1))
-LIST_BYTES: Final = layout.item_bytes(
-    layout.item_key(layout.group_key(STORE, 0)) | {"format": layout.FORMAT, "versions": []}
-)
-SNAPSHOT_BYTES: Final = layout.item_bytes(
-    layout.snapshot_item(
-        STORE, layout.Snapshot(1, NO_ATTEMPT, NO_ATTEMPT, 1, layout.DONE, bytes(8), 10**5, 10**7, 10**7)
-    )
-)
-#: Meta and schema item of a store with a few columns.
-DESCRIPTION_BYTES: Final = 1_200
-#: A directory has this many bytes beside its buckets, and these for each of them.
-DIRECTORY_BYTES: Final = 250
-BUCKET_BYTES: Final = 18
-#: Heap of a row beside its bytes: buckets are sized by heap.
-ROW_HEAP_BYTES: Final = 20

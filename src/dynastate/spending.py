@@ -252,7 +252,9 @@ def _batch(line: str, where: str) -> _Batch | None:
     try:
         report = json.loads(line)
     except ValueError:
-        raise ConfigurationError(f"{where} is no JSON; progress reports are one JSON object a line") from None
+        raise ConfigurationError(
+            f"{where} is no JSON; progress reports are one JSON object a line, and an event log must be unpacked"
+        ) from None
     if isinstance(report, dict) and "Event" in report:
         report = report.get("progress") if "QueryProgressEvent" in str(report["Event"]) else {}
     try:

@@ -1,0 +1,340 @@
+"""The formula of docs/operations.md beside what runs of the engine count, with snapshots, clean-ups and restarts."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynastate import cost, rows, spending
+from dynastate.cost import DAY_S, Spending, Workload, predict
+from dynastate.errors import ConfigurationError
+from dynastate.layout import CHUNK_BYTES_MAX
+from dynastate.prices import DEFAULT_PRICES, Prices
+from dynastate.settings import Settings
+from dynastate.store import Engine
+from dynastate.stored import Stored
+from dynastate.tables import BotoTables, Meter, Tables
+from tests.fakes import MemoryTables
+from tests.states import EMPTY, Engines, State, Version, attempt, begin, chunk, closing
+
+ROOT = Path(__file__).parent.parent
+#: What the issue asks of the formula.
+WITHIN = 0.15
+#: Of the usual length: it is read at every look.
+SCHEMA = '{"families":[]}'.ljust(700)
+
+
+@dataclass
+class Counted:
+    """What operations took, and what was stored after each batch."""
+
+    requests: int = 0
+    write_units: int = 0
+    read_units: int = 0
+    delete_units: int = 0
+    snapshots: int = 0
+    stored: list[Stored] = field(default_factory=list)
+
+    def add(self, meter: Meter) -> None:
+        self.requests += meter.requests
+        self.write_units += meter.write_units
+        self.read_units += meter.read_units
+        self.delete_units += meter.delete_units
+
+
+def chunks_of(changes: State) -> Iterator[State]:
+    """Cut changes as the provider does: in the order of their hashes, 256 KiB a chunk."""
+    cut: State = {}
+    size = 0
+    for key in sorted(changes, key=rows.key_hash):
+        length = 10 + len(key) + len(changes[key])
+        if cut and size + length > CHUNK_BYTES_MAX:
+            yield cut
+            cut, size = {}, 0
+        cut[key] = changes[key]
+        size += length
+    if cut:
+        yield cut
+
+
+class OneStore:
+    """A store as the provider keeps it: its rows, and when it asked for maintenance."""
+
+    def __init__(self, name: str, of: Workload, next_tick: float) -> None:
+        self.name = name
+        self.newest: Version = EMPTY
+        self._of = of
+        self._rows: State = {}
+        self._changed: dict[bytes, int] = {}
+        self._looked_at = self._cleaned_at = 0
+        self._next_tick = next_tick
+
+    def commit(self, at: Engine, run: str, changes: State, counted: Counted) -> Stored:
+        """Commit a batch's changes, and do what maintenance does when its time has come."""
+        under_way = begin(at, self.name, attempt(self.newest[0] + 1), self.newest, run)
+        for each in chunks_of(changes):
+            under_way.append(chunk(each))
+        self._rows |= changes
+        spent = under_way.commit({0: len(self._rows)}, SCHEMA)
+        self.newest = self.newest[0] + 1, under_way.attempt
+        self._changed |= dict.fromkeys(changes, self.newest[0])
+        counted.requests += spent["requests"]
+        counted.write_units += spent["writeUnits"]
+        counted.read_units += spent["readUnits"]
+        return Stored(spent["storedItems"], spent["storedBytes"])
+
+    def maintain(self, at: Engine, run: str, batch: int, counted: Counted) -> None:
+        """Do what Spark's maintenance does, when its time has come."""
+        if batch < self._next_tick:
+            return
+        self._next_tick += max(1, self._of.batches_a_day * self._of.maintenance_s / DAY_S)
+        version = self.newest[0]
+        if version - self._looked_at >= self._of.min_deltas:
+            self._looked_at = version
+            self._offer_snapshot(at, run, counted)
+        least = round(self._of.extra * self._of.retain)
+        if self._cleaned_at == 0 or version - self._cleaned_at >= least:
+            self._cleaned_at = version
+            counted.add(at.clean_up(self.name, run, *self.newest, self._of.retain, least, 0))
+
+    def _offer_snapshot(self, at: Engine, run: str, counted: Counted) -> None:
+        heap = sum(30 + len(key) + len(value) for key, value in self._rows.items())
+        under_way, meter = at.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
+        counted.add(meter)
+        if under_way is None:
+            return
+        shift = 32 - under_way.bits
+        buckets: dict[int, State] = {bucket: {} for bucket in range(1 << under_way.bits)}
+        for key, value in self._rows.items():
+            buckets[rows.key_hash(key) >> shift][key] = value
+        since = under_way.base
+        touched = {rows.key_hash(key) >> shift for key, when in self._changed.items() if when > since}
+        for bucket, held in buckets.items():
+            if since == 0 or bucket in touched:
+                under_way.bucket(bucket)
+                for each in chunks_of(held):
+                    under_way.append(chunk(each))
+        assert under_way.commit()
+        counted.add(under_way.meter)
+        counted.snapshots += 1
+
+    def reopen(self, at: Engine, counted: Counted) -> None:
+        """Read the store as an executor does that has nothing of it."""
+        opening = at.open(self.name, *self.newest)
+        for each in (opening.snapshot_chunks, opening.chunks):
+            list(each)
+        counted.add(opening.meter)
+
+
+class Run:
+    """A query of made-up rows on the engine. Each batch changes rows drawn anew, whatever store they are in."""
+
+    def __init__(self, engines: Engines, tables: Tables, of: Workload, value_bytes: int, seed: int) -> None:
+        self.namespace = f"{seed:032x}"
+        self._tables = tables
+        self._choose = random.Random(f"cost/{seed}")  # noqa: S311  # test data
+        self._of = of
+        self._value_bytes = value_bytes
+        self._engines = engines
+        self._runs = 0
+        tick = of.batches_a_day * of.maintenance_s / DAY_S
+        self._stores = [
+            OneStore(f"{self.namespace}/0/{number}/default", of, self._choose.uniform(0, tick))
+            for number in range(of.stores)
+        ]
+        self._keys = [b"%012d" % number for number in range(int(of.state_rows))]
+        self._batches = 0
+        self._start()
+        self._batch(self._keys, Counted())
+
+    def play(self, batches: int, restart_every: int = 0) -> Counted:
+        """Play batches, and lose all executors every so often; what that took."""
+        counted = Counted()
+        for number in range(1, batches + 1):
+            if restart_every and number % restart_every == 0:
+                self._start()
+                for store in self._stores:
+                    store.reopen(self._at, counted)
+            self._batch(self._choose.sample(self._keys, int(self._of.changed_rows)), counted)
+        return counted
+
+    def measured(self) -> Workload:
+        """The workload as a user learns it from what the tables hold, by `dynastate cost NAMESPACE`."""
+        (found,) = spending.holdings(self._tables, self.namespace, Meter()).values()
+        learnt: dict[str, Any] = found.workload()
+        return replace(self._of, **learnt)
+
+    def _start(self) -> None:
+        self._at = self._engines(shards=self._of.shards)
+        self._runs += 1
+
+    def _batch(self, keys: list[bytes], counted: Counted) -> None:
+        changes: list[State] = [{} for _ in self._stores]
+        for key in keys:
+            text = b"%d" % self._choose.randrange(10**9)  # a value is half text that compresses, half noise
+            value = text.ljust(self._value_bytes // 2) + self._choose.randbytes(self._value_bytes // 2)
+            changes[rows.key_hash(b"partition of " + key) % len(changes)][key] = value
+        run = f"run-{self._runs}"
+        told = [
+            store.commit(self._at, run, changed, counted) for store, changed in zip(self._stores, changes, strict=True)
+        ]
+        for store in self._stores:
+            store.maintain(self._at, run, self._batches, counted)
+        self._batches += 1
+        counted.stored.append(Stored(sum(each.items for each in told), sum(each.bytes for each in told)))
+
+
+WORKLOADS = {
+    "a trigger of ten seconds, Spark's defaults": (Workload(3, 8640, 30, 0, 900, 0), 50),
+    "a trigger of ten seconds, ten versions retained": (Workload(3, 8640, 60, 0, 900, 0, retain=10), 50),
+    "fewer changed rows than stores": (Workload(8, 8640, 5, 0, 600, 0, retain=20), 50),
+    "parts of about 1 KB": (Workload(3, 8640, 50, 0, 600, 0, retain=20), 40),
+    "a trigger of fifteen minutes": (Workload(3, 96, 100, 0, 900, 0, retain=20), 50),
+    "a trigger of a second": (Workload(2, 86_400, 20, 0, 400, 0, retain=50), 50),
+    "parts of 256 KiB, buckets of half a megabyte": (Workload(1, 8640, 2_000, 0, 6_000, 0, retain=5), 400),
+    "frequent snapshots": (Workload(2, 8640, 40, 0, 200, 0, retain=10, min_deltas=2, extra=0.5, maintenance_s=1), 50),
+}
+
+
+def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
+    """Play until all is as it will always be, measure, predict, play on, and compare."""
+    run.play(warm)
+    measured = run.measured()
+    counted = run.play(batches, restart_every)
+    days = batches / measured.batches_a_day
+    found = predict(replace(measured, restarts_a_day=batches // restart_every / days))
+    expected = found.day * days
+    print({"predicted": expected, "counted": replace(counted, stored=[])})  # noqa: T201  # shown when it fails
+    assert counted.snapshots >= 3 * measured.stores
+    assert counted.delete_units > 0
+    assert expected.requests == pytest.approx(counted.requests, rel=WITHIN)
+    assert expected.write_units == pytest.approx(counted.write_units, rel=WITHIN)
+    assert expected.read_units == pytest.approx(counted.read_units, rel=WITHIN)
+    assert expected.delete_units == pytest.approx(counted.delete_units, rel=WITHIN)
+    assert found.stored.items == pytest.approx(sum(each.items for each in counted.stored) / batches, rel=WITHIN)
+    assert found.stored.bytes == pytest.approx(sum(each.bytes for each in counted.stored) / batches, rel=WITHIN)
+
+
+@pytest.fixture
+def engines(memory: MemoryTables) -> Iterator[Engines]:
+    """Make engines on tables in memory; all are closed."""
+    yield from closing(memory)
+
+
+@pytest.fixture
+def engines_on_moto(moto: BotoTables) -> Iterator[Engines]:
+    """Make engines on moto; all are closed."""
+    yield from closing(moto)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_prediction_is_what_a_run_counts(name: str, engines: Engines, memory: MemoryTables) -> None:
+    """Within 15 %: requests, write, read and delete units, items and bytes stored."""
+    of, value_bytes = WORKLOADS[name]
+    is_large = of.changed_rows > 1_000
+    run = Run(engines, memory, of, value_bytes, seed=1)
+    compare(run, *((40, 84, 7) if is_large else (250, 300, 43)))
+
+
+def test_prediction_is_what_a_run_on_dynamodb_counts(engines_on_moto: Engines, moto: BotoTables) -> None:
+    """The same through boto3, where requests and units are those of real requests."""
+    of, value_bytes = Workload(2, 8640, 50, 0, 400, 0, retain=10), 40
+    compare(Run(engines_on_moto, moto, of, value_bytes, seed=2), 50, 60, 29)
+
+
+def test_parts_and_lists_are_what_the_rules_say() -> None:
+    """A store whose every batch changes a hundred rows of 100 bytes: 10 KB of parts, a version list of under 1 KB."""
+    of = Workload(1, 100, 100, 100, 10_000, 100, compression=1)
+    found = predict(of)
+    assert found.commits.requests == pytest.approx(200)
+    # 10,230 bytes with what an item has beside its data, give or take 1,000: half a unit more on average.
+    assert found.commits.write_units == pytest.approx(100 * (10.5 + 1), rel=0.02)
+    assert found.commits.read_units == found.commits.delete_units == 0
+    # Everything is deleted in the end, and snapshots are written each time changes are three quarters of the state.
+    assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 0.75), rel=0.1)
+
+
+def test_an_idle_query_pays_for_its_appends() -> None:
+    """Without changes a batch takes one request and one write unit a store, and nothing is snapshotted."""
+    found = predict(Workload(200, 8640, 0, 0, 0, 0))
+    assert found.commits == Spending(200 * 8640, 200 * 8640)
+    assert found.snapshots.write_units < 0.01 * found.commits.write_units
+
+
+def test_more_of_it_costs_more() -> None:
+    """Each number of a workload that costs something does so in the prediction."""
+    of = Workload(10, 8640, 1_000, 100, 100_000, 100, restarts_a_day=2)
+    cost_of = {
+        name: predict(replace(of, **{name: 2 * getattr(of, name)})).day.dollars(DEFAULT_PRICES)
+        for name in ("stores", "batches_a_day", "changed_rows", "row_bytes", "restarts_a_day")
+    }
+    assert min(cost_of.values()) > predict(of).day.dollars(DEFAULT_PRICES)
+    assert predict(replace(of, retain=200)).stored.bytes > predict(of).stored.bytes
+    assert predict(replace(of, families=12)).day.write_units > predict(of).day.write_units
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stores", 0),
+        ("batches_a_day", 0),
+        ("changed_rows", -1),
+        ("compression", 0),
+        ("row_bytes", math.inf),
+        ("retain", -1),
+        ("state_rows", math.nan),
+        ("families", 0),
+        ("shards", 0),
+        ("restarts_a_day", -0.5),
+        ("maintenance_s", -1),
+    ],
+)
+def test_what_is_no_workload_is_refused(name: str, value: float) -> None:
+    """The message names the number."""
+    with pytest.raises(ConfigurationError, match=f"a workload's {name} must be .* or more got={value}"):
+        replace(Workload(1, 1, 1, 1, 1, 1), **{name: value})  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "expected"),
+    [(0, 0, 1), (1, 0, 1), (1.001, 0, 2), (380, 0, 380), (0.5, 0.01, 1), (1, 0.1, 1.5), (10, 1, 10.5), (1.2, 0.01, 2)],
+)
+def test_means_of_what_is_rounded_up(mean: float, spread: float, expected: float) -> None:
+    """Rounding up adds half a unit on average, unless sizes hardly differ; and nothing takes less than one unit."""
+    assert cost.rounded_up(mean, spread) == pytest.approx(expected, abs=0.01)
+
+
+def test_means_of_what_is_rounded_up_are_means() -> None:
+    """Beside the mean of numbers that are drawn and rounded up."""
+    choose = random.Random("rounded up")  # noqa: S311  # test data
+    for mean, spread in ((0.7, 0.3), (1.1, 0.2), (3.4, 1.5)):
+        drawn = [max(1, math.ceil(choose.gauss(mean, spread))) for _ in range(50_000)]
+        assert cost.rounded_up(mean, spread) == pytest.approx(sum(drawn) / len(drawn), rel=0.01)
+
+
+def test_prices() -> None:
+    """Billionths of a dollar, to the nearest; storage with 100 bytes an item that DynamoDB adds."""
+    settings = Settings.from_spark({"writePrice": "0.0007", "readPrice": "0.0003", "storagePrice": "0.5"})
+    prices = Prices.of(settings)
+    assert [prices.nanodollars(units, 0) for units in range(4)] == [0, 1, 1, 2]
+    assert prices.nanodollars(1, 3) == 2
+    assert DEFAULT_PRICES.nanodollars(1_000_000, 1_000_000) == 750_000_000
+    assert prices.dollars_a_month(Stored(10, 2**30 - 1_000)) == 0.5
+
+
+def test_example_of_the_documentation() -> None:
+    """The example of docs/operations.md prints what stands there."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
+    assert programs
+    for program, shown in programs:
+        lines: list[str] = []
+        exec(program, {"print": lambda *words, to=lines: to.append(" ".join(map(str, words)))})  # noqa: S102  # our own documentation
+        assert lines == shown.splitlines()
