@@ -99,7 +99,7 @@ class OneStore:
         if version - self._looked_at >= self._of.min_deltas:
             self._looked_at = version
             self._offer_snapshot(at, run, counted)
-        least = round(self._of.extra * self._of.retain)
+        least = math.floor(self._of.extra * self._of.retain + 0.5)
         if self._cleaned_at == 0 or version - self._cleaned_at >= least:
             self._cleaned_at = version
             counted.add(at.clean_up(self.name, run, *self.newest, self._of.retain, least, 0))

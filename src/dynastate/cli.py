@@ -32,7 +32,7 @@ Region = Annotated[
 ]
 DeltaTable = Annotated[str, typer.Option(metavar="NAME", help="Name of the delta table.")]
 SnapshotTable = Annotated[str, typer.Option(metavar="NAME", help="Name of the snapshot-group table.")]
-Price = Annotated[str, typer.Option(metavar="DOLLARS", help="US dollars; by default us-east-1's on demand.")]
+Price = Annotated[str, typer.Option(metavar="DOLLARS", help="For a million units, or a GB-month; see the settings.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -185,8 +185,7 @@ def cost(
     found: dict[int, spending.Holding] = {}
     spent: list[spending.Spent] = []
     if progress is not None:
-        source = "standard input" if progress is sys.stdin else progress.name
-        spent = spending.spent(progress, source, prices if write_price or read_price else None)
+        spent = spending.spent(progress, progress.name, prices if write_price or read_price else None)
     if namespace:
         with closing(BotoTables(settings)) as both:
             found = spending.holdings(both, namespace, meter)

@@ -167,7 +167,7 @@ def rhythm(of: Workload, changed: float, state: float) -> Rhythm:
     # A snapshot comes at the first look at which the changes since the last one are large enough a part of it.
     worth = math.ceil(snapshots.FRACTION * state / changed / looks) if changed else math.inf
     apart = looks * max(1, min(worth, math.ceil(snapshots.VERSIONS_MAX / looks)))
-    least = max(1, round(of.extra * of.retain))
+    least = max(1, math.floor(of.extra * of.retain + 0.5))
     cleans = math.ceil(least / tick) * tick
     removes = max(cleans, apart * math.ceil(least / apart))
     # Kept are the versions retained, those on which the oldest of them stands, and those that no clean-up took yet.
