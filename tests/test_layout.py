@@ -334,7 +334,8 @@ def test_the_chain_ends_at_the_newest_version_held_on_its_way() -> None:
 def test_a_gap_in_the_chain_is_an_error() -> None:
     """A parent that is not there is lost state: the error names store, version, attempt and the group to look at."""
     history = History(STORE, [group(entry(12, C, B))])
-    said = rf"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} item=group/0000000000000001"
+    where = f"table=snapshot store_shard={STORE}#0 item=group/0000000000000001"
+    said = f"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} {where}"
     with pytest.raises(CorruptStateError, match=said):
         history.chain(12, C, ())
     with pytest.raises(CorruptStateError, match="names no parent"):

@@ -504,9 +504,11 @@ def test_a_missing_version_names_all_that_are_there(at: Engine, store: str) -> N
     """The error names every version, also where only the newest lists would have been read for this provider."""
     made = write_versions(at, store, 23)
     for have in ((), (made[21],)):
-        with pytest.raises(VersionMissingError, match=rf"does not exist store={store} version=24 versions=1-23$"):
+        with pytest.raises(
+            VersionMissingError, match=rf"does not exist store={store} version=24 versions=1-23 table=snapshot "
+        ):
             at.open(store, 24, NO_ATTEMPT, have)
-    with pytest.raises(VersionMissingError, match=r"version=99 versions=1-23$"):
+    with pytest.raises(VersionMissingError, match=r"version=99 versions=1-23 table=snapshot "):
         at.open(store, 99, NO_ATTEMPT, [(95, A)])
 
 
@@ -633,7 +635,7 @@ def test_a_lost_group_is_named(at: Engine, tables: Tables, store: str) -> None:
     tables.delete([layout.group_key(store, 15)], Meter())
     said = broken(at, store, 25)
     assert f"store={store} version=20 " in said
-    assert f"parent={attempt(19).hex()} item=group/0000000000000001" in said
+    assert f"parent={attempt(19).hex()} table=snapshot store_shard={store}#0 item=group/0000000000000001" in said
 
 
 def test_a_lost_entry_is_named(at: Engine, tables: Tables, store: str) -> None:
@@ -673,19 +675,39 @@ def test_a_lost_meta_item_is_not_made_anew(engines: Engines, tables: Tables, sto
     """A store with versions is never taken for a new one: an epoch that begins at 1 again would lose to the old."""
     write(engines(), store, A, {b"a": b"1"})
     tables.delete([layout.meta_key(store)], Meter())
-    with pytest.raises(CorruptStateError, match=rf"its meta item is lost store={store} item=meta"):
+    with pytest.raises(
+        CorruptStateError, match=rf"its meta item is lost table=snapshot store_shard={store}#0 item=meta"
+    ):
         write(engines(), store, B, {b"a": b"2"}, base=base, run="run-2")
     assert "meta" not in items_of(tables, store)
 
 
-@pytest.mark.parametrize("wrong", [{"format": 2}, {"shards": 0}, {"shards": "4"}, {"epochs": 7}])
-def test_a_broken_or_newer_meta_item_is_named(engines: Engines, tables: Tables, store: str, wrong: Item) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"format": 2}, "format 2, this package reads 1; upgrade dynastate"),
+        ({"shards": 257}, "meta item is broken, or another's"),
+        ({"shards": 0}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"shards": "4"}, "item has no number shards"),
+        ({"epochs": 7}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"epochs": {}}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"epoch": 2}, "its epochs have a gap"),
+        ({"epoch": 0}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"epochs": {"run-1": 2}}, "its epochs have a gap"),
+        ({"store": "ns/0/1/default"}, "meta item is broken(: it has no epochs|, or another's)"),
+    ],
+)
+def test_a_broken_or_newer_meta_item_is_named(
+    engines: Engines, tables: Tables, store: str, wrong: Item, says: str
+) -> None:
     """A meta item of a newer format, or one that makes no sense, keeps a run from writing."""
     write(engines(), store, A, {b"a": b"1"})
     meta = items_of(tables, store)["meta"]
     tables.write([(layout.meta_key(store), meta | wrong)], Meter())
-    with pytest.raises(CorruptStateError, match=rf"broken, or written by a newer package store={store} item=meta"):
+    with pytest.raises(CorruptStateError, match=rf"{says} table=snapshot store_shard={store}#0 item=meta"):
         write(engines(), store, B, {b"a": b"2"}, base=(1, A), run="run-2")
+    with pytest.raises(CorruptStateError, match=rf"{says} table=snapshot store_shard={store}#0 item=meta"):
+        read(engines(), store, 1)
 
 
 # ---------------------------------------------------------------------------------------------------- abort and failure

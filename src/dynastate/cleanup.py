@@ -152,8 +152,8 @@ class CleanUp:
         """Items of the buckets that a snapshot wrote itself, found by their keys."""
         own = (snapshot.version, snapshot.id)
         low, high = layout.bucket_range(*own)
-        found = self._list("snapshot", low, high)
-        return {key: 1 for key in found if (own, int(key.sort.split("/")[3])) not in carried}
+        makers = ((key, layout.maker_of_bucket(key)) for key in self._list("snapshot", low, high))
+        return {key: 1 for key, maker in makers if maker is not None and (own, maker[2]) not in carried}
 
     def _buckets_of(self, found: Directory, carried: set[tuple[Node, int]]) -> dict[Key, int]:
         """Items of the buckets that a directory names, with the bytes of their data."""
@@ -195,11 +195,15 @@ class CleanUp:
         )
 
     def find_orphans(self, below: int, struck: Sequence[VersionEntry]) -> list[Key]:
-        """Parts at versions below one that nothing names: of crashes, of aborts that did not end."""
+        """Parts at versions below one that nothing names: of crashes, of aborts that did not end.
+
+        What has a key that is none of ours is not ours to delete.
+        """
         low, high = layout.parts_below(below)
         off = {(entry.version, entry.attempt) for entry in struck}
         listed = {(entry.version, entry.attempt) for entry in self._history.entries()} - off
-        return [key for key in self._list("delta", low, high) if _node_of(key) not in listed]
+        makers = ((key, layout.maker_of_part(key)) for key in self._list("delta", low, high))
+        return [key for key, maker in makers if maker is not None and maker not in listed]
 
     def remove_orphans(self, orphans: Sequence[Key]) -> None:
         self._delete(dict.fromkeys(orphans, 1))
@@ -221,8 +225,3 @@ class CleanUp:
         """Delete items, whose sizes are those of their data, more or less: they are paid for by them."""
         delete_all(self._tables, list(sizes), self._meter)
         self._meter.deleted(size + layout.PART_OVERHEAD_BYTES for size in sizes.values())
-
-
-def _node_of(key: Key) -> Node:
-    version, attempt, _ = key.sort.split("/")
-    return int(version), Attempt(bytes.fromhex(attempt))

@@ -48,6 +48,14 @@ class Directory:
     bits: int
     buckets: tuple[Bucket, ...]
 
+    def sizes(self) -> tuple[int, int, int]:
+        """Records, raw bytes and stored bytes of all buckets, as the snapshot's item has them."""
+        return (
+            sum(bucket.records for bucket in self.buckets),
+            sum(bucket.raw_bytes for bucket in self.buckets),
+            sum(bucket.stored_bytes for bucket in self.buckets),
+        )
+
     def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
         """Where the items of a bucket lie, in sequence."""
         held = self.buckets[bucket]
@@ -115,12 +123,19 @@ def parse(store: str, snapshot: Snapshot, key: Key, found: Item) -> Directory:
     Raises:
         CorruptStateError: it is broken, or not the one that the snapshot's item names.
     """
+    layout.check_format(key, found)
+    where = layout.where(key) | {"snapshot": layout.snapshot_key(store, snapshot.version, snapshot.attempt).sort}
     raw = found.get("data")
     if not isinstance(raw, bytes) or layout.digest_of(raw) != snapshot.digest:
-        raise CorruptStateError("a directory is not the one that its snapshot names", **layout.where(key))
-    directory = decode(store, raw)
+        raise CorruptStateError("a directory is not the one that its snapshot names", **where)
+    try:
+        directory = decode(store, raw)
+    except CorruptStateError as broken:
+        raise CorruptStateError(str(broken), **where) from broken
     if (directory.version, directory.attempt, directory.id) != (snapshot.version, snapshot.attempt, snapshot.id):
-        raise CorruptStateError("a directory is of another snapshot", **layout.where(key))
+        raise CorruptStateError("a directory is of another snapshot", **where)
+    if directory.sizes() != (snapshot.records, snapshot.raw_bytes, snapshot.stored_bytes):
+        raise CorruptStateError("a directory and its snapshot disagree on sizes", **where)
     return directory
 
 

@@ -15,7 +15,8 @@ each of them (docs/protocol.md, "Errors").
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class DynastateError(Exception):
@@ -24,8 +25,17 @@ class DynastateError(Exception):
     kind: ClassVar[int] = 7
 
     def __init__(self, message: str, **facts: object) -> None:
-        tail = " ".join(f"{name}={value}" for name, value in facts.items())
-        super().__init__(f"{message} {tail}" if tail else message)
+        super().__init__(message)
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return " ".join([*map(str, self.args), *(f"{name}={value}" for name, value in self.facts.items())])
+
+    def name_table(self, names: Mapping[Any, str]) -> None:
+        """Say the table by the name the user gave it, where the error has it by its role."""
+        role = self.facts.get("table")
+        if isinstance(role, str):
+            self.facts["table"] = names.get(role, role)
 
 
 class ConfigurationError(DynastateError):

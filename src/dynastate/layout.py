@@ -12,6 +12,7 @@ WARNING: every constant here is stored. Changing one makes existing state unread
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ FORMAT: Final = 1
 GROUP_SIZE: Final = 10
 CHUNK_BYTES_MAX: Final = 256 * 1024
 PARTS_MAX: Final = 1_000_000
+SHARDS_MAX: Final = 256
 EPOCHS_KEPT: Final = 16
 STORE_BYTES_MAX: Final = 1_024
 #: What an item of a part has beside its data, about: names, numbers, and a key of the usual length.
@@ -141,6 +143,32 @@ def bucket_key(store: str, version: int, snapshot: Attempt, bucket: int, sequenc
     """Where item number `sequence` of a bucket lies, by the id of the snapshot that wrote it."""
     sort = f"bucket/{version:020d}/{snapshot.hex()}/{bucket:04d}/{sequence:06d}"
     return Key("snapshot", store_shard(store, (bucket + sequence) % shards), sort)
+
+
+_PART = re.compile(r"([0-9]{20})/([0-9a-f]{32})/([0-9]{6})")
+_DIRECTORY = re.compile(r"directory/([0-9]{20})/([0-9a-f]{32})")
+_BUCKET = re.compile(r"bucket/([0-9]{20})/([0-9a-f]{32})/([0-9]{4})/([0-9]{6})")
+
+
+def maker_of_part(key: Key) -> tuple[int, Attempt] | None:
+    """Version and attempt that the key of a part names; None: it is no key of ours."""
+    return _maker(_PART.fullmatch(key.sort))
+
+
+def maker_of_directory(key: Key) -> tuple[int, Attempt] | None:
+    """Version and id of the snapshot whose directory has this key; None: it is no such key."""
+    return _maker(_DIRECTORY.fullmatch(key.sort))
+
+
+def maker_of_bucket(key: Key) -> tuple[int, Attempt, int] | None:
+    """Version and id of the snapshot that wrote a bucket's item, and the bucket; None: it is no such key."""
+    found = _BUCKET.fullmatch(key.sort)
+    maker = _maker(found)
+    return None if found is None or maker is None else (*maker, int(found[3]))
+
+
+def _maker(found: re.Match[str] | None) -> tuple[int, Attempt] | None:
+    return None if found is None else (int(found[1]), Attempt(bytes.fromhex(found[2])))
 
 
 def bucket_range(version: int, snapshot: Attempt) -> tuple[str, str]:
@@ -286,14 +314,12 @@ def parse_part(key: Key, item: Item) -> Part:
     Raises:
         CorruptStateError: an attribute is missing, of an unknown format, or the checksum is wrong.
     """
-    form = _number(key, item, "format")
-    if form != FORMAT:
-        raise CorruptStateError(f"part has format {form}, this package reads {FORMAT}; upgrade dynastate", **where(key))
+    check_format(key, item)
     data, codec, crc = item.get("data"), item.get("codec"), _number(key, item, "crc32")
     if not isinstance(data, bytes) or not isinstance(codec, str):
         raise CorruptStateError("part has no data or no codec", **where(key))
     numbers = {name: _number(key, item, name) for name in _PART_FIELDS if name not in ("format", "codec")}
-    fields = (form, codec, *numbers.values())
+    fields = (FORMAT, codec, *numbers.values())
     if _part_crc(key, fields, data) != crc:
         raise CorruptStateError("part has a wrong checksum: its bytes are broken", **where(key))
     if codec not in blocks.CODECS or not 0 < numbers["raw_bytes"] <= RAW_BYTES_MAX:
@@ -326,6 +352,19 @@ def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
 def where(key: Key) -> dict[str, object]:
     """What names an item in an error."""
     return {"table": key.role, "store_shard": key.store_shard, "item": key.sort}
+
+
+def check_format(key: Key, item: Item) -> None:
+    """Refuse an item of another format than ours.
+
+    Raises:
+        CorruptStateError: it is of a newer package, or of none.
+    """
+    form = _number(key, item, "format")
+    if form > FORMAT:
+        raise CorruptStateError(f"item has format {form}, this package reads {FORMAT}; upgrade dynastate", **where(key))
+    if form < FORMAT:
+        raise CorruptStateError(f"item has format {form}, which never was: it is broken", **where(key))
 
 
 def _number(key: Key, item: Item, name: str) -> int:
@@ -536,18 +575,22 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
     """A snapshot from its item.
 
     Raises:
-        CorruptStateError: the item is broken.
+        CorruptStateError: the item is broken, or of an unknown format.
     """
+    check_format(key, item)
     try:
         _, version, attempt = key.sort.split("/")
-        own, digest, stage = item["id"], item["digest"], item["stage"]
-        if not isinstance(own, bytes) or not isinstance(digest, bytes) or stage not in (WRITING, DONE, LEAVING):
-            raise CorruptStateError("snapshot item is broken", **where(key))
-        sizes = (_number(key, item, name) for name in ("records", "raw_bytes", "stored_bytes"))
-        epoch = _number(key, item, "epoch")
-        return Snapshot(int(version), Attempt(bytes.fromhex(attempt)), Attempt(own), epoch, str(stage), digest, *sizes)
-    except (KeyError, ValueError) as broken:
-        raise CorruptStateError("snapshot item is broken", **where(key)) from broken
+        node = int(version), Attempt(bytes.fromhex(attempt))
+    except (ValueError, CorruptStateError) as broken:
+        raise CorruptStateError("snapshot item has a key that dynastate never makes", **where(key)) from broken
+    own, digest, stage = item.get("id"), item.get("digest"), item.get("stage")
+    if not (isinstance(own, bytes) and len(own) == 16 and isinstance(digest, bytes) and isinstance(stage, str)):
+        raise CorruptStateError("snapshot item has no id, no digest or no stage", **where(key))
+    if stage not in (WRITING, DONE, LEAVING) or key.sort != snapshot_key("", *node).sort:
+        raise CorruptStateError("snapshot item is broken", **where(key))
+    sizes = (_number(key, item, name) for name in ("epoch", "records", "raw_bytes", "stored_bytes"))
+    epoch, records, raw_bytes, stored_bytes = sizes
+    return Snapshot(*node, Attempt(own), epoch, stage, digest, records, raw_bytes, stored_bytes)
 
 
 class ShortHistoryError(Exception):
@@ -573,31 +616,28 @@ class History:
             self._add(key, item)
 
     def _add(self, key: Key, item: Item) -> None:
-        form = _number(key, item, "format")
-        if form != FORMAT:
-            raise CorruptStateError(
-                "store was written by a newer package; upgrade dynastate", format=form, **where(key)
-            )
         if key.sort == META:
+            parse_meta(self.store, item)
             self.meta = item
         elif key.sort.startswith("schema/"):
+            check_format(key, item)
             self._schemas[key.sort] = (key, item)
         elif key.sort.startswith("group/"):
-            listed = item.get("versions")
-            if not isinstance(listed, list):
-                raise CorruptStateError("group has no version list", **where(key))
             group = self.groups[key] = []
-            for raw in listed:
-                try:
-                    entry = decode_entry(self.store, raw)
-                except CorruptStateError as broken:
-                    raise CorruptStateError(str(broken), **where(key)) from broken
+            for raw in version_list(key, item):
+                entry = listed_entry(self.store, key, raw)
                 group.append((raw, entry))
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
         elif key.sort.startswith("snapshot/"):
             snapshot = parse_snapshot(key, item)
             self._snapshots[snapshot.version, snapshot.attempt] = snapshot
+        else:
+            raise CorruptStateError(
+                "an item that this package does not know lies among a store's own: a newer package wrote it, or "
+                "something else; upgrade dynastate, or remove it",
+                **where(key),
+            )
 
     def descriptions(self) -> dict[str, Item]:
         """The meta item and the schema items, by sort key."""
@@ -709,28 +749,36 @@ class History:
             raise ShortHistoryError
         if entry.parent == NO_ATTEMPT:
             raise CorruptStateError(
-                "a version entry names no parent", store=self.store, version=entry.version, attempt=entry.attempt.hex()
+                "a version entry names no parent",
+                version=entry.version,
+                attempt=entry.attempt.hex(),
+                **where(group_key(self.store, entry.version)),
             )
         try:
             return self.find(entry.version - 1, entry.parent)
         except VersionMissingError as gap:
             raise CorruptStateError(
-                "a version that this one stands on is not there: its version list is lost or was deleted",
+                "a version that this one stands on is not there, nor a snapshot of it: its version list, or the "
+                "snapshot, is lost or was deleted",
                 store=self.store,
                 version=entry.version,
                 attempt=entry.attempt.hex(),
                 parent=entry.parent.hex(),
-                item=group_key(self.store, entry.version - 1).sort,
+                **where(group_key(self.store, entry.version - 1)),
+                snapshot=snapshot_key(self.store, entry.version - 1, entry.parent).sort,
             ) from gap
 
     def _missing(self, version: int, attempt: Attempt) -> VersionMissingError:
         there = self.versions()
+        key = group_key(self.store, version)
+        listed = {"table": key.role, "item": key.sort}
         if not there:
             return VersionMissingError(
                 "no state of this store is in the tables; if the checkpoint was copied or moved, set "
                 "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and check both table names",
                 store=self.store,
                 version=version,
+                **listed,
             )
         if version in self._entries:
             known = ",".join(known.hex() for known in self._entries[version])
@@ -740,10 +788,60 @@ class History:
                 version=version,
                 attempt=attempt.hex(),
                 attempts=known,
+                **listed,
             )
         return VersionMissingError(
-            "this version does not exist", store=self.store, version=version, versions=_ranges(there)
+            "this version does not exist", store=self.store, version=version, versions=_ranges(there), **listed
         )
+
+
+def version_list(key: Key, item: Item) -> list[bytes]:
+    """The version list of a group's item, as it is stored.
+
+    Raises:
+        CorruptStateError: unknown format, or no list.
+    """
+    check_format(key, item)
+    listed = item.get("versions")
+    if not isinstance(listed, list):
+        raise CorruptStateError("group has no version list", **where(key))
+    return listed
+
+
+def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
+    """An entry of the version list of that key.
+
+    Raises:
+        CorruptStateError: it is broken, or belongs into another list.
+    """
+    try:
+        entry = decode_entry(store, raw)
+    except CorruptStateError as broken:
+        raise CorruptStateError(str(broken), **where(key)) from broken
+    if group_key(store, entry.version) != key:
+        raise CorruptStateError(
+            "version entry stands in the list of another group", version=entry.version, **where(key)
+        )
+    return entry
+
+
+def parse_meta(store: str, meta: Item) -> tuple[dict[str, int], int]:
+    """Epochs by run, and shards, of a store's meta item.
+
+    Raises:
+        CorruptStateError: it is broken, of an unknown format, or another store's.
+    """
+    key = meta_key(store)
+    check_format(key, meta)
+    newest, epochs, shards = _number(key, meta, "epoch"), meta.get("epochs"), _number(key, meta, "shards")
+    if not isinstance(epochs, dict) or not 1 <= len(epochs) <= newest:
+        raise CorruptStateError("the store's meta item is broken: it has no epochs", **where(key))
+    if not 1 <= shards <= SHARDS_MAX or meta.get("store") != store:
+        raise CorruptStateError("the store's meta item is broken, or another's", **where(key))
+    # Epochs are given out one by one, and only the oldest are forgotten.
+    if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
+        raise CorruptStateError("the store's meta item is broken: its epochs have a gap", **where(key))
+    return epochs, shards
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -180,7 +180,8 @@ class Reader:
         )
         parts = self._read(keys, meter, keep=self._fits(entries))
         for entry in entries:
-            where = {"store": store, "version": entry.version, "attempt": entry.attempt.hex()}
+            listed = layout.where(layout.group_key(store, entry.version))
+            where = listed | {"version": entry.version, "attempt": entry.attempt.hex()}
             yield from _verified(entry, where, islice(parts, entry.parts), bucket)
 
     def rows(
@@ -198,7 +199,7 @@ class Reader:
         parts = self._read(keys, meter, keep=self._fits([snapshot.buckets[number] for number in numbers]))
         for number in numbers:
             held = snapshot.buckets[number]
-            where = {"store": store, "snapshot": snapshot.version, "id": snapshot.id.hex(), "bucket": number}
+            where = layout.where(layout.directory_key(store, snapshot.version, snapshot.id)) | {"bucket": number}
             if held.parts:
                 yield from _verified(held, where, islice(parts, held.parts), bucket)
 
@@ -231,8 +232,7 @@ class Reader:
         if lost:
             raise CorruptStateError(
                 "a part that a version list or a directory names is not in its table",
-                store_shard=lost[0].store_shard,
-                item=lost[0].sort,
+                **layout.where(lost[0]),
                 lost=len(lost),
             )
         for key in wanted:

@@ -401,6 +401,8 @@ class Connection:
                 self._abort()
 
     def _answer_failure(self, operation: str, failed: Exception) -> None:
+        if self._engine is not None:
+            self._engine.name_table(failed)
         expected = isinstance(failed, DynastateError)
         log.error("%s failed store=%s: %s", operation, self._store, failed, exc_info=not expected)
         self._error(failed)

@@ -120,13 +120,14 @@ class SnapshotAttempt:
             raise InternalError("a directory is too large for an item", store=self.store, bytes=len(raw))
         self._written.append(key)
         self._tables.write([(key, item)], self.meter)  # 2
+        records, raw_bytes, stored_bytes = made.sizes()
         done = replace(
             begun,
             stage=layout.DONE,
             digest=layout.digest_of(raw),
-            records=sum(bucket.records for bucket in made.buckets),
-            raw_bytes=sum(bucket.raw_bytes for bucket in made.buckets),
-            stored_bytes=sum(bucket.stored_bytes for bucket in made.buckets),
+            records=records,
+            raw_bytes=raw_bytes,
+            stored_bytes=stored_bytes,
         )
         if self._base_is_there():
             retries, self._may_be_done = self.meter.retries, True
@@ -233,5 +234,6 @@ def read_directory(tables: Tables, store: str, snapshot: Snapshot, meter: Meter)
     key = layout.directory_key(store, snapshot.version, snapshot.id)
     found = tables.get([key], meter).get(key)
     if found is None:
-        raise CorruptStateError("the directory of a snapshot is lost", **layout.where(key))
+        named_by = layout.snapshot_key(store, snapshot.version, snapshot.attempt)
+        raise CorruptStateError("the directory of a snapshot is lost", **layout.where(key), snapshot=named_by.sort)
     return directory.parse(store, snapshot, key, found)

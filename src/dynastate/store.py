@@ -109,6 +109,11 @@ class Engine:
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self._lock = threading.Lock()
 
+    def name_table(self, failed: Exception) -> None:
+        """Let an error of lost or broken state say its table as the user knows it: the layout knows its role only."""
+        if isinstance(failed, (CorruptStateError, VersionMissingError)):
+            failed.name_table(self._tables.names)
+
     def close(self) -> None:
         """Let what is under way end, then stop the threads."""
         self._writer.close()
@@ -398,7 +403,7 @@ class Engine:
                     self.accounts.wrote(store, key.sort, Stored(1, layout.item_bytes(fresh)))
                     return Session(1, self._shards)
                 continue
-            epochs, shards = _epochs_and_shards(store, meta)
+            epochs, shards = layout.parse_meta(store, meta)
             if run in epochs:
                 return Session(epochs[run], shards)
             _refuse_other_query(store, meta, checkpoint, base)
@@ -457,7 +462,9 @@ def _newest_epoch(meta: Item | None, run: str) -> int | None:
 
 
 def _meta_lost(store: str) -> CorruptStateError:
-    return CorruptStateError("the store has versions, but its meta item is lost", store=store, item=layout.META)
+    return CorruptStateError(
+        "the store has versions, but its meta item is lost", **layout.where(layout.meta_key(store))
+    )
 
 
 def _refuse_other_query(store: str, meta: Item, checkpoint: str, base: int) -> None:
@@ -470,18 +477,6 @@ def _refuse_other_query(store: str, meta: Item, checkpoint: str, base: int) -> N
             store=store,
             checkpoint=checkpoint,
         )
-
-
-def _epochs_and_shards(store: str, meta: Item) -> tuple[dict[str, int], int]:
-    epochs, shards = meta.get("epochs"), meta.get("shards")
-    if meta.get("format") != layout.FORMAT or not isinstance(epochs, dict) or not isinstance(shards, int) or shards < 1:
-        raise CorruptStateError(
-            "the store's meta item is broken, or written by a newer package",
-            store=store,
-            item=layout.META,
-            format=meta.get("format"),
-        )
-    return epochs, shards
 
 
 class WriteAttempt:

@@ -29,8 +29,8 @@ from dynastate.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key
-from dynastate.settings import PREFIX, Settings
+from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key, where
+from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
 WRITES_MAX: Final = 25
 KEYS_MAX: Final = 100
@@ -121,8 +121,14 @@ class Meter:
 class Tables(Protocol):
     """What the engine asks of DynamoDB. Reads are strongly consistent; each verb counts what it spent into `meter`.
 
-    Every verb raises ConfigurationError where trying again changes nothing, and UnavailableError at the deadline.
+    Every verb raises ConfigurationError where trying again changes nothing, and UnavailableError at the deadline; those
+    that read raise CorruptStateError where an item holds a value of a kind that dynastate never writes.
     """
+
+    @property
+    def names(self) -> Mapping[Role, str]:
+        """The tables by the names the user gave them."""
+        return {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
 
     def check(self) -> list[str]:
         """How the live tables differ from what the package needs; empty: they fit."""
@@ -255,7 +261,7 @@ class BotoTables:
         } | projection
         while True:
             page = self.call("Query", role, meter, lambda: self._client.query(**request))
-            items = [from_wire(raw) for raw in page["Items"]]
+            items = [self._item(role, raw) for raw in page["Items"]]
             meter.read(map(item_bytes, items), together=True)
             yield from items
             # A page may be empty and still not be the last one.
@@ -277,7 +283,7 @@ class BotoTables:
                 continue
             before = len(found)
             for name, raws in answer["Responses"].items():
-                items = [from_wire(raw) for raw in raws]
+                items = [self._item(self._roles[name], raw) for raw in raws]
                 meter.read(map(item_bytes, items), together=False)
                 found.update((self._key(self._roles[name], item), item) for item in items)
             unprocessed = answer.get("UnprocessedKeys") or {}
@@ -373,6 +379,14 @@ class BotoTables:
     def where(self) -> str:
         """The endpoint or Region, for messages."""
         return self.settings.endpoint or f"the Region {self.settings.region or 'of the environment'}"
+
+    def _item(self, role: Role, raw: dict[str, Any]) -> Item:
+        try:
+            return from_wire(raw)
+        except CorruptStateError as foreign:
+            keys = (SPECS[role].hash_key, SPECS[role].range_key)
+            key = self._key(role, from_wire({name: raw[name] for name in keys}))
+            raise CorruptStateError(str(foreign), **where(key)) from foreign
 
     def _key(self, role: Role, item: Item) -> Key:
         return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))

@@ -1,0 +1,224 @@
+"""A store with one item of every kind and more, and everything that can be wrong with one of its items."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from dynastate import blocks, layout, rows, snapshots
+from dynastate.layout import NO_ATTEMPT, Item, Key, Value
+from dynastate.store import Engine
+from tests.fakes import MemoryTables
+from tests.states import SHARDS, State, Version, attempt, engine, history, take_snapshot, write
+
+STORE = "damaged/0/0/default"
+OTHER = "damaged/0/1/default"
+#: Another attempt at version 7, by the run before; version 8 does not stand on it.
+ZOMBIE: Version = (7, attempt(0x700))
+NEWEST = 12
+#: Versions of which there is a snapshot; the second one carries buckets of the first on.
+FIRST_SNAPSHOT, SECOND_SNAPSHOT = 4, 9
+BITS = 2
+
+#: A value of each kind that an attribute may have.
+KINDS: tuple[Value, ...] = ("text", 7, b"bytes", [b"bytes"], {"name": 7})
+
+
+class Victim(NamedTuple):
+    """A whole store: its items, and the state of each version that can be opened."""
+
+    items: dict[Key, Item]
+    states: dict[Version, State]
+
+    def tables(self, damage: Damage | None = None) -> MemoryTables:
+        """Make tables that hold it, damaged or whole."""
+        made = MemoryTables()
+        made.items = dict(self.items)
+        for key, item in damage.changes.items() if damage is not None else ():
+            if item is None:
+                made.items.pop(key, None)
+            else:
+                made.items[key] = item
+        return made
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with an item: `changes` are items as they are then, by their keys; None: gone."""
+
+    key: Key
+    attribute: str
+    what: str
+    changes: dict[Key, Item | None]
+
+    @property
+    def kind(self) -> str:
+        """Kind of the item: part, group, schema, meta, snapshot, directory or bucket."""
+        return kind_of(self.key)
+
+    def __str__(self) -> str:
+        return f"{self.key.sort}: {self.attribute} {self.what}"
+
+
+def kind_of(key: Key) -> str:
+    return "part" if key.role == "delta" else key.sort.split("/")[0]
+
+
+@cache
+def victim(*, cleaned: bool) -> Victim:
+    """Make the store: twelve versions in two groups, a twin, two snapshots that share buckets, rows cut into fragments.
+
+    `cleaned`: nothing is left of what is older than the first snapshot, so nothing can stand in for it.
+    """
+    tables = MemoryTables()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "FRAGMENT_BYTES_MAX", 64)
+        patch.setattr(snapshots, "FRACTION", 0.0)
+        at = engine(tables, parallel_requests=1)
+        states = _fill(at, STORE)
+        _fill(at, OTHER)
+        if cleaned:
+            at.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), NEWEST - FIRST_SNAPSHOT, 0, 0)
+            found = history(tables, STORE)
+            states = {node: state for node, state in states.items() if found.entry(*node) is not None}
+            assert found.versions() == list(range(FIRST_SNAPSHOT + 1, NEWEST + 1))
+        at.close()
+    return Victim(tables.items, states)
+
+
+def _fill(at: Engine, store: str) -> dict[Version, State]:
+    chance = random.Random(store)  # noqa: S311  # bytes that do not compress, no secret
+    states: dict[Version, State] = {(0, NO_ATTEMPT): {}}
+    touched: dict[int, set[bytes]] = {}
+    newest: Version = (0, NO_ATTEMPT)
+    for version in range(1, NEWEST + 1):
+        run = "run-1" if version < 8 else "run-2"
+        keys = [b"key %d" % chance.randrange(24) for _ in range(0 if version == 5 else 3)]
+        changes: dict[bytes, bytes | None]
+        changes = {key: chance.choice((None, chance.randbytes(9), chance.randbytes(9))) for key in keys}
+        if version == 2:
+            full: dict[bytes, bytes | None] = {b"key %d" % number: chance.randbytes(9) for number in range(24)}
+            changes = full | {b"": b"", b"long": bytes(99)}
+        if version == 3:
+            changes[b"long"] = chance.randbytes(150)  # three fragments
+        if version == ZOMBIE[0]:
+            write(at, store, ZOMBIE[1], {b"zombie": b"7"}, base=newest, run=run)
+            states[ZOMBIE] = states[newest] | {b"zombie": b"7"}
+        state = {key: value for key, value in (states[newest] | changes).items() if value is not None}
+        listed = list(changes.items())
+        chunks = [dict(listed[at : at + 2]) for at in range(0, len(listed), 2)] if version == 3 else [changes]
+        newest = write(at, store, attempt(version), *filter(None, chunks), base=newest, run=run)
+        states[newest], touched[version] = state, set(changes)
+        if version in (FIRST_SNAPSHOT, SECOND_SNAPSHOT):
+            changed = {key for number in range(FIRST_SNAPSHOT + 1, version + 1) for key in touched[number]}
+            under_way = take_snapshot(at, store, newest, state, lambda _, changed=changed: changed, run, BITS)  # type: ignore[misc]  # a default that binds
+            assert under_way is not None
+            assert under_way.commit()
+    del states[0, NO_ATTEMPT]
+    return states
+
+
+def damages(items: dict[Key, Item], chance: random.Random, samples: int) -> Iterator[Damage]:
+    """Yield all that can be wrong with each item of the store.
+
+    Of bytes and texts `samples` places are taken, the first and the last among them; 0: every bit, and every length.
+    """
+    mine = {key: item for key, item in items.items() if key.store_shard.startswith(f"{STORE}#")}
+    for key, item in mine.items():
+        yield Damage(key, "item", "gone", {key: None})
+        yield from _moved(mine, key, item)
+        keys = set(layout.item_key(key))
+        for name, value in item.items():
+            if name in keys:
+                continue
+            yield Damage(key, name, "gone", {key: {other: item[other] for other in item if other != name}})
+            for other in KINDS:
+                if type(other) is not type(value):
+                    yield Damage(key, name, f"is {other!r}", {key: item | {name: other}})
+            for what, changed in _changed(value, chance, samples):
+                yield Damage(key, name, what, {key: item | {name: changed}})
+
+
+def _moved(items: dict[Key, Item], key: Key, item: Item) -> Iterator[Damage]:
+    """An item under another key: of another of its kind, of another store, shard, version or table."""
+    others = [other for other in items if kind_of(other) == kind_of(key) and other != key]
+    for other in others[:2]:
+        swapped: dict[Key, Item | None] = {
+            key: items[other] | layout.item_key(key),
+            other: item | layout.item_key(other),
+        }
+        yield Damage(key, "item", f"swapped with {other.sort}", swapped)
+        yield Damage(key, "item", f"replaced by {other.sort}", {key: items[other] | layout.item_key(key)})
+    shard = int(key.store_shard.rpartition("#")[2])
+    for other in (
+        key._replace(store_shard=layout.store_shard(OTHER, shard)),
+        key._replace(store_shard=layout.store_shard(STORE, (shard + 1) % SHARDS)),
+        key._replace(sort=key.sort[:-1] + chr(ord(key.sort[-1]) ^ 1)),
+    ):
+        yield Damage(
+            key, "item", f"moved to {other.store_shard} {other.sort}", {key: None, other: item | layout.item_key(other)}
+        )
+
+
+def _changed(value: Value, chance: random.Random, samples: int) -> Iterator[tuple[str, Value]]:
+    if isinstance(value, bytes):
+        yield from _changed_bytes(value, chance, samples)
+    elif isinstance(value, str):
+        yield "empty", ""
+        yield "longer", f"{value}x"
+        if value == layout.DONE:
+            yield from ((f"is {stage}", stage) for stage in (layout.WRITING, layout.LEAVING))
+        for place in _places(len(value), chance, samples):
+            other = chr(ord(value[place]) ^ 1)
+            yield f"with another character at {place}", f"{value[:place]}{other}{value[place + 1 :]}"
+            yield f"cut at {place}", value[:place]
+    elif isinstance(value, int):
+        yield from ((f"is {number}", number) for number in _other_numbers(value))
+    elif isinstance(value, list):
+        yield from _changed_list(value, chance, samples)
+    else:
+        for name, number in value.items():
+            yield f"without {name}", {other: value[other] for other in value if other != name}
+            yield f"with {name} renamed", {f"{other}x" if other == name else other: value[other] for other in value}
+            for changed in _other_numbers(number):
+                yield f"with {name} {changed}", value | {name: changed}
+
+
+def _changed_bytes(value: bytes, chance: random.Random, samples: int) -> Iterator[tuple[str, bytes]]:
+    yield "longer", value + b"\x00"
+    for place in _places(len(value), chance, samples):
+        for bit in range(8) if not samples else [chance.randrange(8)]:
+            flipped = bytes([value[place] ^ 1 << bit])
+            yield f"with bit {bit} of byte {place} flipped", value[:place] + flipped + value[place + 1 :]
+        yield f"cut at {place}", value[:place]
+
+
+def _changed_list(value: list[bytes], chance: random.Random, samples: int) -> Iterator[tuple[str, list[bytes]]]:
+    yield "reversed", value[::-1]
+    for place, raw in enumerate(value):
+        yield f"cut at {place}", value[:place]
+        yield f"without element {place}", [*value[:place], *value[place + 1 :]]
+        yield f"with element {place} twice", [*value, raw]
+        for what, changed in _changed_bytes(raw, chance, samples):
+            yield f"whose element {place} is {what}", [*value[:place], changed, *value[place + 1 :]]
+
+
+def _other_numbers(value: int) -> list[int]:
+    numbers = {value + 1, value - 1, -value, 0, 2, value ^ 4, value * 10, 2**31, 2**63, 2**70, 10**37}
+    return sorted(numbers - {value})
+
+
+def _places(length: int, chance: random.Random, samples: int) -> list[int]:
+    if not samples or length <= samples:
+        return list(range(length))
+    return sorted({0, length - 1, *chance.sample(range(length), samples - 2)})
+
+
+def hash_of(key: bytes) -> int:
+    """Bucket of a key in the snapshots of the store."""
+    return rows.key_hash(key) >> (32 - BITS)

@@ -1,0 +1,207 @@
+"""Stored items whose bytes are broken, that are gone, or lie elsewhere: an error that names them, or the right state.
+
+In CI some places of each value are tried, and some values of each attribute. Every bit of every byte, and every length,
+take half an hour: DYNASTATE_EVERY_BYTE=1 (and --timeout=0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections import defaultdict
+
+import pytest
+
+from dynastate import layout
+from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.layout import NO_ATTEMPT
+from dynastate.store import Engine
+from dynastate.tables import BotoTables, Meter, to_wire
+from tests.damage import FIRST_SNAPSHOT, NEWEST, SECOND_SNAPSHOT, STORE, Damage, Victim, damages, victim
+from tests.fakes import StruckClient
+from tests.states import State, attempt, engine, fold, items_of, parts_of, read, write
+
+SEED = 20_250_105
+EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))
+KINDS = ("part", "group", "schema", "meta", "snapshot", "directory", "bucket")
+#: Attributes that no reader of rows needs, and that nothing protects: they are for people, or for clean-up only.
+NOT_READ = {("meta", "checkpoint"), ("meta", "package"), ("meta", "created"), ("snapshot", "epoch")}
+#: Changes of an attribute that say the same, or that other items make up for.
+SAYS_THE_SAME = {
+    ("group", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once
+    ("meta", "epochs"): ("renamed", "without"),  # a run that is not found gets another epoch
+}
+#: What leaves one snapshot less, which is harmless while something older is there to begin with.
+NO_SNAPSHOT = {("snapshot", "item"): ("gone", "moved"), ("snapshot", "stage"): ("is writing", "is leaving")}
+
+
+def some_damages(whole: Victim, kind: str, each: int) -> list[Damage]:
+    """What can be wrong with items of one kind; in CI only so many of each attribute."""
+    print(f"seed={SEED} each={each}")  # noqa: T201  # shown by pytest when the test fails
+    chance = random.Random(SEED)  # noqa: S311  # which bytes, no secret
+    by_attribute: dict[str, list[Damage]] = defaultdict(list)
+    for damage in damages(whole.items, chance, 0 if EVERY_BYTE else 5):
+        if damage.kind == kind:
+            by_attribute[damage.attribute].append(damage)
+    return [
+        damage
+        for found in by_attribute.values()
+        for damage in (found if EVERY_BYTE or len(found) <= each else chance.sample(found, each))
+    ]
+
+
+def what_is_said(at: Engine, whole: Victim, damage: Damage) -> list[str]:
+    """Read all there is, in every way: what does not fail must be right. What the others say."""
+    said: list[str] = []
+
+    def must_be(rights: list[State], version: int, by: layout.Attempt) -> None:
+        try:
+            assert read(at, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
+        except (CorruptStateError, VersionMissingError) as failed:
+            at.name_table(failed)
+            said.append(str(failed))
+
+    for (version, by), state in whole.states.items():
+        must_be([state], version, by)
+    for version in (7, NEWEST):
+        # Without an attempt's id (checkpoint format v1) a list that lost an entry leaves another attempt to be found.
+        lost = damage.attribute == "versions"
+        states = [state for (number, _), state in whole.states.items() if number == version]
+        must_be(states if lost else [whole.states[version, attempt(version)]], version, NO_ATTEMPT)
+    oldest = min(version for version, _ in whole.states)
+    try:
+        feed = at.changes(STORE, oldest, NEWEST, attempt(NEWEST))
+        changed: State = {}
+        for version, chunks in feed.versions:
+            changed = fold(chunks, changed)
+            if oldest == 1:
+                assert changed == whole.states[version, attempt(version)], f"{damage}: wrong changes of {version}"
+    except (CorruptStateError, VersionMissingError) as failed:
+        at.name_table(failed)
+        said.append(str(failed))
+    return said
+
+
+def is_harmless(damage: Damage, *, cleaned: bool) -> bool:
+    place = (damage.kind, damage.attribute)
+    is_oldest = damage.key.sort.startswith(f"snapshot/{FIRST_SNAPSHOT:020d}/")
+    harmless = SAYS_THE_SAME | ({} if cleaned and is_oldest else NO_SNAPSHOT)
+    return place in NOT_READ or any(each in damage.what for each in harmless.get(place, ()))
+
+
+def must_name(damage: Damage, said: list[str]) -> None:
+    """Each error names a table as the user knows it, and an item of it; one of them the item that is wrong."""
+    for each in said:
+        assert "table=dynastate-delta " in each or "table=dynastate-snapshot-group " in each, f"{damage}: {each}"
+        assert " item=" in each, f"{damage}: {each}"
+    # Where parts lie goes by the number of shards, so with another one it is parts that are not found.
+    named = ["="] if damage.attribute == "shards" else [f"={key.sort}" for key in damage.changes]
+    assert any(name in each for name in named for each in said), f"{damage}: {said}"
+    if damage.attribute == "format" and damage.what == "is 2":
+        assert any("format 2, this package reads 1; upgrade dynastate" in each for each in said), f"{damage}: {said}"
+
+
+@pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_item_is_named_and_never_read(kind: str, cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """Whatever is wrong with an item, whoever reads gets the right state, or an error with table, item and reason."""
+    whole = victim(cleaned=cleaned)
+    noticed = 0
+    for damage in some_damages(whole, kind, 20):
+        at = engine(whole.tables(damage), parallel_requests=1)
+        said = what_is_said(at, whole, damage)
+        at.close()
+        if said:
+            must_name(damage, said)
+            noticed += 1
+        else:
+            assert is_harmless(damage, cleaned=cleaned), f"nobody noticed: {damage}"
+    assert noticed > 20
+
+
+def test_a_broken_meta_item_lets_no_run_in() -> None:
+    """A run that begins to write is told what is wrong with the meta item, or goes on as ever: it makes none anew."""
+    whole = victim(cleaned=False)
+    newest, state = (NEWEST, attempt(NEWEST)), whole.states[NEWEST, attempt(NEWEST)]
+    refused = 0
+    for damage in some_damages(whole, "meta", 10):
+        tables = whole.tables(damage)
+        at = engine(tables, parallel_requests=1)
+        said = ""
+        try:
+            made = write(at, STORE, attempt(99), {b"new": b"row"}, base=newest, run="run-3")
+            assert read(at, STORE, *made) == state | {b"new": b"row"}, damage
+        except CorruptStateError as failed:
+            said = str(failed)
+        at.close()
+        assert not said or "item=meta" in said or damage.attribute == "shards", f"{damage}: {said}"
+        refused += bool(said)
+        assert (damage.key in tables.items) == (damage.changes[damage.key] is not None), f"{damage}: made anew"
+    assert refused > 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clean_up_takes_nothing_that_stands_in_for_what_is_broken(kind: str) -> None:
+    """Where an item is broken, clean-up stops at it, or leaves every version that is to stay as readable as it was."""
+    whole = victim(cleaned=False)
+    retain = NEWEST - SECOND_SNAPSHOT + 1
+    stay = [node for node in whole.states if node[0] > NEWEST - retain]
+    went = 0
+    for damage in some_damages(whole, kind, 6):
+        tables = whole.tables(damage)
+        at = engine(tables, parallel_requests=1)
+        readable = [node for node in stay if is_right(at, whole, node)]
+        before = len(tables.items)
+        with contextlib.suppress(CorruptStateError, VersionMissingError):
+            at.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), retain, 0, 0)
+        at.close()
+        at = engine(tables, parallel_requests=1)
+        assert [node for node in readable if not is_right(at, whole, node)] == [], f"{damage}"
+        at.close()
+        went += len(tables.items) < before
+    assert went or kind in ("meta", "schema")
+
+
+def is_right(at: Engine, whole: Victim, node: tuple[int, layout.Attempt]) -> bool:
+    """Whether a version reads back as it was; it must not read back otherwise."""
+    try:
+        state = read(at, STORE, *node)
+    except (CorruptStateError, VersionMissingError):
+        return False
+    assert state == whole.states[node], node
+    return True
+
+
+WRONG_KINDS: dict[str, dict[str, object]] = {
+    "true or false": {"BOOL": True},
+    "null": {"NULL": True},
+    "a number that is none of ours": {"N": "1.5"},
+    "a set of texts": {"SS": ["text"]},
+    "a set of numbers": {"NS": ["1"]},
+    "a set of bytes": {"BS": [b"bytes"]},
+    "a list of numbers": {"L": [{"N": "1"}]},
+    "a map of texts": {"M": {"name": {"S": "text"}}},
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_KINDS)
+def test_values_of_kinds_that_are_never_written(
+    moto: BotoTables, struck_client: StruckClient, store: str, kind: str
+) -> None:
+    """An attribute with a value of another kind, read by Query or by BatchGetItem: the error names table and item."""
+    at = engine(moto)
+    made = write(at, store, attempt(1), {b"a": b"1"})
+    ((part, item),) = parts_of(moto, store)
+    group = layout.group_key(store, 1)
+    for key, whole in ((part, item), (group, items_of(moto, store)[group.sort])):
+        struck_client.put_item(TableName=moto.names[key.role], Item=to_wire(whole) | {"strange": WRONG_KINDS[kind]})
+        with pytest.raises(CorruptStateError, match="an item holds a value that dynastate never writes") as failed:
+            read(at, store, *made)
+        at.name_table(failed.value)
+        said = str(failed.value)
+        assert f"attribute=strange kind={next(iter(WRONG_KINDS[kind]))} table={moto.names[key.role]} " in said
+        assert f"store_shard={key.store_shard} item={key.sort}" in said
+        moto.write([(key, whole)], Meter())
+    assert read(at, store, *made) == {b"a": b"1"}
+    at.close()
