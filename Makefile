@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SYSTEM_PYTHON := $(shell for each in python3 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 
-.PHONY: demo test setup lint bench jar clean
+.PHONY: demo test setup lint audit bench jar clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -32,6 +32,12 @@ lint: setup
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+# Known weaknesses of what constraints.txt pins. It asks PyPI, so it needs a network, and it is no part of CI.
+# --strict: what cannot be looked up fails it, too.
+audit: setup
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup

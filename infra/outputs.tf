@@ -25,3 +25,18 @@ output "spark_conf" {
     "spark.sql.streaming.stateStore.dynastate.snapshotTable" = aws_dynamodb_table.state["snapshot_group"].name
   }
 }
+
+output "writer_policies" {
+  description = "IAM policy documents (JSON) for Spark's executors, by namespace."
+  value       = local.namespaced_policies["writer"]
+}
+
+output "reader_policies" {
+  description = "IAM policy documents (JSON) for whoever only reads state, by namespace."
+  value       = local.namespaced_policies["reader"]
+}
+
+output "operator_policy" {
+  description = "IAM policy document (JSON) for whoever makes, changes and destroys the tables, without access to what is in them."
+  value       = local.operator_policy
+}

@@ -53,6 +53,19 @@ variable "deletion_protection" {
   nullable    = false
 }
 
+variable "namespaces" {
+  description = "Namespaces to give policies for: what a query has as its setting namespace, or the 32 hex digits it takes by itself. \"*\" stands for all."
+  type        = set(string)
+  default     = ["*"]
+  nullable    = false
+
+  # No other wildcard may get into a policy's condition.
+  validation {
+    condition     = alltrue([for namespace in var.namespaces : can(regex("^([a-zA-Z0-9._-]{1,128}|[*])$", namespace))])
+    error_message = "namespaces must each be \"*\", or 1 to 128 characters, each a letter, a digit or one of . _ -"
+  }
+}
+
 variable "tags" {
   description = "Tags for both tables, on top of the provider's default tags."
   type        = map(string)

@@ -36,7 +36,7 @@ from dynastate.layout import NO_ATTEMPT, Attempt
 from dynastate.local import EmbeddedDynamoDB, credentials
 from dynastate.protocol import Append, Begin, Commit, Open, Type
 from dynastate.protocol import Changes as Changes_
-from dynastate.settings import PREFIX
+from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import Connection, Engines, Progress, check_folder
 from dynastate.store import Engine
 from dynastate.tables import BotoTables, Meter, make_client
@@ -217,9 +217,10 @@ def append(changes: Changes) -> bytes:
 class Sidecar:
     """The process, started as the JVM starts it."""
 
-    def __init__(self, mode: int = 0o700, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, mode: int = 0o700, environment: dict[str, str] | None = None, owner: int = -1) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dynastate-"))
         self.folder.chmod(mode)
+        os.chown(self.folder, owner, -1)
         self.path = self.folder / "socket"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # `close` closes it
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
@@ -266,6 +267,11 @@ class Sidecar:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def spark_names(settings: Settings) -> dict[str, str]:
+    """Settings as HELLO has them: Spark's, without their prefix."""
+    return {name.removeprefix(PREFIX): value for name, value in settings.to_spark().items()}
+
+
 Start = Callable[..., Sidecar]
 
 
@@ -294,10 +300,8 @@ def sidecar() -> Iterator[Sidecar]:
 
 @pytest.fixture
 def settings(embedded: EmbeddedDynamoDB) -> dict[str, str]:
-    """The settings in HELLO: Spark's, without their prefix."""
-    return {"region": embedded.settings.region} | {
-        name.removeprefix(PREFIX): value for name, value in embedded.settings.to_spark().items()
-    }
+    """The settings in HELLO."""
+    return spark_names(embedded.settings)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import sys
 import threading
 import time
@@ -419,6 +420,10 @@ def serve(listener: socket.socket, token: bytes) -> None:
     engines = Engines()
     while True:
         peer, _ = listener.accept()
+        if not is_ours(peer):
+            log.warning("a connection by another user was refused")
+            peer.close()
+            continue
         threading.Thread(
             target=_converse, args=(peer, token, engines), name="dynastate-connection", daemon=True
         ).start()
@@ -429,18 +434,28 @@ def _converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
         Connection(stream, peer.sendall, token, engines).serve()
 
 
+def is_ours(peer: socket.socket) -> bool:
+    """Whether the process at the other end is of this user, as the kernel says: a token can be lost, a user cannot."""
+    if sys.platform != "linux":
+        return True  # the folder and the token stand alone there
+    _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(user == os.getuid())
+
+
 def check_folder(folder: Path) -> None:
-    """The socket's folder must be ours alone.
+    """The socket's folder must be ours alone, and no link to one: whoever put it there may put another in its place.
 
     Raises:
-        ConfigurationError: someone else owns it or may enter it.
+        ConfigurationError: someone else owns it or may enter it, or it is no folder.
     """
-    status = folder.stat()
-    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+    status = folder.lstat()
+    alone = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+    if not (alone and stat.S_ISDIR(status.st_mode)):
         raise ConfigurationError(
             "the socket's folder must be owned by this user with mode 0700",
             folder=folder,
             mode=oct(stat.S_IMODE(status.st_mode)),
+            owner=status.st_uid,
         )
 
 
@@ -472,6 +487,7 @@ def main() -> None:
         check_folder(path.parent)
     except ConfigurationError as wrong:
         sys.exit(f"dynastate.sidecar: {wrong}")
+    os.umask(0o077)  # the socket, too, is for this user alone
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen(256)

@@ -8,6 +8,7 @@ Every ClientError is translated here. Units are counted by DynamoDB's own rules,
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -53,6 +54,8 @@ _CREDENTIALS = {
     "MissingAuthenticationTokenException",
     "IncompleteSignatureException",
 }
+#: From here on AWS repeats what was signed, and the session token is part of that.
+_SIGNED = re.compile(r"\n|The Canonical String|The String-to-Sign", re.IGNORECASE)
 _DENIED = {"AccessDeniedException", "KMSAccessDeniedException"}
 _NOT_SENT = (
     boto_errors.EndpointConnectionError,
@@ -195,6 +198,10 @@ def fate_of(error: Exception) -> Fate:
     if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError)):
         return Fate.UNKNOWN
     return Fate.REFUSED
+
+
+def _code_of(error: Exception) -> str:
+    return str(error.response["Error"].get("Code")) if isinstance(error, boto_errors.ClientError) else ""
 
 
 def throttling_reasons(error: Exception | None) -> str:
@@ -485,7 +492,8 @@ class _Retry:
             fate = fate_of(error)
             tables._answered |= isinstance(error, boto_errors.ClientError)  # noqa: SLF001
             if fate is Fate.REFUSED:
-                raise self._failure(translate(error, self._operation, role, tables)) from error
+                shown = None if _code_of(error) in _CREDENTIALS else error  # no trace may show what was signed
+                raise self._failure(translate(error, self._operation, role, tables)) from shown
             if self._commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
             self._meter.throttles += fate is Fate.THROTTLED
@@ -592,7 +600,7 @@ def translate(error: Exception, operation: str, role: Role, tables: BotoTables) 
             f"for development with 'dynastate tables create', or correct the setting"
         )
     elif code in _CREDENTIALS:
-        message = f"AWS refuses the credentials: {text or code}"
+        message = f"AWS refuses the credentials: {_SIGNED.split(text)[0].strip() or code}"
     elif code in _DENIED:
         message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
     elif code == "ValidationException":

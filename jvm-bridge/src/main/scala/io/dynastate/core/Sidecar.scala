@@ -13,6 +13,7 @@ import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, Scheduled
 
 import scala.util.control.NonFatal
 
+import jdk.net.ExtendedSocketOptions
 import org.slf4j.LoggerFactory
 
 /** The answer to OPEN: what was found, and on which of the versions held it builds (0: on none). */
@@ -85,6 +86,9 @@ object Sidecar {
     def isAlive: Boolean = os.isAlive
 
     def pid: Long = os.pid
+
+    /** Who this JVM runs as, by the folder that it made. */
+    lazy val user: String = Files.getOwner(folder).getName
 
     /** How it ended, with the last lines of its log, for an error message. */
     def obituary: String = {
@@ -163,6 +167,7 @@ object Sidecar {
       new SecureRandom().nextBytes(token)
       val builder = new ProcessBuilder(python, "-m", "dynastate.sidecar")
       builder.environment.put("MALLOC_ARENA_MAX", "2") // a dozen threads would otherwise each keep freed memory
+      builder.environment.put("PYTHONSAFEPATH", "1") // no module is taken from the executor's working directory
       val os =
         try builder.start()
         catch {
@@ -404,8 +409,19 @@ object Connection {
         throw new DynastateException(ErrorKind.Unavailable, s"the sidecar cannot be reached: ${process.obituary}", e)
     }
     val connection = new Connection(channel, process, pool)
-    try connection.hello(token, settings)
+    try {
+      requireSameUser(channel, process)
+      connection.hello(token, settings)
+    }
     catch { case NonFatal(e) => connection.close(); throw e }
     connection
+  }
+
+  /** The token is told to nobody but a process of our own user, whatever became of the folder since it was made. */
+  private def requireSameUser(channel: SocketChannel, process: Sidecar.Process): Unit = {
+    val peer = channel.getOption(ExtendedSocketOptions.SO_PEERCRED).user.getName
+    if (peer != process.user)
+      throw new DynastateException(ErrorKind.Configuration,
+        s"another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its owner may rename peer=$peer user=${process.user}")
   }
 }

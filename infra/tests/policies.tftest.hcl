@@ -1,0 +1,113 @@
+# The policies: one for each namespace, for these tables and no others. What they allow is compared with what the code
+# does in tests/infra/test_policies.py.
+
+mock_provider "aws" {}
+
+override_resource {
+  target = aws_dynamodb_table.state["delta"]
+  values = { arn = "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/team-delta" }
+}
+
+override_resource {
+  target = aws_dynamodb_table.state["snapshot_group"]
+  values = { arn = "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/team-groups" }
+}
+
+run "all_namespaces_by_default" {
+  assert {
+    condition     = toset(keys(output.writer_policies)) == toset(["*"]) && toset(keys(output.reader_policies)) == toset(["*"])
+    error_message = "Without namespaces there must be one policy, for all of them."
+  }
+
+  assert {
+    condition     = strcontains(output.writer_policies["*"], "\"dynamodb:LeadingKeys\":\"*/*\"")
+    error_message = "The policy for all namespaces must allow every store's name."
+  }
+}
+
+run "a_policy_for_each_namespace" {
+  variables {
+    namespaces = ["orders", "clicks-2.eu_west"]
+  }
+
+  assert {
+    condition = alltrue([
+      for policies in [output.writer_policies, output.reader_policies] :
+      toset(keys(policies)) == toset(["orders", "clicks-2.eu_west"])
+    ])
+    error_message = "Each namespace must have its policies."
+  }
+
+  # A statement on items has a condition; the one on the tables as such has none, for there are no keys to look at.
+  assert {
+    condition = alltrue([
+      for policies in [output.writer_policies, output.reader_policies] : alltrue([
+        for namespace, document in policies : alltrue([
+          for statement in jsondecode(document).Statement :
+          try(statement.Condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"], "") == "${namespace}/*"
+          if statement.Sid != "Tables"
+        ])
+      ])
+    ])
+    error_message = "Items must be those of the namespace."
+  }
+
+  assert {
+    condition = alltrue([
+      for document in concat(values(output.writer_policies), values(output.reader_policies)) : alltrue([
+        for statement in jsondecode(document).Statement : alltrue([
+          for arn in flatten([statement.Resource]) : contains([
+            "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/team-delta",
+            "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/team-groups",
+          ], arn)
+        ])
+      ])
+    ])
+    error_message = "Policies must be for the two tables and no other."
+  }
+}
+
+run "operator" {
+  assert {
+    condition = alltrue([
+      for statement in jsondecode(output.operator_policy).Statement :
+      !anytrue([for action in flatten([statement.Action]) : can(regex("Item|Query|Scan|PartiQL|[*]", action))])
+    ])
+    error_message = "The operator must not reach what is in the tables."
+  }
+
+  assert {
+    condition     = jsondecode(output.operator_policy).Statement[1].Resource == "arn:aws-cn:kms:cn-north-1:111122223333:key/*"
+    error_message = "Keys must be those of the tables' account and Region."
+  }
+}
+
+run "refuses_namespace_with_a_wildcard" {
+  command = plan
+
+  variables {
+    namespaces = ["team-*"]
+  }
+
+  expect_failures = [var.namespaces]
+}
+
+run "refuses_namespace_with_a_slash" {
+  command = plan
+
+  variables {
+    namespaces = ["team/orders"]
+  }
+
+  expect_failures = [var.namespaces]
+}
+
+run "refuses_empty_namespace" {
+  command = plan
+
+  variables {
+    namespaces = [""]
+  }
+
+  expect_failures = [var.namespaces]
+}

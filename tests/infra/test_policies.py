@@ -1,0 +1,336 @@
+"""The policies of the Terraform module against the requests that the code sends: all it needs, and nothing besides.
+
+Each role does all it does through a gate that refuses what the role's policy does not allow, and that notes what came.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dynastate import snapshots
+from dynastate.admin import check_tables
+from dynastate.errors import ConfigurationError
+from dynastate.local import EmbeddedDynamoDB
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.sidecar import Engines
+from dynastate.store import Engine
+from tests.gate import CutError, Forward, Gate, Reply, Request, let_pass
+from tests.infra.conftest import CREDENTIALS, Terraform
+from tests.policies import (
+    KEYS,
+    LEADING_KEYS,
+    TABLES,
+    Access,
+    Policy,
+    accesses,
+    allows,
+    enforce,
+    permitted,
+    render,
+    used,
+)
+from tests.states import (
+    EMPTY,
+    State,
+    Version,
+    attempt,
+    begin,
+    chunk,
+    fold,
+    read,
+    take_snapshot,
+    write,
+    write_versions,
+)
+from tests.test_sidecar import spark_names
+
+DELTA, SNAPSHOT = f"{TABLES}/{DELTA_TABLE}", f"{TABLES}/{SNAPSHOT_TABLE}"
+VERSIONS = 25
+RETAIN = 2
+
+
+def policy_of(role: str, namespace: str = "*") -> Policy:
+    return render(role, delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace=namespace)
+
+
+@pytest.fixture
+def gate(embedded: EmbeddedDynamoDB) -> Iterator[Gate]:
+    """A gate in front of the embedded DynamoDB."""
+    with Gate(embedded.endpoint) as standing:
+        yield standing
+
+
+@contextmanager
+def engine_at(endpoint: str) -> Iterator[Engine]:
+    """An engine as the sidecar makes it at HELLO, which looks at the tables first."""
+    found = Engines().get(json.dumps(spark_names(Settings(endpoint=endpoint, region="us-east-1", shards=2))))
+    try:
+        yield found
+    finally:
+        found.close()
+        found._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
+
+
+def noise(number: int) -> dict[bytes, bytes]:
+    """A change that makes a part of 30 KB."""
+    return {b"%d" % number: random.Random(number).randbytes(30_000)}  # noqa: S311  # no secret
+
+
+def write_everything(at: Engine, store: str) -> tuple[Version, State]:
+    """All that an executor ever does with a store; its newest version and what it holds."""
+    made = write_versions(at, store, 3)
+    dead = begin(at, store, attempt(77), made[3])  # it leaves orphans
+    aborted = begin(at, store, attempt(78), made[3])
+    for number in range(30):
+        dead.append(chunk(noise(number)))
+        aborted.append(chunk(noise(number)))
+    aborted.abort()
+    made += write_versions(at, store, VERSIONS - 3, base=made[3], run="run-2")[1:]
+    state = {b"%d" % number: b"%d" % number for number in range(1, VERSIONS + 1)}
+    for version in (VERSIONS - 10, VERSIONS - 1):
+        held = {key: value for key, value in state.items() if int(key) <= version}
+        under_way = take_snapshot(at, store, made[version], held, lambda _: set(state), run="run-2")
+        assert under_way is not None
+        assert under_way.commit()
+    assert at.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0).items_deleted > VERSIONS
+    assert read(at, store, VERSIONS) == state
+    return made[VERSIONS], state
+
+
+class Lossy:
+    """Loses the first answer to a commit, so that the engine has to look whether it happened."""
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    def __call__(self, request: Request, forward: Forward) -> Reply:
+        answer = forward(request)
+        if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"] and not self.lost:
+            self.lost = True
+            raise CutError
+        return answer
+
+
+@pytest.fixture
+def _always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------ writer, reader
+
+
+@pytest.mark.usefixtures("_always_worth_it", "dummy_credentials")
+def test_the_writer_may_do_what_executors_do_and_nothing_else(gate: Gate) -> None:
+    """Everything an executor does works with the writer's policy, and every permission in it is used."""
+    policy = policy_of("writer", "writers")
+    lossy = Lossy()
+    gate.rule = enforce(policy, lossy)
+    with engine_at(gate.endpoint) as at:
+        write_everything(at, "writers/0/0/default")
+    assert lossy.lost
+    assert used(gate.requests) == permitted(policy)
+
+
+@pytest.mark.usefixtures("_always_worth_it", "dummy_credentials")
+def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> None:
+    """Versions, snapshots and change feeds are read with the reader's policy, every permission in it is used."""
+    store = "readers/0/0/default"
+    with engine_at(gate.endpoint) as at:
+        newest, state = write_everything(at, store)
+    policy = policy_of("reader", "readers")
+    gate.rule = enforce(policy, let_pass)
+    gate.requests.clear()
+    with engine_at(gate.endpoint) as at:
+        assert read(at, store, VERSIONS) == state
+        opened = at.open(store, VERSIONS, newest[1], [newest])
+        assert list(opened.chunks) == []
+        ((version, chunks),) = at.changes(store, VERSIONS, VERSIONS, newest[1]).versions
+        assert (version, fold(chunks)) == (VERSIONS, {b"%d" % VERSIONS: b"%d" % VERSIONS})
+        assert used(gate.requests) == permitted(policy)
+        with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
+            write(at, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
+
+
+@pytest.mark.usefixtures("dummy_credentials")
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_another_namespace_is_out_of_reach(gate: Gate, role: str) -> None:
+    """With a policy for one namespace, opening, writing and cleaning up in another one is denied, and said so."""
+    with engine_at(gate.endpoint) as at:
+        theirs = write(at, f"theirs-{role}/0/0/default", attempt(1), {b"a": b"1"})
+        gate.rule = enforce(policy_of(role, "ours"), let_pass)
+        denied = rf"AWS denies permission for \w+ on table {SNAPSHOT_TABLE}; grant it to the role that runs this"
+        for store in (f"theirs-{role}/0/0/default", "ours2/0/0/default", f"theirs-{role}/ours/0/default"):
+            with pytest.raises(ConfigurationError, match=denied):
+                at.open(store, 1, theirs[1])
+            with pytest.raises(ConfigurationError, match=denied):
+                write(at, store, attempt(2), {b"a": b"2"}, run="run-9")
+            with pytest.raises(ConfigurationError, match=denied):
+                at.clean_up(store, "run-1", *theirs, RETAIN, 1, 0)
+        gate.rule = let_pass
+        assert read(at, f"theirs-{role}/0/0/default", 1) == {b"a": b"1"}
+
+
+def test_one_foreign_key_in_a_batch_denies_it() -> None:
+    """A batch is allowed only if every key of it is in the namespace, in each table."""
+    policy = policy_of("writer", "ours")
+    own, foreign = "ours/0/0/default#1", "theirs/0/0/default#1"
+    for action in ("BatchWriteItem", "BatchGetItem"):
+        for table in (DELTA, SNAPSHOT):
+            assert allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (own, own)}))
+            assert not allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (own, foreign)}))
+
+
+@pytest.mark.parametrize("role", ["writer", "reader", "operator"])
+def test_no_policy_lets_anyone_take_everything(role: str) -> None:
+    """Nobody may scan, export, or run statements, which have no leading keys to look at; nor reach another table."""
+    policy = policy_of(role)
+    for action in (
+        "Scan",
+        "PartiQLSelect",
+        "ExportTableToPointInTime",
+        "TransactWriteItems",
+        "GetRecords",
+        "CreateBackup",
+    ):
+        assert not allows(policy, Access(f"dynamodb:{action}", DELTA))
+    for action, _ in permitted(policy):
+        assert "*" not in action
+        assert not allows(policy, Access(action, f"{TABLES}/another", {LEADING_KEYS: ("ours/0/0/default#0",)}))
+
+
+def test_conditions_stand_where_there_are_keys() -> None:
+    """A condition on leading keys is met by a request without any, so it stands beside actions that have them."""
+    for role in ("writer", "reader"):
+        for statement in policy_of(role)["Statement"]:
+            actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
+            assert ("Condition" in statement) == (actions != {"dynamodb:DescribeTable"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "like"),
+    [
+        ("ours/*", "ours/0/0/default#3", True),
+        ("ours/*", "ours", False),
+        ("ours/*", "OURS/0/0/default#3", False),
+        ("a.b/*", "axb/0/0/default#3", False),
+        ("*/*", "anyone/0/0/default#3", True),
+        ("our?/*", "ours/0", True),
+    ],
+)
+def test_the_judge_reads_wildcards_as_iam_does(pattern: str, key: str, like: bool) -> None:  # noqa: FBT001  # expected
+    """StringLike: `*` is any text, `?` one character, everything else is itself."""
+    condition = {"ForAllValues:StringLike": {LEADING_KEYS: pattern}}
+    statement = {"Effect": "Allow", "Action": "dynamodb:Query", "Resource": "*", "Condition": condition}
+    policy = {"Version": "2012-10-17", "Statement": [statement]}
+    assert allows(policy, Access("dynamodb:Query", DELTA, {LEADING_KEYS: (key,)})) is like
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        {"Effect": "Deny", "Action": "dynamodb:Query", "Resource": "*"},
+        {"Effect": "Allow", "NotAction": "dynamodb:Query", "Resource": "*"},
+        {"Effect": "Allow", "Action": "*", "Resource": "*", "Condition": {"StringLike": {LEADING_KEYS: "a/*"}}},
+    ],
+)
+def test_the_judge_refuses_what_it_does_not_know(statement: dict[str, object]) -> None:
+    """A document that uses more of IAM's language than the judge knows is an error, and not allowed by oversight."""
+    with pytest.raises(AssertionError):
+        allows({"Version": "2012-10-17", "Statement": [statement]}, Access("dynamodb:Query", DELTA))
+
+
+# ------------------------------------------------------------------------------------------------------------ terraform
+
+ROOT = """
+variable "deletion_protection" { default = true }
+variable "point_in_time_recovery" { default = true }
+variable "tags" {
+  type    = map(string)
+  default = { team = "one" }
+}
+
+provider "aws" { region = "us-east-1" }
+
+module "dynastate" {
+  source                 = "../.."
+  namespaces             = ["orders", "*"]
+  deletion_protection    = var.deletion_protection
+  point_in_time_recovery = var.point_in_time_recovery
+  tags                   = var.tags
+}
+
+output "writer_policies" { value = module.dynastate.writer_policies }
+output "reader_policies" { value = module.dynastate.reader_policies }
+output "operator_policy" { value = module.dynastate.operator_policy }
+"""
+
+
+def test_terraform_needs_the_operators_policy_and_gives_all_three(
+    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terraform and the CLI make, change and drop the tables with the operator's policy, which has nothing to spare.
+
+    The documents that the module gives are those that were tested above.
+    """
+    policy = policy_of("operator")
+    root = module / "examples" / "policies"
+    root.mkdir()
+    (root / "main.tf").write_text(ROOT)
+    with Gate(endpoint, enforce(policy, let_pass)) as gate:
+        terraform = terraform.with_endpoint(gate.endpoint)
+        terraform.succeed(root, "init", plugin_dir)
+        terraform.succeed(root, "apply", "-auto-approve")
+        outputs = {
+            name: value["value"] for name, value in json.loads(terraform.succeed(root, "output", "-json")).items()
+        }
+        changes = [
+            "-var=deletion_protection=false",
+            "-var=point_in_time_recovery=false",
+            '-var=tags={ owner = "two" }',
+        ]
+        terraform.succeed(root, "apply", "-auto-approve", *changes)
+        terraform.succeed(root, "destroy", "-auto-approve", *changes)
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
+        settings = Settings(endpoint=gate.endpoint, region="us-east-1")
+        words = [sys.executable, "-m", "dynastate.cli", "tables", "create", "--endpoint", gate.endpoint]
+        subprocess.run([*words, "--region", "us-east-1"], env=terraform.environment, check=True, capture_output=True)
+        assert check_tables(settings) == []
+        # Which key Terraform asks for is known by its alias only.
+        allowed = {(action, resource.replace(f"{KEYS}/*", f"{KEYS}/any")) for action, resource in permitted(policy)}
+        assert used(gate.requests) == allowed
+        with (
+            engine_at(gate.endpoint) as at,
+            pytest.raises(ConfigurationError, match="denies permission for BatchGetItem"),
+        ):
+            write(at, "orders/0/0/default", attempt(1), {b"a": b"1"}, base=EMPTY)
+        with pytest.raises(ConfigurationError, match="denies permission for DescribeTable on table another"):
+            check_tables(replace(settings, delta_table="another"))
+    assert json.loads(outputs["operator_policy"]) == policy
+    for role in ("writer", "reader"):
+        documents = {namespace: json.loads(text) for namespace, text in outputs[f"{role}_policies"].items()}
+        assert documents == {namespace: policy_of(role, namespace) for namespace in ("orders", "*")}
+
+
+def test_every_request_is_understood(gate: Gate, dummy_credentials: None) -> None:
+    """The judge takes keys from where each operation has them; an operation it does not know is an error."""
+    with engine_at(gate.endpoint) as at:
+        write(at, "understood/0/0/default", attempt(1), {b"a": b"1"})
+    found = {access.action: access.context for request in gate.requests for access in accesses(request)}
+    assert found.pop("dynamodb:DescribeTable") == {}
+    assert set(found) == {
+        f"dynamodb:{each}" for each in ("BatchGetItem", "Query", "PutItem", "BatchWriteItem", "UpdateItem")
+    }
+    for context in found.values():
+        assert all(key.startswith("understood/0/0/default#") for key in context[LEADING_KEYS])
+    with pytest.raises(AssertionError):
+        accesses(Request("DynamoDB_20120810", "TransactGetItems", {"TransactItems": []}, {}))

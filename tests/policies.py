@@ -1,0 +1,165 @@
+"""What IAM makes of a request: the accesses it needs, and whether a policy document allows them.
+
+It knows as much of IAM's language as the documents in infra/policies use, and refuses to judge anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from dynastate.layout import SPECS
+from tests.gate import Forward, Reply, Request, Rule, error
+
+POLICIES = Path(__file__).resolve().parents[1] / "infra" / "policies"
+HASH_KEY = SPECS["delta"].hash_key
+LEADING_KEYS = "dynamodb:LeadingKeys"
+#: Where moto's tables are.
+TABLES = "arn:aws:dynamodb:us-east-1:123456789012:table"
+KEYS = "arn:aws:kms:us-east-1:123456789012:key"
+
+Policy = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One action on one resource, and what IAM knows of the request besides: its context, by condition key."""
+
+    action: str
+    resource: str
+    context: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+def accesses(request: Request) -> list[Access]:
+    """What a request needs to be allowed, each for itself.
+
+    Raises:
+        AssertionError: the request is none that is known here.
+    """
+    body, operation = request.body, request.operation
+    if request.service.startswith("TrentService"):
+        assert operation == "DescribeKey", request
+        return [Access("kms:DescribeKey", f"{KEYS}/any", {"kms:RequestAlias": (body["KeyId"],)})]
+    assert request.service == "DynamoDB_20120810", request
+    if "ResourceArn" in body:
+        return [Access(f"dynamodb:{operation}", body["ResourceArn"])]
+    if operation == "CreateTable":
+        needed = ["CreateTable", *(["TagResource"] if body.get("Tags") else [])]
+        return [Access(f"dynamodb:{each}", f"{TABLES}/{body['TableName']}") for each in needed]
+    return [
+        Access(f"dynamodb:{operation}", f"{TABLES}/{table}", {LEADING_KEYS: tuple(sorted(keys))} if keys else {})
+        for table, keys in leading_keys(operation, body).items()
+    ]
+
+
+def leading_keys(operation: str, body: Mapping[str, Any]) -> dict[str, set[str]]:
+    """The partition keys that a request names, by table; none where it is about a table as such."""
+    if operation == "BatchGetItem":
+        return {table: {key[HASH_KEY]["S"] for key in asked["Keys"]} for table, asked in body["RequestItems"].items()}
+    if operation == "BatchWriteItem":
+        return {
+            table: {
+                (write.get("PutRequest", {}).get("Item") or write["DeleteRequest"]["Key"])[HASH_KEY]["S"]
+                for write in writes
+            }
+            for table, writes in body["RequestItems"].items()
+        }
+    if operation in ("GetItem", "UpdateItem", "DeleteItem"):
+        return {body["TableName"]: {body["Key"][HASH_KEY]["S"]}}
+    if operation == "PutItem":
+        return {body["TableName"]: {body["Item"][HASH_KEY]["S"]}}
+    if operation == "Query":
+        name, value = re.findall(r"(#\w+) = (:\w+)", body["KeyConditionExpression"])[0]
+        assert body["ExpressionAttributeNames"][name] == HASH_KEY
+        return {body["TableName"]: {body["ExpressionAttributeValues"][value]["S"]}}
+    assert not re.search("Item|Scan|Query|Transact|Statement", operation), operation
+    return {body["TableName"]: set()}
+
+
+def render(role: str, *, delta: str, snapshot: str, namespace: str = "*") -> Policy:
+    """A document of infra/policies, filled in as the Terraform module does it, for tables on moto."""
+    text = Template((POLICIES / f"{role}.json.tftpl").read_text()).substitute(
+        delta_table_arn=f"{TABLES}/{delta}",
+        snapshot_group_table_arn=f"{TABLES}/{snapshot}",
+        keys_arn=f"{KEYS}/*",
+        namespace=namespace,
+    )
+    policy: Policy = json.loads(text)
+    assert set(policy) == {"Version", "Statement"}
+    assert policy["Version"] == "2012-10-17"
+    return policy
+
+
+def listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def allows(policy: Policy, access: Access) -> bool:
+    """Whether a statement of the policy allows an access. Nothing else does: what is not allowed is denied."""
+    return any(_statement_allows(statement, access) for statement in policy["Statement"])
+
+
+def _statement_allows(statement: Mapping[str, Any], access: Access) -> bool:
+    assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "Condition"}, statement
+    assert statement["Effect"] == "Allow", statement
+    return (
+        any(_like(each.lower(), access.action.lower()) for each in listed(statement["Action"]))
+        and any(_like(each, access.resource) for each in listed(statement["Resource"]))
+        and all(_is_met(operator, wanted, access) for operator, wanted in statement.get("Condition", {}).items())
+    )
+
+
+def _is_met(operator: str, wanted: Mapping[str, str | list[str]], access: Access) -> bool:
+    for name, patterns in wanted.items():
+        values = access.context.get(name, ())
+        if operator == "ForAllValues:StringLike":  # also met where the request has no value at all
+            met = all(any(_like(pattern, value) for pattern in listed(patterns)) for value in values)
+        elif operator == "StringEquals":
+            met = bool(values) and values[0] in listed(patterns)
+        else:
+            raise AssertionError(f"no such condition is known here: {operator}")
+        if not met:
+            return False
+    return True
+
+
+def _like(pattern: str, text: str) -> bool:
+    """IAM's wildcards: * for any text, also none, and ? for one character."""
+    parts = ("".join({"*": ".*", "?": "."}.get(each, re.escape(each))) for each in pattern)
+    return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+
+
+def permitted(policy: Policy) -> set[tuple[str, str]]:
+    """Every action and resource that the policy allows, one by one."""
+    return {
+        (action, resource)
+        for statement in policy["Statement"]
+        for action in listed(statement["Action"])
+        for resource in listed(statement["Resource"])
+    }
+
+
+def used(requests: list[Request]) -> set[tuple[str, str]]:
+    """Every action and resource that requests needed."""
+    return {(access.action, access.resource) for request in requests for access in accesses(request)}
+
+
+def enforce(policy: Policy, then: Rule) -> Rule:
+    """Refuse what the policy does not allow, as AWS does it; for what it allows there is another rule."""
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        for access in accesses(request):
+            if not allows(policy, access):
+                return error(
+                    "AccessDeniedException",
+                    f"User: arn:aws:sts::123456789012:assumed-role/tested is not authorized to perform: "
+                    f"{access.action} on resource: {access.resource} because no identity-based policy allows it",
+                )
+        return then(request, forward)
+
+    return rule

@@ -1,0 +1,51 @@
+"""What Linux tells of a process: its descendants, its arguments, the sockets it listens on, its memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: States in /proc/net: a listening TCP socket; a UDP socket that is bound to nobody else's address.
+_TCP_LISTENS = "0A"
+_UDP_BOUND = "07"
+#: __SO_ACCEPTCON, a flag in /proc/net/unix: the socket accepts connections.
+_UNIX_LISTENS = 0x10000
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of what a process started, and of what those started."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        tasks = Path(f"/proc/{waiting.pop()}/task")
+        children = [int(word) for task in tasks.glob("*/children") for word in task.read_text().split()]
+        found += children
+        waiting += children
+    return found
+
+
+def arguments(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def listening(pid: int) -> set[str]:
+    """Sockets that a process takes connections or datagrams on: `unix PATH`, `tcp ADDRESS`, `udp ADDRESS` and so on."""
+    own = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    found: set[str] = set()
+    for kind in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
+        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+            words = line.split()
+            listens = words[3] == _TCP_LISTENS if kind.startswith("tcp") else words[3] == _UDP_BOUND
+            if listens and f"socket:[{words[9]}]" in own:
+                found.add(f"{kind} {words[1]}")
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        words = line.split()
+        if int(words[3], 16) & _UNIX_LISTENS and f"socket:[{words[6]}]" in own:
+            found.add(f"unix {words[7]}")
+    return found
+
+
+def memory_mib(pid: int, what: str = "VmHWM") -> int:
+    """Resident memory in MiB: the most it ever was, or with `VmRSS` what it is."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{what}:")]
+    return int(line.split()[1]) // 1024

@@ -1,0 +1,308 @@
+"""A real query with recognizable credentials: they are found nowhere but in the requests to DynamoDB."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyspark
+import pytest
+
+from dynastate.local import EmbeddedDynamoDB
+from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE
+from dynastate.tables import make_client
+from tests.gate import Forward, Gate, Reply, Request, error
+from tests.jvm import ROOT
+from tests.policies import accesses, allows, render
+from tests.processes import arguments, descendants, listening
+from tests.spark.conftest import Sessions, interpreter, only
+from tests.spark.operators import sums
+from tests.spark.streams import Source, first_error, make_rows, make_source
+
+SECRET = "SeCrEtAcCeSsKeY" + "7f" * 10
+SESSION_TOKEN = "SeSsIoNtOkEn" + "3b" * 60
+FILES = 3
+WITHIN_S = 120
+#: In the key of every row.
+ROW = "RoWoFsTaTe"
+#: Not secret, and in all those places where a query's settings or the names of its stores stand.
+NAMESPACE = "found-everywhere"
+PAGES = (
+    "/jobs/",
+    "/stages/",
+    "/storage/",
+    "/environment/",
+    "/executors/",
+    "/executors/threadDump/?executorId=driver",
+    "/executors/threadDump/?executorId=0",
+    "/SQL/",
+    "/StreamingQuery/",
+    *(
+        f"/api/v1/applications/APPLICATION/{what}"
+        for what in (
+            "environment",
+            "allexecutors",
+            "jobs",
+            "stages?details=true",
+            "sql?details=true&planDescription=true",
+        )
+    ),
+)
+
+
+class Program:
+    """programs/keeps_secrets.py, in a working folder of its own."""
+
+    def __init__(self, folder: Path, endpoint: str, environment: dict[str, str]) -> None:
+        self.log = folder / "driver.log"
+        words = [sys.executable, str(ROOT / "tests" / "spark" / "programs" / "keeps_secrets.py")]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*words, str(folder), endpoint, NAMESPACE],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def listen(self) -> dict[str, Any]:
+        """Its next answer."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def run(self, checkpoint: str) -> dict[str, Any]:
+        """Run the query; its progress, and what it failed with."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(checkpoint + "\n")
+        self.process.stdin.flush()
+        return self.listen()
+
+    def end(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(WITHIN_S)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {f"file {file.relative_to(folder)}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def read_page(ui: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(urlsplit(ui).netloc, timeout=WITHIN_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status == 200, f"{path}: {answer.status}"
+        return answer.read()
+    finally:
+        connection.close()
+
+
+def refuse_signatures(request: Request, _: Forward) -> Reply:
+    """As AWS does it: the message repeats what was signed, the session token in it."""
+    token = request.headers["x-amz-security-token"]
+    return error(
+        "InvalidSignatureException",
+        "The request signature we calculated does not match the signature you provided.\n\nThe Canonical String for "
+        f"this request should have been\n'POST\n/\n\nx-amz-security-token:{token}\n'",
+    )
+
+
+@dataclass
+class Found:
+    """Everything that a query leaves or shows, by where, while it runs and afterwards."""
+
+    places: dict[str, bytes] = field(repr=False)
+    sidecar_sockets: list[set[str]]
+    processes: int
+    first: dict[str, Any] = field(repr=False)
+    refused: dict[str, Any] = field(repr=False)
+    gate: Gate = field(repr=False)
+
+    def has(self, what: str, *, beginning: str = "") -> list[str]:
+        """Where this text stands, of the places whose names begin so."""
+        return sorted(
+            name for name, held in self.places.items() if name.startswith(beginning) and what.encode() in held
+        )
+
+
+@pytest.fixture(scope="module")
+def found(database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path, tests_jar: Path) -> Found:
+    """A query of some batches, and one whose requests AWS refuses as wrongly signed."""
+    folder = scratch / "secrets"
+    folder.mkdir()
+    rows = [[{**row, "key": f"{ROW}-{row['key']}"} for row in make_rows(21, file)] for file in range(FILES)]
+    Source(folder, rows).release()
+    # Spark writes an executor's log below its own home, so it gets one here.
+    (folder / "home").mkdir()
+    for part in ("bin", "jars"):
+        (folder / "home" / part).symlink_to(Path(pyspark.__file__).parent / part)
+    # A user's file, which Spark puts into the executor's working folder: not to be taken in place of the package.
+    (folder / "lz4.py").write_text("raise RuntimeError('taken from the working folder')")
+    own = {
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SESSION_TOKEN": SESSION_TOKEN,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "SPARK_HOME": str(folder / "home"),
+    }
+    places: dict[str, bytes] = {}
+    with Gate(database.endpoint) as gate:
+        program = Program(folder, gate.endpoint, environment | own)
+        try:
+            said = program.listen()
+            first = program.run("checkpoint")
+            gate.rule = refuse_signatures
+            refused = program.run("refused")
+            pids = descendants(program.process.pid)
+            for pid in (program.process.pid, *pids):
+                places[f"arguments {pid}"] = arguments(pid)
+            sidecars = [pid for pid in pids if b"dynastate.sidecar" in places[f"arguments {pid}"]]
+            sockets = [listening(pid) for pid in sidecars]
+            places |= files_of(folder)  # Spark removes the executor's log at its end
+            for page in PAGES:
+                places[f"ui {page}"] = read_page(said["ui"], page.replace("APPLICATION", said["application"]))
+            assert program.end() == 0, program.log.read_text()
+        finally:
+            program.process.kill()
+            program.process.wait()
+            for stream in (program.process.stdin, program.process.stdout):
+                assert stream is not None
+                stream.close()
+    places["progress"] = json.dumps([first, refused]).encode()
+    places |= files_of(folder)
+    with only(environment):
+        client = make_client(database.settings)
+    for table in (database.settings.delta_table, database.settings.snapshot_table):
+        for page in client.get_paginator("scan").paginate(TableName=table):
+            for item in page["Items"]:
+                if item["store_shard"]["S"].startswith(NAMESPACE):
+                    places[f"item {table} {item}"] = repr(item).encode()
+    client.close()
+    return Found(places, sockets, len(pids), first, refused, gate)
+
+
+def test_the_search_would_find_something(found: Found) -> None:
+    """What is not secret is found in every kind of place that is searched, so the search is not blind."""
+    for kind in ("arguments", "ui", "progress"):
+        assert found.has("dynastate", beginning=kind), kind
+    assert found.has(NAMESPACE, beginning="ui /api/")
+    assert found.has(NAMESPACE, beginning="item dynastate-delta")
+    assert found.has(NAMESPACE, beginning="item dynastate-snapshot-group")
+    for file in ("file events/", "file checkpoint/", "file home/work/", "file driver.log"):
+        assert found.has(NAMESPACE, beginning=file), file
+    assert found.has("dynastate.sidecar", beginning="arguments")
+    assert found.processes >= 3  # driver's JVM, executor, sidecar
+
+
+def test_the_queries_did_what_they_should(found: Found) -> None:
+    """The first one ran, with these credentials, which its requests carry; the second one says what AWS refused."""
+    assert found.first["failed"] == ""
+    assert len(found.first["progress"]) == FILES
+    assert {request.headers["x-amz-security-token"] for request in found.gate.requests} == {SESSION_TOKEN}
+    assert "AWS refuses the credentials: The request signature we calculated does not match" in found.refused["failed"]
+
+
+@pytest.mark.parametrize("secret", [SECRET, SESSION_TOKEN], ids=["secret access key", "session token"])
+def test_no_secret_is_shown(found: Found, secret: str) -> None:
+    """Neither stands in a log, an argument, a page of Spark's UI, an event log, a checkpoint, an item, or an error."""
+    assert found.has(secret) == []
+
+
+def test_no_row_of_state_is_shown(found: Found) -> None:
+    """What the query keeps is in the table, and in no log, event log or page."""
+    assert found.has(ROW, beginning="item dynastate-delta")
+    for kind in ("arguments", "ui", "progress", "file driver.log", "file home/", "file events/", "file checkpoint/"):
+        assert found.has(ROW, beginning=kind) == []
+
+
+def test_the_writers_policy_is_enough(found: Found) -> None:
+    """Every request of a real query is allowed by the policy that the Terraform module gives for its namespace."""
+    policy = render("writer", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace=NAMESPACE)
+    sent = [access for request in found.gate.requests for access in accesses(request)]
+    assert {access.action for access in sent} >= {"dynamodb:BatchWriteItem", "dynamodb:UpdateItem"}
+    assert [access for access in sent if not allows(policy, access)] == []
+
+
+def test_the_secret_key_is_not_sent(found: Found) -> None:
+    """Requests are signed with it, and do not hold it; nor does any body hold the session token."""
+    for request in found.gate.requests:
+        assert SECRET not in repr(request)
+        assert SESSION_TOKEN not in repr(request.body)
+
+
+def test_the_sidecar_listens_on_its_socket_and_nothing_else(found: Found) -> None:
+    """No network interface: one Unix-domain socket, in a folder of its own."""
+    (sockets,) = found.sidecar_sockets
+    (socket,) = sockets
+    assert socket.startswith("unix /")
+    assert "/dynastate-" in socket
+
+
+def test_the_token_is_nowhere(sessions: Sessions, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The token that opens the socket goes by standard input, and stands in no argument, log or file."""
+    source = make_source(folder / "files", seed=22, files=1)
+    source.release()
+    order = folder / "order"
+    python = interpreter(folder, command=f'tee "{order}" | {sys.executable} "$@"')
+    session = sessions({f"{PREFIX}python": python})
+    writer = sums(source.stream(session), "key").writeStream.format("noop").outputMode("update")
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(WITHIN_S)
+    token = json.loads(order.read_text())["token"]
+    assert len(token) == 64
+    shown = b"".join(arguments(pid) for pid in descendants(os.getpid()))
+    assert b"dynastate.sidecar" in shown
+    assert token.encode() not in shown
+    captured = capfd.readouterr()
+    assert token not in captured.out + captured.err
+    searched = [file for file in folder.rglob("*") if file.is_file() and file != order]
+    assert searched
+    assert not [file for file in searched if token.encode() in file.read_bytes()]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_users_process_in_the_sidecars_place_is_refused(sessions: Sessions, folder: Path) -> None:
+    """Whoever listens there must be of the executor's own user, or is told neither token nor state."""
+    source = make_source(folder / "files", seed=22, files=1)
+    source.release()
+    told = folder / "told"
+    impostor = folder / "impostor.py"
+    impostor.write_text(
+        f"""
+import json, os, socket, sys, threading
+order = json.loads(sys.stdin.readline())
+told = open({str(told)!r}, "wb", buffering=0)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(order["socket"])
+os.seteuid(65534)
+listener.listen()
+print("ready", flush=True)
+def take():
+    while True:
+        peer, _ = listener.accept()
+        told.write(b"accepted " + peer.recv(1000))
+threading.Thread(target=take, daemon=True).start()
+sys.stdin.read()
+os.seteuid(0)
+os.unlink(order["socket"])
+os.rmdir(os.path.dirname(order["socket"]))
+"""
+    )
+    session = sessions({f"{PREFIX}python": interpreter(folder, command=f"{sys.executable} {impostor}")})
+    said = first_error(sums(source.stream(session), "key"), folder / "checkpoint", "update")
+    assert "another user's process listens in the sidecar's place" in said
+    assert "user=root" in said
+    assert set(told.read_bytes().split()) == {b"accepted"}  # and nothing after it

@@ -1,0 +1,245 @@
+"""Nobody is let in, and no secret out: the socket and its folder, what the code may not do, what errors may not say."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import socket
+import stat
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dynastate import sidecar as under_test
+from dynastate.errors import ConfigurationError
+from dynastate.layout import Key
+from dynastate.local import EmbeddedDynamoDB
+from dynastate.settings import Settings
+from dynastate.sidecar import check_folder, is_ours
+from dynastate.tables import BotoTables, Meter, make_client
+from tests.fakes import Wire, wire_error
+from tests.processes import listening
+from tests.test_sidecar import WITHIN_S, A, Sidecar, spark_names
+
+ROOT = Path(__file__).resolve().parents[1]
+NOBODY = 65_534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file or process of another user")
+
+
+@pytest.fixture
+def sidecar() -> Iterator[Sidecar]:
+    """The real process."""
+    with closing(Sidecar()) as running:
+        assert running.said == "ready\n", running.log()
+        yield running
+
+
+# --------------------------------------------------------------------------------------------------- socket and folder
+
+
+def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
+    """A link, also to a folder that is ours alone, is refused: whoever made it may let it lead elsewhere."""
+    (tmp_path / "own").mkdir(mode=0o700)
+    check_folder(tmp_path / "own")
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(ConfigurationError, match="must be owned by this user with mode 0700"):
+        check_folder(tmp_path / "link")
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """A file with the right owner and mode is no folder."""
+    (tmp_path / "file").touch()
+    (tmp_path / "file").chmod(0o700)
+    with pytest.raises(ConfigurationError, match="must be owned by this user with mode 0700"):
+        check_folder(tmp_path / "file")
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's owner must be the user the sidecar runs as."""
+    tmp_path.chmod(0o700)
+    check_folder(tmp_path)
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(ConfigurationError, match=f"owner={tmp_path.stat().st_uid}"):
+        check_folder(tmp_path)
+
+
+@as_root
+def test_a_sidecar_does_not_start_in_a_folder_of_another_user() -> None:
+    """The real process, in a folder that is really someone else's: it ends at once, and opens no socket."""
+    with closing(Sidecar(owner=NOBODY)) as sidecar:
+        assert sidecar.said == ""
+        assert sidecar.process.wait(WITHIN_S) == 1
+        assert f"0700 folder={sidecar.folder} mode=0o700 owner={NOBODY}" in sidecar.log()
+        assert not sidecar.path.exists()
+
+
+def test_the_socket_is_for_its_user_alone(sidecar: Sidecar) -> None:
+    """Not only the folder: nobody else may connect to the socket itself either."""
+    assert stat.S_IMODE(sidecar.path.stat().st_mode) & 0o077 == 0
+
+
+def test_only_this_users_processes_are_talked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says who is at the other end, and it must be this user."""
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        assert is_ours(one)
+        own = os.getuid()
+        monkeypatch.setattr("os.getuid", lambda: own + 1)
+        assert not is_ours(one)
+
+
+@as_root
+def test_a_process_of_another_user_is_refused(sidecar: Sidecar, embedded: EmbeddedDynamoDB, store: str) -> None:
+    """Another user who got to the socket is cut off before a byte of his is read; the sidecar goes on."""
+    for path in (sidecar.folder, sidecar.path):
+        path.chmod(0o777)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(WITHIN_S)
+        os.seteuid(NOBODY)
+        try:
+            peer.connect(str(sidecar.path))
+        finally:
+            os.seteuid(0)
+        assert peer.recv(1) == b""
+    assert "a connection by another user was refused" in sidecar.log()
+    talk = sidecar.connect().hello(spark_names(embedded.settings))
+    talk.write(store, A, {b"a": b"1"})
+    assert talk.state(store, 1) == {b"a": b"1"}
+
+
+def test_tokens_are_compared_in_constant_time() -> None:
+    """Nothing is done with the token but one hmac.compare_digest."""
+    tree = ast.parse(Path(under_test.__file__).read_text())
+    users = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_token"]
+    compared = [
+        argument
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hmac.compare_digest"
+        for argument in node.args
+    ]
+    read = [node for node in users if isinstance(node.ctx, ast.Load)]
+    assert len(read) == 1
+    assert read[0] in compared
+
+
+def test_nothing_listens_on_a_network_interface(sidecar: Sidecar, embedded: EmbeddedDynamoDB, store: str) -> None:
+    """A sidecar at work listens on its Unix-domain socket, and on nothing else."""
+    talk = sidecar.connect().hello(spark_names(embedded.settings))
+    talk.write(store, A, {b"a": b"1"})
+    assert listening(sidecar.process.pid) == {f"unix {sidecar.path}"}
+    assert any(each.startswith("tcp ") for each in listening(embedded.pid))  # what looks for them is not blind
+
+
+# -------------------------------------------------------------------------------------------------- what no code may do
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle", "telnetlib", "yaml"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pty.spawn", "input"}
+#: In the JVM: Java's own serialisation, scripts, shells, and class loading by a name that came from elsewhere.
+FORBIDDEN_IN_SCALA = re.compile(
+    r"ObjectInputStream|readObject|XMLDecoder|ScriptEngine|Runtime\.getRuntime|sys\.process|Class\.forName|\"(ba)?sh\"|ServerSocket"
+)
+
+
+def sins(source: str) -> list[str]:
+    """What a module does that no module of ours may do: deserialise code, run a shell, run text."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [name.name for name in node.names if name.name.split(".")[0] in FORBIDDEN_MODULES]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in FORBIDDEN_MODULES:
+            found.append(node.module)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in FORBIDDEN_CALLS:
+                found.append(name)
+            shell = [word.value for word in node.keywords if word.arg == "shell"]
+            found += [f"shell={ast.unparse(value)}" for value in shell if ast.unparse(value) != "False"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "sin"),
+    [
+        ("import pickle", "pickle"),
+        ("from marshal import loads", "marshal"),
+        ("import yaml.constructor", "yaml.constructor"),
+        ("eval(text)", "eval"),
+        ("import os\nos.system('ls')", "os.system"),
+        ("subprocess.run('ls', shell=True)", "shell=True"),
+        ("subprocess.run('ls', shell=wanted)", "shell=wanted"),
+    ],
+)
+def test_sins_are_found(source: str, sin: str) -> None:
+    """What looks for them is not blind."""
+    assert sins(source) == [sin]
+
+
+def test_no_python_of_ours_deserialises_code_or_runs_a_shell() -> None:
+    """No pickle and its like, no eval, no shell, in the package, the build and the tests' own programs."""
+    files = [*(ROOT / "src").rglob("*.py"), ROOT / "jvm-bridge" / "build.py"]
+    assert len(files) > 15
+    assert {str(file.relative_to(ROOT)): found for file in files if (found := sins(file.read_text()))} == {}
+
+
+def test_no_scala_of_ours_deserialises_objects_or_runs_a_shell() -> None:
+    """No Java serialisation, no scripts, no shell, no socket of TCP: the protocol's frames are read field by field."""
+    assert FORBIDDEN_IN_SCALA.search("new ObjectInputStream(in)")
+    files = list((ROOT / "jvm-bridge" / "src").rglob("*.scala"))
+    assert len(files) > 10
+    assert [f"{file.name}: {found}" for file in files if (found := FORBIDDEN_IN_SCALA.search(file.read_text()))] == []
+    starts = [file.name for file in files if "ProcessBuilder" in file.read_text()]
+    assert starts == ["Sidecar.scala"]
+
+
+# -------------------------------------------------------------------------------------------------------------- secrets
+
+SESSION_TOKEN = "FwoGZXIvYXdzEBYaD" + "x1" * 40
+SIGNED = f"""The request signature we calculated does not match the signature you provided. Check your AWS Secret \
+Access Key and signing method. Consult the service documentation for details.
+
+The Canonical String for this request should have been
+'POST
+/
+
+host:dynamodb.us-east-1.amazonaws.com
+x-amz-security-token:{SESSION_TOKEN}
+'"""
+
+
+@pytest.mark.parametrize("message", [SIGNED, SIGNED.replace("\n", " ")], ids=["lines", "one line"])
+def test_a_refused_signature_shows_no_session_token(message: str, dummy_credentials: None) -> None:
+    """AWS repeats the signed headers in its error, the session token among them: neither error nor trace has them."""
+    client = make_client(Settings(region="us-east-1"))
+    wire = Wire(client, wire_error("InvalidSignatureException", message))
+    tables = BotoTables(Settings(region="us-east-1"), client=client)
+    with pytest.raises(ConfigurationError) as refused:
+        tables.get([Key("delta", "s#0", "part")], Meter())
+    wire.close()
+    tables.close()
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "AWS refuses the credentials: The request signature we calculated does not match" in shown
+    assert SESSION_TOKEN not in shown
+
+
+def test_the_regions_own_endpoint_is_tls(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the setting `endpoint`, requests go over TLS, and the certificate is checked."""
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    client = make_client(Settings(region="eu-west-1"))
+    assert client.meta.endpoint_url == "https://dynamodb.eu-west-1.amazonaws.com"
+    assert client._endpoint.http_session._verify is True
+    client.close()
+
+
+def test_there_is_no_setting_for_credentials() -> None:
+    """A secret that is given as a setting is refused by name, and its value is not repeated."""
+    for name in ("secretAccessKey", "sessionToken", "password"):
+        with pytest.raises(ConfigurationError, match=f"unknown setting .*{name}") as refused:
+            Settings.from_spark({name: SESSION_TOKEN})
+        assert SESSION_TOKEN not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="without user or password") as refused:
+        Settings(endpoint=f"https://user:{SESSION_TOKEN}@example.org")
+    assert SESSION_TOKEN not in str(refused.value)
