@@ -10,57 +10,22 @@ and exits 1 when a target is missed. See benchmarks/README.md for what each figu
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
 import math
-import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from database import REGION, database
+from database import add_arguments
+from jvm import CONTENDERS, OURS, Contender, Figures, build, prepared, run
 from rich.console import Console
 from rich.table import Table
-from targets import RESULTS, ROOT, Target, console, save, show
+from targets import ROOT, Target, console, save, show
 
-JAR = ROOT / "build" / "benchmarks.jar"
-SPARK_STATE = "org.apache.spark.sql.execution.streaming.state"
-CONF = "spark.sql.streaming.stateStore"
-OURS = "ours"
 #: The state that open at the full size is compared with.
 SMALL_ROWS = 10_000
 SMALL = f"{OURS} ({SMALL_ROWS:,} rows)"
-#: One process. A million rows take half a minute on two cores; this is for slow machines and larger states.
-RUN_TIMEOUT_S = 1800
-#: What Spark's launcher passes (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
-MODULE_OPTIONS = [
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in (
-            "java.lang",
-            "java.lang.invoke",
-            "java.lang.reflect",
-            "java.io",
-            "java.net",
-            "java.nio",
-            "java.util",
-            "java.util.concurrent",
-            "java.util.concurrent.atomic",
-            "jdk.internal.ref",
-            "sun.nio.ch",
-            "sun.nio.cs",
-            "sun.security.action",
-            "sun.util.calendar",
-        )
-    ),
-    "-Dio.netty.tryReflectionSetAccessible=true",
-]
 #: What the table shows of what the JVM found: key, text, digits after the point.
 SHOWN = [
     ("load_s", "initial load, s", 2),
@@ -82,28 +47,6 @@ SHOWN = [
     ("sidecar_cpu_ms", "sidecar's CPU time, ms", 0),
 ]
 
-Figures = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A provider class, and the conf that makes it the variant that is meant."""
-
-    provider: str
-    conf: Mapping[str, str]
-
-
-CONTENDERS = {
-    OURS: Contender("io.dynastate.spark.DynamoDBStateStoreProvider", {}),
-    "hdfs": Contender(f"{SPARK_STATE}.HDFSBackedStateStoreProvider", {}),
-    "rocksdb": Contender(
-        f"{SPARK_STATE}.RocksDBStateStoreProvider", {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "false"}
-    ),
-    "rocksdb-changelog": Contender(
-        f"{SPARK_STATE}.RocksDBStateStoreProvider", {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -117,85 +60,17 @@ class Plan:
     heap: str
 
 
-def build() -> None:
-    """Bring the bridge and the benchmark's jar up to date."""
-    sources = ROOT / "benchmarks" / "scala"
-    command = [sys.executable, str(ROOT / "jvm-bridge" / "build.py"), "--sources", str(sources), "--jar", str(JAR)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-
-
-def classpath() -> str:
-    """The benchmark, the bridge as far as it is built, and Spark."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        sys.exit("benchmark: pyspark is missing; run 'make setup'")
-    bridges = sorted((ROOT / "src" / "dynastate" / "jars").glob("*.jar"))
-    return os.pathsep.join([str(JAR), *map(str, bridges), str(Path(spec.origin).parent / "jars" / "*")])
-
-
-def java_command(plan: Plan, contender: Contender, folder: Path, *, reopen: bool) -> list[str]:
-    """The one JVM command line: the same heap and collector for every provider."""
-    scratch = folder / "tmp"
-    scratch.mkdir(parents=True, exist_ok=True)
-    jvm = ["java", f"-Xms{plan.heap}", f"-Xmx{plan.heap}", "-XX:+UseG1GC", *MODULE_OPTIONS]
-    # RocksDB's working copy goes where java.io.tmpdir says: into the folder that is removed at the end.
-    jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
-    own = {
-        "provider": contender.provider,
-        "checkpoint": (folder / "state").as_uri(),
-        "rows": plan.rows,
-        "updates": plan.updates,
-        "batches": plan.batches,
-        "warmup": plan.warmup,
-        "seed": plan.seed,
-        "reopen": str(reopen).lower(),
-    }
-    arguments = [f"{name}={value}" for name, value in (own | dict(contender.conf)).items()]
-    return [*jvm, "-cp", classpath(), "io.dynastate.benchmarks.ProviderBenchmark", *arguments]
-
-
-def run_jvm(command: list[str], environment: Mapping[str, str], log: Path) -> Figures:
-    """One process of the benchmark; its last line is the figures, its log goes to a file that failure shows."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as errors:
-        done = subprocess.run(
-            command,
-            env=dict(environment) | {"SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            check=False,
-            timeout=RUN_TIMEOUT_S,
-        )
-    if done.returncode != 0:
-        tail = "\n".join(log.read_text().splitlines()[-40:])
-        sys.exit(f"benchmark: the JVM ended with {done.returncode}; the end of {log.relative_to(ROOT)}:\n{tail}")
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
-def measure(plan: Plan, name: str, contender: Contender, environment: Mapping[str, str], folder: Path) -> Figures:
+def measure(plan: Plan, name: str, contender: Contender, folder: Path) -> Figures:
     """The whole run in one fresh JVM, then the restart in another."""
-    log = RESULTS / f"provider-{name}-{plan.rows}"
-    whole = run_jvm(java_command(plan, contender, folder, reopen=False), environment, log.with_suffix(".log"))
-    restart = run_jvm(java_command(plan, contender, folder, reopen=True), environment, log.with_suffix(".restart.log"))
-    return dict(whole) | {"restart_open_ms": restart["restart_open_ms"]}
+    log = f"provider-{name}-{plan.rows}"
+    own = {key: value for key, value in asdict(plan).items() if key != "heap"}
+    whole = run("ProviderBenchmark", contender, own, folder=folder, heap=plan.heap, log=log)
+    own["reopen"] = "true"
+    restart = run("ProviderBenchmark", contender, own, folder=folder, heap=plan.heap, log=f"{log}.restart")
+    return whole | {"restart_open_ms": restart["restart_open_ms"], "engine": contender.engine}
 
 
-@contextmanager
-def prepared(name: str, endpoint: str | None) -> Iterator[tuple[Contender, Mapping[str, str]]]:
-    """A contender with all conf it needs, and the environment of its JVM; ours with a database of its own."""
-    contender = CONTENDERS[name]
-    if name != OURS:
-        yield contender, os.environ
-        return
-    with database(endpoint) as (url, environment):
-        ours = {"endpoint": url, "region": REGION, "python": sys.executable}
-        conf = {f"{CONF}.dynastate.{setting}": value for setting, value in ours.items()}
-        yield replace(contender, conf=dict(contender.conf) | conf), environment
-
-
-def measure_all(plan: Plan, names: list[str], endpoint: str | None, out: Console) -> dict[str, Figures]:
+def measure_all(plan: Plan, names: list[str], endpoint: str | None, engine: str, out: Console) -> dict[str, Figures]:
     """Every provider asked for, one after the other; ours at the small size too."""
     runs = [(name, name, plan) for name in names]
     if OURS in names:
@@ -203,8 +78,8 @@ def measure_all(plan: Plan, names: list[str], endpoint: str | None, out: Console
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
         for number, (label, name, its_plan) in enumerate(runs):
-            with out.status(f"{label}: {its_plan.rows:,} rows"), prepared(name, endpoint) as (contender, environment):
-                found[label] = measure(its_plan, name, contender, environment, Path(scratch) / str(number))
+            with out.status(f"{label}: {its_plan.rows:,} rows"), prepared(name, endpoint, engine) as contender:
+                found[label] = measure(its_plan, name, contender, Path(scratch) / str(number))
     return found
 
 
@@ -246,6 +121,8 @@ def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None
         if any(figures[key] for figures in found.values()):
             table.add_row(text, *cells)
     out.print(title, table, sep="\n")
+    if OURS in found:
+        out.print(f"{OURS}: on {found[OURS]['engine']}")
 
 
 def arguments() -> argparse.Namespace:
@@ -257,7 +134,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
     parser.add_argument("--providers", default=",".join(CONTENDERS), help="any of %(default)s")
     parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
-    parser.add_argument("--endpoint", help="a DynamoDB with both tables; default: the embedded one, started afresh")
+    add_arguments(parser)
     parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
     given = parser.parse_args()
     unknown = set(given.providers.split(",")) - set(CONTENDERS)
@@ -272,7 +149,7 @@ def main() -> None:
         build()
     plan = Plan(given.rows, given.updates, given.batches, given.warmup, given.seed, given.heap)
     out = console()
-    found = measure_all(plan, given.providers.split(","), given.endpoint, out)
+    found = measure_all(plan, given.providers.split(","), given.endpoint, given.engine, out)
     show_figures(out, plan, found)
     judged = targets(found)
     if judged:

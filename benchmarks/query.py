@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from database import REGION, database
+from database import REGION, Database, add_arguments, database
 from rich.console import Console
 from rich.table import Table
 from targets import RESULTS, ROOT, Target, console, save, show
@@ -47,6 +47,8 @@ SPARK_STORES = {
     "hdfs": {f"{CONF}.providerClass": f"{SPARK_STATE}.HDFSBackedStateStoreProvider"},
 }
 PARTITIONS = 2
+#: What the stores that come with Spark have.
+NO_DATABASE = Database("", dict(os.environ), "")
 #: One query: thirty batches of a second or two, and what a slow machine makes of them.
 RUN_TIMEOUT_S = 1800
 #: What the table shows of each measured batch: key, text.
@@ -90,7 +92,7 @@ def make_input(plan: Plan, folder: Path) -> None:
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def spark_session(plan: Plan, store: str, endpoint: str | None, scratch: Path) -> SparkSession:
+def spark_session(plan: Plan, store: str, endpoint: str, scratch: Path) -> SparkSession:
     """A Spark of two threads, whose state goes to the store that is named."""
     from pyspark.sql import SparkSession
 
@@ -109,7 +111,7 @@ def spark_session(plan: Plan, store: str, endpoint: str | None, scratch: Path) -
     if store == OURS:
         import dynastate
 
-        builder = dynastate.configure(builder, endpoint=endpoint or "", region=REGION)
+        builder = dynastate.configure(builder, endpoint=endpoint, region=REGION)
     return builder.getOrCreate()
 
 
@@ -122,7 +124,7 @@ def aggregation(spark: SparkSession, folder: Path) -> DataFrame:
     return amounts.agg(f.count("*").alias("orders"), f.sum("amount").alias("total"), f.max("amount").alias("largest"))
 
 
-def run_query(plan: Plan, store: str, endpoint: str | None, scratch: Path) -> list[dict[str, int]]:
+def run_query(plan: Plan, store: str, endpoint: str, scratch: Path) -> list[dict[str, int]]:
     """Run the query to the end of its files; what each batch took, in the order of batches."""
     spark = spark_session(plan, store, endpoint, scratch)
     writer = aggregation(spark, scratch / "input").writeStream.outputMode("update").format("noop")
@@ -146,18 +148,22 @@ def batch_figures(progress: StreamingQueryProgress) -> dict[str, int]:
     }
 
 
-def in_own_process(
-    plan: Plan, store: str, endpoint: str | None, environment: Mapping[str, str], scratch: Path
-) -> Figures:
+def in_own_process(plan: Plan, store: str, used: Database, scratch: Path) -> Figures:
     """Run one store's query in a fresh Python process; its log goes to a file that failure shows."""
     answer = scratch / "batches.json"
     log = RESULTS / f"query-{store}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    work = {"plan": asdict(plan), "store": store, "endpoint": endpoint, "scratch": str(scratch), "answer": str(answer)}
+    work = {
+        "plan": asdict(plan),
+        "store": store,
+        "endpoint": used.endpoint,
+        "scratch": str(scratch),
+        "answer": str(answer),
+    }
     with log.open("w") as output:
         done = subprocess.run(
             [sys.executable, __file__, "--work", json.dumps(work)],
-            env=dict(environment) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env=dict(used.environment) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=output,
             stderr=output,
             check=False,
@@ -180,7 +186,7 @@ def summary(plan: Plan, store: str, batches: list[dict[str, int]]) -> Figures:
     return {**medians, "state_mb": batches[-1]["state_bytes"] / 2**20, "batches": batches}
 
 
-def measure_all(plan: Plan, stores: list[str], endpoint: str | None, out: Console) -> dict[str, Figures]:
+def measure_all(plan: Plan, stores: list[str], endpoint: str | None, engine: str, out: Console) -> dict[str, Figures]:
     """Every store asked for, one after the other, on the same files."""
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
@@ -191,10 +197,8 @@ def measure_all(plan: Plan, stores: list[str], endpoint: str | None, out: Consol
             scratch.mkdir()
             (scratch / "input").symlink_to(shared, target_is_directory=True)
             with out.status(store), ExitStack() as stack:
-                url, environment = endpoint, dict(os.environ)
-                if store == OURS:
-                    url, environment = stack.enter_context(database(endpoint))
-                found[store] = in_own_process(plan, store, url, environment, scratch)
+                used = stack.enter_context(database(endpoint, engine)) if store == OURS else NO_DATABASE
+                found[store] = {**in_own_process(plan, store, used, scratch), "engine": used.engine}
     return found
 
 
@@ -218,6 +222,8 @@ def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None
     for key, text in [*SHOWN, ("state_mb", "memory the store says it uses, MB")]:
         table.add_row(text, *(f"{figures[key]:,.0f}" for figures in found.values()))
     out.print(title, table, sep="\n")
+    if OURS in found:
+        out.print(f"{OURS}: on {found[OURS]['engine']}")
 
 
 def work(order: str) -> None:
@@ -238,7 +244,7 @@ def arguments() -> argparse.Namespace:
         "--stores", default=f"{OURS},{BASELINE}", help=f"any of {','.join(known)} (default: %(default)s)"
     )
     parser.add_argument("--heap", default="4g", help="of Spark's JVM (default: %(default)s)")
-    parser.add_argument("--endpoint", help="a DynamoDB with both tables; default: the embedded one, started afresh")
+    add_arguments(parser)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args()
     unknown = set(given.stores.split(",")) - set(known)
@@ -254,7 +260,7 @@ def main() -> None:
         return
     plan = Plan(given.keys, given.rows, given.batches, given.seed, given.heap)
     out = console()
-    found = measure_all(plan, given.stores.split(","), given.endpoint, out)
+    found = measure_all(plan, given.stores.split(","), given.endpoint, given.engine, out)
     show_figures(out, plan, found)
     judged = targets(found)
     if judged:

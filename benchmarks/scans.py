@@ -8,16 +8,16 @@
 
 from __future__ import annotations
 
-import json
-import os
+import argparse
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from provider import OURS, Plan, build, java_command, prepared, run_jvm
+from database import add_arguments
+from jvm import OURS, build, prepared, run
 from rich.table import Table
-from targets import RESULTS, Target, console, save, show
+from targets import Target, console, save, show
 
 ROCKSDB = "rocksdb-changelog"
 SHOWN = [
@@ -29,16 +29,13 @@ SHOWN = [
     ("append_short_bytes", "bytes written for one append to the short list"),
     ("append_long_bytes", "bytes written for one append to the long list"),
 ]
-PLAN = Plan(rows=0, updates=0, batches=0, warmup=0, seed=1, heap="2g")
 
 
-def measure(name: str, folder: Path) -> dict[str, Any]:
+def measure(name: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """The figures of one provider."""
-    with prepared(name, None) as (contender, environment):
-        command = java_command(PLAN, contender, folder, reopen=False)
-        main = command.index("io.dynastate.benchmarks.ProviderBenchmark")
-        command[main] = "io.dynastate.benchmarks.ScanBenchmark"
-        return dict(run_jvm(command, environment, RESULTS / f"scans-{name}.log"))
+    with prepared(name, given.endpoint, given.engine) as contender:
+        found = run("ScanBenchmark", contender, {}, folder=folder, heap="2g", log=f"scans-{name}")
+        return found | {"engine": contender.engine}
 
 
 def targets(ours: dict[str, Any], rocksdb: dict[str, Any]) -> list[Target]:
@@ -56,17 +53,21 @@ def targets(ours: dict[str, Any], rocksdb: dict[str, Any]) -> list[Target]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    given = parser.parse_args()
     build()
     out = console()
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
-        found = {name: measure(name, Path(scratch) / name) for name in (OURS, ROCKSDB)}
+        found = {name: measure(name, Path(scratch) / name, given) for name in (OURS, ROCKSDB)}
     table = Table("", *found)
     for key, text in SHOWN:
         table.add_row(text, *(f"{figures[key]:,.0f}" for figures in found.values()))
     out.print(table)
     judged = targets(found[OURS], found[ROCKSDB])
     show(out, judged)
-    save("scans", {"argv": sys.argv[1:], "cpus": os.cpu_count()}, json.loads(json.dumps(found)), judged)
+    out.print(f"{OURS}: on {found[OURS]['engine']}")
+    save("scans", vars(given), found, judged)
     sys.exit(0 if all(target.met for target in judged) else 1)
 
 

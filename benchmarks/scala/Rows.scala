@@ -17,7 +17,7 @@ private[benchmarks] object Rows {
   /** 8 null bits, two fields of 8, a name of 16. */
   val KeyBytes = 40
 
-  /** 8 null bits, three fields of 8, a note of 40. With the key: 112 bytes a row. */
+  /** 8 null bits, three fields of 8, a note of 40. With the key: 112 bytes a row. The least a value may have. */
   val ValueBytes = 72
 
   /** The value's field that says how often the row was updated. */
@@ -25,9 +25,12 @@ private[benchmarks] object Rows {
 }
 
 /** Makes the key and the value of row number `id`: always the same for the same arguments. */
-private[benchmarks] final class RowMaker {
+private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
+  private val NoteBytes = 40
+  private val notes = (valueBytes - Rows.ValueBytes) / NoteBytes + 1
+  require(valueBytes == Rows.ValueBytes + (notes - 1) * NoteBytes, s"a value has ${Rows.ValueBytes} bytes, or more in steps of $NoteBytes")
   private val keyWriter = new UnsafeRowWriter(2, 64)
-  private val valueWriter = new UnsafeRowWriter(3, 64)
+  private val valueWriter = new UnsafeRowWriter(3, valueBytes)
 
   /** The row is good until the next call. */
   def key(id: Int): UnsafeRow = {
@@ -41,15 +44,16 @@ private[benchmarks] final class RowMaker {
   /** The row is good until the next call. Its text compresses about as well as real text of that length. */
   def value(id: Int, count: Long): UnsafeRow = {
     val mix = mixed(id + count * 0x632be59bL)
-    val order = (mix >>> 1) % 10000000000L
-    val depot = (mix >>> 20) % 10000L
     valueWriter.reset()
     valueWriter.zeroOutNullBytes()
     valueWriter.write(0, count)
     valueWriter.write(1, (mix >>> 11).toDouble / (1L << 53))
-    valueWriter.write(2, UTF8String.fromString("order %010d shipped from depot %04d".format(order, depot)))
+    valueWriter.write(2, UTF8String.fromString((0 until notes).map(note => sentence(if (note == 0) mix else mixed(mix + note))).mkString))
     valueWriter.getRow()
   }
+
+  private def sentence(mix: Long): String =
+    "order %010d shipped from depot %04d".format((mix >>> 1) % 10000000000L, (mix >>> 20) % 10000L)
 
   /** The finisher of SplitMix64: scatters consecutive numbers over all longs. */
   private def mixed(number: Long): Long = {

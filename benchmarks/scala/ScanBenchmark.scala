@@ -44,9 +44,7 @@ object ScanBenchmark {
     store.abort()
     appends(provider, figures)
     provider.close()
-    println(figures.json)
-    System.out.flush()
-    System.exit(0)
+    figures.printAndExit()
   }
 
   private def open(words: Map[String, String]): StateStoreProvider = {

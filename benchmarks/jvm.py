@@ -1,0 +1,147 @@
+"""The JVMs of the benchmarks: their jar, their command line, and the providers that are put through them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from database import REGION, Database, database
+from targets import RESULTS, ROOT
+
+JAR = ROOT / "build" / "benchmarks.jar"
+PACKAGE = "io.dynastate.benchmarks"
+SPARK_STATE = "org.apache.spark.sql.execution.streaming.state"
+CONF = "spark.sql.streaming.stateStore"
+OURS = "ours"
+#: One process. A million rows take half a minute on two cores; this is for slow machines and larger states.
+RUN_TIMEOUT_S = 1800
+#: What Spark's launcher passes (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
+MODULE_OPTIONS = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang",
+            "java.lang.invoke",
+            "java.lang.reflect",
+            "java.io",
+            "java.net",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+]
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A provider class, and the conf that makes it the variant that is meant.
+
+    `environment` is that of its JVMs, `engine` the DynamoDB it uses, with its version, if it uses one.
+    """
+
+    provider: str
+    conf: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    engine: str = ""
+
+
+CONTENDERS = {
+    OURS: Contender("io.dynastate.spark.DynamoDBStateStoreProvider", {}),
+    "hdfs": Contender(f"{SPARK_STATE}.HDFSBackedStateStoreProvider", {}),
+    "rocksdb": Contender(
+        f"{SPARK_STATE}.RocksDBStateStoreProvider", {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "false"}
+    ),
+    "rocksdb-changelog": Contender(
+        f"{SPARK_STATE}.RocksDBStateStoreProvider", {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
+    ),
+}
+
+
+def build() -> None:
+    """Bring the bridge and the benchmark's jar up to date."""
+    sources = ROOT / "benchmarks" / "scala"
+    command = [sys.executable, str(ROOT / "jvm-bridge" / "build.py"), "--sources", str(sources), "--jar", str(JAR)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def classpath() -> str:
+    """The benchmark, the bridge as far as it is built, and Spark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        sys.exit("benchmark: pyspark is missing; run 'make setup'")
+    bridges = sorted((ROOT / "src" / "dynastate" / "jars").glob("*.jar"))
+    return os.pathsep.join([str(JAR), *map(str, bridges), str(Path(spec.origin).parent / "jars" / "*")])
+
+
+def run(
+    main: str, contender: Contender, own: Mapping[str, object], *, folder: Path, heap: str, log: str
+) -> dict[str, Any]:
+    """One process of a benchmark; its last line is the figures.
+
+    The same heap and collector for every provider. State, and RocksDB's working copy, go below `folder`; the log of
+    the process goes to build/benchmarks/<log>.log, and is shown when it fails.
+
+    Args:
+        main: the name of an object of benchmarks/scala.
+        own: its arguments (`Plan.scala`).
+    """
+    scratch = folder / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *MODULE_OPTIONS]
+    jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
+    state = (folder / "state").as_uri()
+    arguments = {"provider": contender.provider, "checkpoint": state, **own, **contender.conf}
+    command = [*jvm, "-cp", classpath(), f"{PACKAGE}.{main}", *(f"{name}={value}" for name, value in arguments.items())]
+    file = RESULTS / f"{log}.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as errors:
+        done = subprocess.run(
+            command,
+            env=dict(contender.environment) | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+            timeout=RUN_TIMEOUT_S,
+        )
+    if done.returncode != 0:
+        tail = "\n".join(file.read_text().splitlines()[-40:])
+        sys.exit(f"benchmark: the JVM ended with {done.returncode}; the end of {file.relative_to(ROOT)}:\n{tail}")
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def on(contender: Contender, used: Database) -> Contender:
+    """Ours, on a DynamoDB."""
+    ours = {"endpoint": used.endpoint, "region": REGION, "python": sys.executable}
+    conf = {**contender.conf, **{f"{CONF}.dynastate.{name}": ours[name] for name in ours}}
+    return replace(contender, conf=conf, environment=used.environment, engine=used.engine)
+
+
+@contextmanager
+def prepared(name: str, endpoint: str | None, engine: str) -> Iterator[Contender]:
+    """A contender with all it needs; ours with a database of its own."""
+    contender = CONTENDERS[name]
+    if name != OURS:
+        yield contender
+        return
+    with database(endpoint, engine) as used:
+        yield on(contender, used)

@@ -1,0 +1,188 @@
+package io.dynastate.benchmarks
+
+import java.util.{Random, UUID}
+
+import scala.util.Using
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider}
+import org.apache.spark.sql.internal.SQLConf
+
+/** What one batch took, ns. `keys` is how many were got and how many were put; `metrics` are the provider's own of its commit. */
+private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long, commit: Long, keys: Int, metrics: Map[String, Long]) {
+  def whole: Long = open + get + put + commit
+}
+
+/** What it took to get at state that is not in memory, ms: to the first `get`, and until every row was read. */
+private[benchmarks] final case class ColdOpen(firstGet: Double, everyRow: Double)
+
+/**
+ * Drives one store of a provider through Spark's own traits, with no session, no query and no operator around it, and
+ * knows what must be in it: every read is checked, so a provider that is fast and wrong does not get to the end.
+ *
+ * Gets and puts are timed as one loop each, not one by one: reading the clock costs as much as a get.
+ * Rows are made before the clock starts, as an operator's rows come from elsewhere.
+ *
+ * @param partition which of the checkpoint's stores
+ * @param counts how often each row was updated
+ */
+private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: Array[Int]) {
+  private val maker = new RowMaker(plan.valueBytes)
+  private val random = new Random(plan.seed)
+  private val pageRows = math.max(plan.loadRows, plan.updates)
+  private val keys = new RowPage(pageRows, Rows.KeySchema.length, Rows.KeyBytes)
+  private val values = new RowPage(pageRows, Rows.ValueSchema.length, plan.valueBytes)
+  private val id = StateStoreId(plan.checkpoint, operatorId = 0, partitionId = partition)
+
+  /** A permutation of all row numbers; a batch shuffles the first `updates` of it. */
+  private val ids = Array.range(0, plan.rows)
+
+  def this(plan: Plan, partition: Int = 0) = this(plan, partition, new Array[Int](plan.rows))
+
+  /** A provider as an executor makes it, of a query run of its own. */
+  def newProvider(): StateStoreProvider = {
+    val session = new SQLConf
+    val hadoop = new Configuration
+    val fixed = Map(
+      "spark.sql.streaming.stateStore.providerClass" -> plan.provider,
+      // There is no driver here to report a commit to.
+      "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
+    (fixed ++ plan.conf).foreach { case (name, value) =>
+      session.setConfString(name, value)
+      hadoop.set(name, value)
+    }
+    hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
+    val provider = StateStoreProvider.create(plan.provider)
+    provider.init(
+      id,
+      Rows.KeySchema,
+      Rows.ValueSchema,
+      NoPrefixKeyStateEncoderSpec(Rows.KeySchema),
+      useColumnFamilies = false,
+      new StateStoreConf(session, Map.empty[String, String]),
+      hadoop)
+    provider
+  }
+
+  /** Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, the making of rows left out. */
+  def load(provider: StateStoreProvider): Double = {
+    var ns = 0L
+    for (batch <- 0 until plan.loadBatches) {
+      val first = batch * plan.loadRows
+      val size = math.min(plan.loadRows, plan.rows - first)
+      for (i <- 0 until size) {
+        keys.set(i, maker.key(first + i))
+        values.set(i, maker.value(first + i, counts(first + i)))
+      }
+      val start = System.nanoTime()
+      val store = provider.getStore(batch)
+      putAll(store, size)
+      commit(store, batch)
+      ns += System.nanoTime() - start
+    }
+    ns / 1e9
+  }
+
+  /** Get and put `updates` distinct random rows on top of a version. */
+  def runBatch(provider: StateStoreProvider, version: Long): BatchTimes = {
+    val expected = prepareBatch()
+    val start = System.nanoTime()
+    val store = provider.getStore(version)
+    val opened = System.nanoTime()
+    val found = getAll(store, plan.updates)
+    val got = System.nanoTime()
+    putAll(store, plan.updates)
+    val put = System.nanoTime()
+    commit(store, version)
+    val committed = System.nanoTime()
+    check(found == expected, s"gets of version $version added up to $found, expected $expected")
+    check(store.metrics.numKeys == plan.rows, s"version ${version + 1} counts ${store.metrics.numKeys} keys")
+    val metrics = store.metrics.customMetrics.map { case (metric, value) => metric.name -> value }
+    BatchTimes(opened - start, got - opened, put - got, committed - put, plan.updates, metrics)
+  }
+
+  /** From getStore of a version to the answer of the first get, and on until every row was read. */
+  def coldOpen(provider: StateStoreProvider, version: Long, countsExpected: Long): ColdOpen = {
+    keys.set(0, maker.key(plan.rows / 3))
+    val start = System.nanoTime()
+    val store = provider.getStore(version)
+    val value = store.get(keys.at(0), StateStore.DEFAULT_COL_FAMILY_NAME)
+    val firstGet = (System.nanoTime() - start) / 1e6
+    check(value != null, "a row is not in the state")
+    checkAll(store, countsExpected)
+    val everyRow = (System.nanoTime() - start) / 1e6
+    store.abort()
+    ColdOpen(firstGet, everyRow)
+  }
+
+  /** Read a whole version through; the ns that took. */
+  def iterate(provider: StateStoreProvider, version: Long, countsExpected: Long): Long = {
+    val store = provider.getStore(version)
+    val start = System.nanoTime()
+    checkAll(store, countsExpected)
+    val ns = System.nanoTime() - start
+    store.abort()
+    ns
+  }
+
+  def check(condition: Boolean, message: => String): Unit = {
+    if (!condition) throw new IllegalStateException(s"${plan.provider}: $message")
+  }
+
+  private def checkAll(store: StateStore, countsExpected: Long): Unit = {
+    val (rows, sum) = sumAll(store)
+    check(rows == plan.rows, s"iterated $rows rows, expected ${plan.rows}")
+    check(sum == countsExpected, s"iterated counts add up to $sum, expected $countsExpected")
+  }
+
+  /** Choose distinct keys, lay out their rows with the counts they will have, return what they add up to now. */
+  private def prepareBatch(): Long = {
+    var before = 0L
+    for (i <- 0 until plan.updates) {
+      val j = i + random.nextInt(plan.rows - i)
+      val row = ids(j)
+      ids(j) = ids(i)
+      ids(i) = row
+      before += counts(row)
+      counts(row) += 1
+      keys.set(i, maker.key(row))
+      values.set(i, maker.value(row, counts(row)))
+    }
+    before
+  }
+
+  private def getAll(store: StateStore, size: Int): Long = {
+    var sum = 0L
+    var i = 0
+    while (i < size) {
+      sum += store.get(keys.at(i), StateStore.DEFAULT_COL_FAMILY_NAME).getLong(Rows.Count)
+      i += 1
+    }
+    sum
+  }
+
+  private def putAll(store: StateStore, size: Int): Unit = {
+    var i = 0
+    while (i < size) {
+      store.put(keys.at(i), values.at(i), StateStore.DEFAULT_COL_FAMILY_NAME)
+      i += 1
+    }
+  }
+
+  private def commit(store: StateStore, version: Long): Unit = {
+    val committed = store.commit()
+    check(committed == version + 1, s"commit of version $version answered $committed")
+  }
+
+  private def sumAll(store: StateStore): (Int, Long) = {
+    Using.resource(store.iterator(StateStore.DEFAULT_COL_FAMILY_NAME)) { pairs =>
+      var rows = 0
+      var sum = 0L
+      while (pairs.hasNext) {
+        sum += pairs.next().value.getLong(Rows.Count)
+        rows += 1
+      }
+      (rows, sum)
+    }
+  }
+}
