@@ -7,8 +7,25 @@ import scala.jdk.CollectionConverters._
 import scala.jdk.OptionConverters._
 import scala.util.Try
 
-/** What this process, and the sidecar below it, take. All in bytes. */
+/** What this process, and the sidecar below it, take: bytes and processor time. */
 private[benchmarks] object Memory {
+
+  /** User and system time of this process so far, all its threads, ms. */
+  def cpuMs: Double =
+    ManagementFactory.getOperatingSystemMXBean.asInstanceOf[com.sun.management.OperatingSystemMXBean].getProcessCpuTime / 1e6
+
+  /** User and system time of the sidecar so far, ms; 0 when there is none. */
+  def sidecarCpuMs: Long = pythons().flatMap(_.info.totalCpuDuration.toScala).map(_.toMillis).sum
+
+  /** The Python processes below this one. */
+  def pythons(): Seq[ProcessHandle] = {
+    // A process may end while the stream walks over it; the next walk sees the rest.
+    Try {
+      ProcessHandle.current().descendants().iterator().asScala
+        .filter(_.info.command.toScala.exists(_.contains("python")))
+        .toSeq
+    }.getOrElse(Seq.empty)
+  }
 
   /** Heap in use once garbage collection finds no more: what is reachable. */
   def reachableHeap(): Long = {
@@ -64,7 +81,7 @@ private[benchmarks] final class SidecarWatch extends AutoCloseable {
   private def run(): Unit = {
     var turn = 0
     while (!stopped) {
-      if (turn % SamplesPerWalk == 0) handles = pythons()
+      if (turn % SamplesPerWalk == 0) handles = Memory.pythons()
       sample()
       turn += 1
       Thread.sleep(SampleMs)
@@ -73,14 +90,5 @@ private[benchmarks] final class SidecarWatch extends AutoCloseable {
 
   private def sample(): Unit = synchronized {
     peak = math.max(peak, handles.map(handle => Memory.status(handle.pid, "VmHWM")).sum)
-  }
-
-  private def pythons(): Seq[ProcessHandle] = {
-    // A process may end while the stream walks over it; the next walk sees the rest.
-    Try {
-      ProcessHandle.current().descendants().iterator().asScala
-        .filter(_.info.command.toScala.exists(_.contains("python")))
-        .toSeq
-    }.getOrElse(Seq.empty)
   }
 }

@@ -44,9 +44,12 @@ object ColdOpenBenchmark {
     System.gc()
     val driver = new StateDriver(plan, arguments.int("partition", 0))
     val provider = driver.newProvider()
+    val (cpuBefore, sidecarBefore) = (Memory.cpuMs, Memory.sidecarCpuMs)
     val took = driver.coldOpen(provider, arguments.long("version", 0), arguments.long("counts", 0))
     figures("first_get_ms") = took.firstGet
     figures("every_row_ms") = took.everyRow
+    figures("cpu_ms") = Memory.cpuMs - cpuBefore
+    figures("sidecar_cpu_ms") = Memory.sidecarCpuMs - sidecarBefore
     provider.close()
     figures.printAndExit()
   }

@@ -1,0 +1,171 @@
+"""Recovery: how long a store that lies in DynamoDB, or in files, takes until a task can use it.
+
+    python benchmarks/recovery.py
+    python benchmarks/recovery.py --rows 10000,100000 --turns 1         to try it
+
+Ours beside HDFS-backed and both RocksDB variants, at several sizes of state. Each store is filled and changed, left
+with a snapshot, and then opened in fresh processes. Prints the figures, keeps them in build/benchmarks/recovery.json,
+draws batch time and recovery time against the size of the state into build/benchmarks/recovery.png, and exits 1 when a
+target is missed. See benchmarks/README.md for what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from database import add_arguments
+from jvm import CONF, CONTENDERS, OURS, Contender, build, prepared, run
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from targets import RESULTS, ROOT, Target, console, save, show
+
+#: Rows of the target; that at the small size is shown beside it.
+LARGE, SMALL = 1_000_000, 100_000
+SHOWN = [
+    ("first_get_ms", "to the first get, ms"),
+    ("every_row_ms", "to every row read, ms"),
+    ("cpu_ms", "processor time of the JVM until then, ms"),
+    ("sidecar_cpu_ms", "processor time of the sidecar until then, ms"),
+    ("batch_ms", "whole batch before, ms"),
+]
+LABELS = {
+    OURS: "dynastate (DynamoDB)",
+    "hdfs": "HDFS-backed",
+    "rocksdb": "RocksDB",
+    "rocksdb-changelog": "RocksDB with changelog",
+}
+
+#: By provider, then by rows.
+Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
+
+
+def measure(contender: Contender, rows: int, given: argparse.Namespace, folder: Path, log: str) -> dict[str, Any]:
+    """Fill and leave a store in one process, and open it in as many others as there are turns; medians."""
+    # Every provider is left at its best: with a snapshot of the last version.
+    contender = replace(contender, conf={**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"})
+    own = {"rows": rows, **{name: getattr(given, name) for name in ("updates", "batches", "warmup", "seed")}}
+    left = run("RecoveryBenchmark", contender, own, folder=folder, heap=given.heap, log=log)
+    own |= {"version": left["version"], "counts": left["counts"]}
+    turns = [
+        run("ColdOpenBenchmark", contender, own, folder=folder, heap=given.heap, log=f"{log}.open")
+        for _ in range(given.turns)
+    ]
+    opened = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+    return left | opened | {"turns": turns, "engine": contender.engine}
+
+
+def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[int, dict[str, Any]]]:
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
+        for name in given.providers:
+            for rows in given.rows:
+                log = f"recovery-{name}-{rows}"
+                with out.status(f"{name}: {rows:,} rows"), prepared(name, given.endpoint, given.engine) as contender:
+                    found.setdefault(name, {})[rows] = measure(contender, rows, given, Path(scratch) / log, log)
+    return found
+
+
+def targets(found: Found) -> list[Target]:
+    """What was measured allows to judge these."""
+    rocksdb = [sizes[LARGE]["first_get_ms"] for name, sizes in found.items() if "rocksdb" in name and LARGE in sizes]
+    ours = found.get(OURS, {})
+    judged = []
+    if LARGE in ours and rocksdb:
+        ratio = ours[LARGE]["first_get_ms"] / min(rocksdb)
+        judged.append(Target(f"cold open of {LARGE:,} rows to the first get: ours / the better RocksDB", ratio, 1.5))
+    return judged
+
+
+def show_figures(out: Console, rows: int, found: Found) -> None:
+    """One column for each provider."""
+    table = Table(f"cold open, {rows:,} rows", *found)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, text in SHOWN:
+        table.add_row(text, *(f"{sizes[rows][key]:,.0f}" for sizes in found.values()))
+    out.print(table)
+
+
+def draw(found: Found, file: Path) -> None:
+    """Batch time and recovery time against rows of state, one line for each provider."""
+    mpl.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    batch, recovery = figure.subplots(1, 2)
+    for number, (name, sizes) in enumerate(found.items()):
+        rows = sorted(sizes)
+        style = {"color": f"C{number}", "marker": "o", "label": LABELS[name], "linewidth": 2.5 if name == OURS else 1.5}
+        batch.plot(rows, [sizes[each]["batch_ms"] for each in rows], **style)
+        recovery.plot(rows, [sizes[each]["first_get_ms"] for each in rows], **style)
+        recovery.plot(rows, [sizes[each]["every_row_ms"] for each in rows], color=f"C{number}", linestyle=":")
+    batch.set_title("a batch")
+    recovery.set_title("recovery: to the first get (dotted: to every row read)")
+    for axes in (batch, recovery):
+        axes.set(xscale="log", yscale="log", xlabel="rows of state", ylabel="ms")
+        axes.grid(visible=True, which="major", alpha=0.3)
+    batch.legend(frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=110)
+
+
+def arguments() -> argparse.Namespace:
+    def numbers(text: str) -> list[int]:
+        return [int(each) for each in text.split(",")]
+
+    def names(text: str) -> list[str]:
+        unknown = set(text.split(",")) - set(CONTENDERS)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(CONTENDERS)}")
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rows", type=numbers, default=f"10000,{SMALL},{LARGE}", help="sizes of the state (default: %(default)s)"
+    )
+    parser.add_argument("--updates", type=int, default=10_000, help="keys got and put a batch (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=10, help="measured batches (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=10, help="batches before them (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="cold opens of each store (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument("--providers", type=names, default=",".join(CONTENDERS), help="any of %(default)s")
+    parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
+    add_arguments(parser)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    build()
+    out = console()
+    found = measure_all(given, out)
+    for rows in given.rows:
+        show_figures(out, rows, found)
+    ours = found.get(OURS, {})
+    if ours:
+        out.print(f"{OURS}: on {next(iter(ours.values()))['engine']}")
+    if LARGE in ours and SMALL in ours:
+        ratio = ours[LARGE]["first_get_ms"] / ours[SMALL]["first_get_ms"]
+        out.print(f"{OURS}, to the first get: {LARGE:,} rows / {SMALL:,} rows: {ratio:.2f}")
+    picture = RESULTS / "recovery.png"
+    draw(found, picture)
+    out.print(f"drawn in {picture.relative_to(ROOT)}")
+    judged = targets(found)
+    if judged:
+        show(out, judged)
+    else:
+        out.print(f"No target is judged: it compares {OURS} with RocksDB at {LARGE:,} rows.")
+    file = save("recovery", vars(given), found, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()
