@@ -12,7 +12,7 @@ from dynastate.errors import CorruptStateError, InternalError, UnavailableError,
 from dynastate.layout import Attempt
 from dynastate.store import Engine
 from dynastate.tables import Meter, Tables
-from tests.fakes import MemoryTables, Strike, StruckTables
+from tests.fakes import Clock, MemoryTables, Strike, StruckTables
 from tests.states import (
     EMPTY,
     SHARDS,
@@ -223,6 +223,16 @@ def test_when_a_snapshot_is_worth_it(
     last = layout.Snapshot(1, attempt(1), attempt(2), 1, layout.DONE, stored_bytes=100)
     assert snapshots.is_worth_it([entry] * versions, last, 0, 10) is worth
     assert snapshots.is_worth_it([entry] * versions, None, 200, 10) is worth
+
+
+def test_a_snapshot_rests_between_its_requests() -> None:
+    """Work in the background takes a third of the time, and no rest is longer than its bound."""
+    clock = Clock()
+    pace = snapshots.Pace(clock, clock.sleep)
+    for worked_s in (0.05, 0.0, 0.02, 3.0):
+        clock.now += worked_s
+        pace.rest()
+    assert clock.slept == pytest.approx([0.1, 0.0, 0.04, snapshots.REST_MAX_S])
 
 
 # ------------------------------------------------------------------------------------------------------------- clean-up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,10 @@ FRACTION: Final = 0.75
 VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
 REQUEST_BYTES: Final = 1024 * 1024
+#: After each request a snapshot rests so many times as long as it took: commits beside it need the machine more.
+REST: Final = 2.0
+#: And never longer than this, so that a slow DynamoDB does not make it slower yet.
+REST_MAX_S: Final = 0.2
 
 
 def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_bytes: int, min_deltas: int) -> bool:
@@ -33,6 +38,22 @@ def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_byt
     stored = sum(entry.stored_bytes for entry in deltas)
     expected = last.stored_bytes if last is not None else state_bytes * stored / max(1, raw)
     return any(entry.parts for entry in deltas) and stored >= FRACTION * expected
+
+
+class Pace:
+    """Keeps work in the background to a third of the time, by rests. `clock` and `sleep` are in seconds."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._since = clock()
+
+    def rest(self) -> None:
+        """Rest for twice the time since the last rest, or the beginning."""
+        self._sleep(min(REST_MAX_S, REST * (self._clock() - self._since)))
+        self._since = self._clock()
 
 
 class SnapshotAttempt:
@@ -70,6 +91,7 @@ class SnapshotAttempt:
         self._may_be_done = False
         #: Told of the snapshot once it is one, with its directory.
         self.when_done: Callable[[str, Snapshot, Directory], None] = lambda *_: None
+        self._pace = Pace()
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
@@ -96,6 +118,7 @@ class SnapshotAttempt:
             self._reader.keep(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 self._write()
+                self._pace.rest()
         self._tally.add_chunk(chunk.records, len(chunk.run))
 
     def commit(self) -> bool:
