@@ -1,9 +1,13 @@
-"""What Linux tells of a process: its descendants, its arguments, the sockets it listens on, its memory."""
+"""Processes of the tests: descendants, arguments, sockets they listen on, memory; and waiting for their end."""
 
 from __future__ import annotations
 
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+ENDED_WITHIN_S = 20.0
 #: States in /proc/net: a listening TCP socket; a UDP socket that is bound to nobody else's address.
 _TCP_LISTENS = "0A"
 _UDP_BOUND = "07"
@@ -49,3 +53,35 @@ def memory_mib(pid: int, what: str = "VmHWM") -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"{what}:")]
     return int(line.split()[1]) // 1024
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of what a process started."""
+    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    return [int(word) for word in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()]
+
+
+def sidecars_of(jvm: int) -> list[int]:
+    """Process ids of the sidecars that a JVM started."""
+    words = ["ps", "-o", "pid=,args=", "--ppid", str(jvm)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if "dynastate.sidecar" in line]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: it is there, and no zombie."""
+    words = ["ps", "-o", "stat=", "-p", str(pid)]
+    state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:
+    """Wait for something that takes a moment.
+
+    Raises:
+        AssertionError: it did not come.
+    """
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)

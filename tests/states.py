@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from dynastate import layout, rows
+from dynastate import layout, rows, snapshots
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
 from dynastate.rows import Change
 from dynastate.snapshots import SnapshotAttempt
@@ -140,6 +140,27 @@ def history(tables: Tables, store: str) -> History:
 def entry(tables: Tables, store: str, version: int, by: Attempt = NO_ATTEMPT) -> VersionEntry:
     """Read one version entry."""
     return history(tables, store).find(version, by)
+
+
+def named_keys(tables: Tables, store: str) -> set[Key]:
+    """Keys of all items that are to be there: what version lists name, and directories of finished snapshots."""
+    found = history(tables, store)
+    meta = found.meta
+    assert meta is not None
+    shards = meta["shards"]
+    assert isinstance(shards, int)
+    named = {layout.meta_key(store), *found.groups}
+    for each in found.entries():
+        named.add(layout.schema_key(store, each.schema))
+        for sequence in range(each.parts):
+            named.add(layout.part_key(store, each.version, each.attempt, sequence, shards))
+    for snapshot in found.snapshots():
+        named.add(layout.snapshot_key(store, snapshot.version, snapshot.attempt))
+        if snapshot.stage == layout.DONE:
+            named.add(layout.directory_key(store, snapshot.version, snapshot.id))
+            kept = snapshots.read_directory(tables, store, snapshot, Meter())
+            named |= {key for number in range(len(kept.buckets)) for key in kept.keys(store, number, shards)}
+    return named
 
 
 Engines = Callable[..., Engine]

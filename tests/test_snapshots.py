@@ -27,6 +27,7 @@ from tests.states import (
     fold,
     history,
     items_of,
+    named_keys,
     parts_of,
     read,
     take_snapshot,
@@ -589,18 +590,16 @@ def test_clean_up_never_removes_what_a_retained_version_needs(seed: int, memory:
 
 def nothing_is_unnamed(memory: MemoryTables, store: str, newest: int) -> None:
     """Every part is named by a version list, every bucket by a directory, every directory by a snapshot."""
-    found = history(memory, store)
-    listed = {f"{entry.version:020d}/{entry.attempt.hex()}" for entry in found.entries()}
-    unnamed = [key.sort for key, _ in parts_of(memory, store) if key.sort.rpartition("/")[0] not in listed]
+    named = named_keys(memory, store)
+    assert named <= memory.items.keys()
     # Those of versions to come, which a run before a rewind made, are overtaken later.
-    assert [part for part in unnamed if int(part.split("/")[0]) <= newest - RETAIN] == []
-    named = set()
-    for snapshot in found.snapshots():
-        if snapshot.version > newest:
-            continue
-        assert snapshot.stage == layout.DONE
-        named.add(layout.directory_key(store, snapshot.version, snapshot.id).sort)
-        kept = snapshots.read_directory(memory, store, snapshot, Meter())
-        named |= {key.sort for number in range(len(kept.buckets)) for key in kept.keys(store, number, SHARDS)}
-    held = {*buckets_of(memory, store), *(key.sort for key in memory.keys("snapshot") if "directory/" in key.sort)}
-    assert {name for name in held - named if int(name.split("/")[1]) <= newest} == set()
+    overtaken = {"delta": newest - RETAIN, "snapshot": newest}
+    unnamed = [key for key in memory.items.keys() - named if version_of(key) <= overtaken[key.role]]
+    assert unnamed == []
+    stages = {each.stage for each in history(memory, store).snapshots() if each.version <= newest}
+    assert stages <= {layout.DONE}
+
+
+def version_of(key: layout.Key) -> int:
+    """The version that a part, bucket, directory or snapshot is of."""
+    return int(next(word for word in key.sort.split("/") if len(word) == 20))

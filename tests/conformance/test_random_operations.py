@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import struct
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -23,13 +21,13 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from dynastate.settings import PREFIX
+from tests.conformance.server import Key, StoreServer, Value
+
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
 EXAMPLES = int(os.environ.get("DYNASTATE_EXAMPLES", "15"))
 STEPS = 40
 
-Key = tuple[Any, ...]
-#: A number, and the length of the text that is made of it.
-Value = tuple[int, int]
 Pair = tuple[Key, Value]
 #: Values by key by family; a family without lists has lists of one.
 State = dict[str, dict[Key, list[Value]]]
@@ -85,10 +83,10 @@ class Commit(NamedTuple):
 
 
 class Server:
-    """The JVM with both providers; see StoreServer.scala for its language."""
+    """A store of ours and one of RocksDB's, in one JVM."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
+    def __init__(self, jvm: StoreServer, folder: Path) -> None:
+        self._jvm = jvm
         self._folder = folder
         self._roots = count()
 
@@ -96,22 +94,14 @@ class Server:
         """Start again from nothing, and throw away what was."""
         number = next(self._roots)
         root = (self._folder / str(number)).as_uri()
-        self.tell("begin", root=root, format=checkpoint_format, memory=memory_mb, retain=retain)
+        conf = {f"{PREFIX}memoryMb": str(memory_mb)}
+        self.tell("begin", root=root, format=checkpoint_format, conf=conf, retain=retain)
         shutil.rmtree(self._folder / str(number - 1), ignore_errors=True)
 
     def tell(self, op: str, **order: Any) -> tuple[Any, Any]:
         """Have both do it; the answers of ours and of RocksDB's."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.poll() is None, f"the JVM has ended:\n{(self._folder / 'log').read_text()[-4000:]}"
-        self._process.stdin.write(json.dumps({"op": op} | order) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"the JVM ended with {self._process.wait(10)}"
-        answer = json.loads(line)
-        for side in ("ours", "rocksdb"):
-            assert "error" not in answer[side], f"{op} {order} failed, {side}: {answer[side]['error']}"
-        return answer["ours"]["ok"], answer["rocksdb"]["ok"]
+        answers = self._jvm.tell(op, **order)
+        return answers["ours"], answers["rocksdb"]
 
 
 class StoresAndModel(RuleBasedStateMachine):
@@ -374,15 +364,8 @@ def server(
     """One JVM for all examples."""
     folder = tmp_path_factory.mktemp("random")
     command = java("StoreServer", *(f"{name}={value}" for name, value in dynamodb.items()))
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        try:
-            yield Server(process, folder)
-        finally:
-            process.kill()
-            process.communicate()
+    with StoreServer(command, environment, folder / "log") as jvm:
+        yield Server(jvm, folder)
 
 
 @pytest.mark.timeout(900)  # a failure is made small, which takes Hypothesis up to five minutes

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from dynastate.layout import History, Item, Key, store_shard
 from dynastate.local import EmbeddedDynamoDB
 from dynastate.tables import BotoTables, Meter
 from tests.jvm import LOG4J, ROOT, build_jar
+from tests.processes import ENDED_WITHIN_S, is_alive, sidecars_of, wait_until
 
 TESTS_JAR = ROOT / "build" / "bridge-tests.jar"
 CONF = "spark.sql.streaming.stateStore"
@@ -29,7 +29,6 @@ ON_ROCKSDB = {
     f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{CONF}.checkpointFormatVersion": "1",
 }
-ENDED_WITHIN_S = 20.0
 
 Sessions = Callable[[Mapping[str, str]], SparkSession]
 Items = Callable[[str], list[tuple[Key, Item]]]
@@ -175,35 +174,3 @@ def jvm_pid() -> int:
     gateway = SparkContext._gateway
     assert gateway is not None
     return int(gateway.proc.pid)
-
-
-def children(pid: int) -> list[int]:
-    """Process ids of what a process started."""
-    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    return [int(word) for word in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()]
-
-
-def sidecars_of(jvm: int) -> list[int]:
-    """Process ids of the sidecars that a JVM started."""
-    words = ["ps", "-o", "pid=,args=", "--ppid", str(jvm)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    return [int(line.split()[0]) for line in listed.splitlines() if "dynastate.sidecar" in line]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs: it is there, and no zombie."""
-    words = ["ps", "-o", "stat=", "-p", str(pid)]
-    state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
-def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:
-    """Wait for something that takes a moment.
-
-    Raises:
-        AssertionError: it did not come.
-    """
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)

@@ -20,17 +20,14 @@ from pyspark.sql import DataFrame
 from dynastate.layout import History
 from dynastate.local import EmbeddedDynamoDB
 from tests.jvm import ROOT
+from tests.processes import children, is_alive, sidecars_of, wait_until
 from tests.spark.conftest import (
     CONF,
     ON_ROCKSDB,
     Histories,
     Sessions,
-    children,
     interpreter,
-    is_alive,
     jvm_pid,
-    sidecars_of,
-    wait_until,
 )
 from tests.spark.operators import CASES, group_state, sums
 from tests.spark.programs.dies import BATCH, PARTITION

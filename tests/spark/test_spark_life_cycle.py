@@ -12,7 +12,8 @@ from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.jvm import ROOT
-from tests.spark.conftest import CONF, Histories, Sessions, jvm_pid, sidecars_of, wait_until
+from tests.processes import sidecars_of, wait_until
+from tests.spark.conftest import CONF, Histories, Sessions, jvm_pid
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Running, Source, in_batch, make_source, run
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, wait_until
+from tests.processes import wait_until
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions
 from tests.spark.processors import evolved, transformed_by_processing_time
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, Source, first_error, make_rows, make_source, run

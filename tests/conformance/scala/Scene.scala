@@ -30,10 +30,10 @@ final class Scene(val subject: Subject, root: String) {
 
   // ---------------------------------------------------------------------------------------------------------- providers
 
-  /** A provider as an executor makes it: every one is an instance that knows nothing, of a query run of its own. */
+  /** A provider as an executor makes it: every one is an instance that knows nothing, of a query run of its own, if none is given. */
   def provider(
       shape: Shape = Shapes.Plain, families: Boolean = false, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
-      multiple: Boolean = false, extra: Map[String, String] = Map.empty): StateStoreProvider = {
+      multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: Option[String] = None): StateStoreProvider = {
     val session = new SQLConf
     val hadoop = new Configuration(Scene.Hadoop)
     val fixed = Map(
@@ -45,7 +45,7 @@ final class Scene(val subject: Subject, root: String) {
       session.setConfString(name, value)
       hadoop.set(name, value)
     }
-    hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
+    hadoop.set("sql.streaming.runId", run.getOrElse(UUID.randomUUID().toString))
     val made = StateStoreProvider.create(subject.providerClass)
     made.init(
       storeId, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,

@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.{ArrayList => JArrayList, LinkedHashMap => JLinkedHashMap}
 
 import scala.jdk.CollectionConverters._
+import scala.util.Random
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
@@ -17,16 +18,22 @@ import org.apache.spark.sql.types._
  *
  * {{{
  * begin root format retain   a checkpoint of its own and fresh providers; format 1 or 2; versions that stay in memory.
- *                            Ends what was begun before
+ *                            Ends what was begun before. Optional: `only` one of the two kinds of store; `families` false;
+ *                            `conf`, an object
  * open version ids           a store to write, in place of the one that is open; ids is [ours, rocksdb], or null
  * put | merge family key value       remove family key       putList family key values       dropFamily family
+ * batch changes              many of put, merge, remove and putList: [operation, family, key, value or values] each
  * get | list family key      rows family      prefix family prefix      range family from until
  * commit                     answers [version, id, number of keys]
- * abort | restart | maintain
+ * abort | maintain
+ * snapshot | cleanUp         one half of maintenance
+ * maintainBeside             maintenance while other things are done; its end is waited for by `await`
+ * restart                    a fresh provider; of the query run `run`, if that is given
+ * readAfresh version ids     all rows by family, through a provider that knows nothing; what is open stays open
  * }}}
  *
  * Doubles travel as their bits, and a value as [number, length]: what is stored is a text of that length made of that number,
- * so that values of megabytes cost nothing here.
+ * so that values of megabytes cost nothing here. The text of a number below zero cannot be compressed.
  */
 object StoreServer {
   private val Value = Shapes.schema("number" -> LongType, "text" -> StringType)
@@ -41,6 +48,9 @@ object StoreServer {
     Shapes.TimeLast.named("times").lists,
     Shapes.TimeFirst.named("index")).map(_.copy(value = Value))
 
+  /** What an operator without families has. */
+  val OneFamily: Shape = Shapes.Plain.copy(value = Value)
+
   def main(args: Array[String]): Unit = {
     val conf = args.map { argument =>
       val Array(name, value) = argument.split("=", 2)
@@ -53,13 +63,14 @@ object StoreServer {
       val order = json.readTree(line)
       if (order.get("op").asText == "begin") {
         sides.foreach(_.end())
-        sides = Seq("dynastate", "rocksdb").map { kind =>
-          val bound = Map("spark.sql.streaming.stateStore.dynastate.memoryMb" -> order.get("memory").asText)
-          val subject = Subjects.of(kind, if (kind == "dynastate") conf ++ bound else conf).head.copy(ids = order.get("format").asInt == 2)
+        val families = if (order.path("families").asBoolean(true)) Families else Seq(OneFamily)
+        val more = order.path("conf").properties.asScala.map(each => each.getKey -> each.getValue.asText)
+        sides = Seq("dynastate", "rocksdb").filter(kind => order.path("only").asText(kind) == kind).map { kind =>
+          val subject = Subjects.of(kind, conf).head.copy(ids = order.get("format").asInt == 2)
           val retain = Map(
             "spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
-          new Side(new Scene(subject, s"${order.get("root").asText}/$kind"), retain, at = if (kind == "dynastate") 0 else 1)
+          new Side(new Scene(subject, s"${order.get("root").asText}/$kind"), families, retain ++ more, at = if (kind == "dynastate") 0 else 1)
         }
       }
       val answers = new JLinkedHashMap[String, Any]
@@ -70,10 +81,11 @@ object StoreServer {
   }
 
   /** One provider, and the store of it that is open. `at` is its place in lists of ids. */
-  private final class Side(scene: Scene, conf: Map[String, String], at: Int) {
-    private var provider: StateStoreProvider = fresh()
+  private final class Side(scene: Scene, families: Seq[Shape], conf: Map[String, String], at: Int) {
+    private var provider: StateStoreProvider = fresh(None)
     private var store: StateStore = _
     private var tables = Map.empty[String, Table]
+    private var beside: Thread = _
 
     def answer(order: JsonNode): java.util.Map[String, Any] = {
       val answer = new JLinkedHashMap[String, Any]
@@ -82,6 +94,7 @@ object StoreServer {
     }
 
     def end(): Unit = {
+      await()
       abort()
       scene.close()
     }
@@ -91,7 +104,8 @@ object StoreServer {
       def key = keyOf(table, order.get("key"))
       order.get("op").asText match {
         case "begin" => null
-        case "open" => open(order.get("version").asLong, Option(order.get("ids")).filterNot(_.isNull).map(_.get(at).asText))
+        case "open" => open(order.get("version").asLong, idOf(order))
+        case "batch" => order.get("changes").asScala.foreach(change)
         case "put" => table.put(key, valueOf(order.get("value")))
         case "merge" => table.merge(key, valueOf(order.get("value")))
         case "putList" => table.putList(key, order.get("values").asScala.map(valueOf).toSeq: _*)
@@ -109,20 +123,67 @@ object StoreServer {
         case "commit" => commit()
         case "abort" => abort()
         case "restart" =>
+          await()
           abort()
           provider.close()
-          provider = fresh()
+          provider = fresh(Option(order.get("run")).map(_.asText))
+        case "snapshot" => provider.doSnapshotMaintenance()
+        case "cleanUp" => provider.doCleanupMaintenance()
+        case "maintainBeside" => maintainBeside()
+        case "await" => await()
+        case "readAfresh" => readAfresh(order.get("version").asLong, idOf(order))
         // In format 1 RocksDB would read the snapshot of a version that was made anew since.
         case "maintain" => if (scene.subject.ids || scene.subject.kind == "dynastate") provider.doMaintenance()
       }
     }
 
-    private def fresh(): StateStoreProvider = scene.provider(families = true, conf = conf)
+    private def fresh(run: Option[String]): StateStoreProvider =
+      scene.provider(if (families.length > 1) Shapes.Plain else families.head, families = families.length > 1, conf = conf, run = run)
+
+    private def idOf(order: JsonNode): Option[String] = Option(order.get("ids")).filterNot(_.isNull).map(_.get(at).asText)
 
     private def open(version: Long, id: Option[String]): Unit = {
       abort()
       store = provider.getStore(version, id)
-      tables = Families.map(shape => shape.name -> scene.table(store, shape)).toMap
+      tables = families.map(shape => shape.name -> scene.table(store, shape)).toMap
+    }
+
+    private def change(change: JsonNode): Unit = {
+      val table = tables(change.get(1).asText)
+      val key = keyOf(table, change.get(2))
+      change.get(0).asText match {
+        case "put" => table.put(key, valueOf(change.get(3)))
+        case "merge" => table.merge(key, valueOf(change.get(3)))
+        case "putList" => table.putList(key, change.get(3).asScala.map(valueOf).toSeq: _*)
+        case "remove" => table.remove(key)
+      }
+    }
+
+    private def maintainBeside(): Unit = {
+      val maintained = provider
+      beside = new Thread(() => {
+        maintained.doSnapshotMaintenance()
+        maintained.doCleanupMaintenance()
+      })
+      beside.start()
+    }
+
+    private def await(): Unit = if (beside != null) {
+      beside.join()
+      beside = null
+    }
+
+    private def readAfresh(version: Long, id: Option[String]): Any = {
+      val reader = fresh(None)
+      try {
+        val opened = reader.getStore(version, id)
+        val found = new JLinkedHashMap[String, Any]
+        families.map(scene.table(opened, _)).foreach { table =>
+          found.put(table.shape.name, pairs(if (table.shape.multiple) table.allValues else table.rows))
+        }
+        opened.abort()
+        found
+      } finally reader.close()
     }
 
     private def dropFamily(shape: Shape): Unit = {
@@ -158,7 +219,8 @@ object StoreServer {
 
   private def valueOf(value: JsonNode): Seq[Any] = Seq(value.get(0).asLong, text(value.get(0).asLong, value.get(1).asInt))
 
-  private def text(number: Long, length: Int): String = (s"$number." * (length / 2 + 1)).take(length)
+  private def text(number: Long, length: Int): String =
+    if (number < 0) new Random(number).alphanumeric.take(length).mkString else (s"$number." * (length / 2 + 1)).take(length)
 
   private def shownValue(value: Seq[Any]): Any = value match {
     case null => null

@@ -13,7 +13,8 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 import dynastate
-from tests.spark.conftest import TESTS_JAR, children, is_alive, jvm_pid, sidecars_of, spark_conf, wait_until
+from tests.processes import children, is_alive, sidecars_of, wait_until
+from tests.spark.conftest import TESTS_JAR, jvm_pid, spark_conf
 from tests.spark.operators import CASES
 from tests.spark.streams import in_batch, open_stream, run
 
