@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple
 
-from dynastate import directory, layout, snapshots, store
+from dynastate import directory, layout, reader, snapshots, store
 from dynastate.errors import ConfigurationError
 from dynastate.layout import EMPTY, NO_ATTEMPT, VersionEntry
 from dynastate.prices import Prices
@@ -246,7 +246,7 @@ class OneStore:
         """Not of a version: the last snapshot is read, and the versions since; the run enters itself and its schema."""
         since = self._rhythm.apart / 2 * self._share
         read = Spending(
-            requests=4 + (self._buckets.number + since * self._parts.number) / store.WINDOW,
+            requests=4 + (self._buckets.number + since * self._parts.number) / reader.WINDOW,
             write_units=2,
             read_units=2 + self._directory_reads + self._buckets.read_units + since * self._parts.read_units,
         )

@@ -19,7 +19,8 @@ from dynastate.local import EmbeddedDynamoDB
 from dynastate.stored import Stored
 from dynastate.tables import BotoTables, Meter
 from tests.jvm import ROOT
-from tests.spark.conftest import CONF, Sessions, only, wait_until
+from tests.processes import wait_until
+from tests.spark.conftest import CONF, Sessions, only
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Source, make_rows, make_source, run
 from tests.spark.test_spark_life_cycle import state_stores
