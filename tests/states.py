@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from dynastate import layout, rows, snapshots
+from dynastate.errors import OtherWayError
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
 from dynastate.rows import Change
 from dynastate.snapshots import SnapshotAttempt
@@ -88,6 +89,14 @@ def read(at: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT, have: S
     """Open a version and read it whole; with `have`, only what comes after the base is read."""
     opening = at.open(store, version, by, have)
     return fold(opening.chunks, fold(opening.snapshot_chunks))
+
+
+def recover(at: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT) -> State:
+    """Open a version as the sidecar does, by whichever way leads to it, and read it whole."""
+    try:
+        return read(at, store, version, by)
+    except OtherWayError:
+        return recover(at, store, version, by)
 
 
 def take_snapshot(

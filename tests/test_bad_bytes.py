@@ -20,7 +20,7 @@ from dynastate.store import Engine
 from dynastate.tables import BotoTables, Meter, to_wire
 from tests.damage import FIRST_SNAPSHOT, NEWEST, SECOND_SNAPSHOT, STORE, Damage, Victim, damages, victim
 from tests.fakes import StruckClient
-from tests.states import State, attempt, engine, fold, items_of, parts_of, read, write
+from tests.states import State, attempt, engine, fold, items_of, parts_of, read, recover, write
 
 SEED = 20_250_105
 EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))
@@ -51,13 +51,14 @@ def some_damages(whole: Victim, kind: str, each: int) -> list[Damage]:
     ]
 
 
-def what_is_said(at: Engine, whole: Victim, damage: Damage) -> list[str]:
-    """Read all there is, in every way: what does not fail must be right. What the others say."""
+def what_is_said(at: Engine, whole: Victim, damage: Damage, log: pytest.LogCaptureFixture) -> list[str]:
+    """Read all there is, in every way: what does not fail must be right. What the others say, and what the log does."""
     said: list[str] = []
+    log.clear()
 
     def must_be(rights: list[State], version: int, by: layout.Attempt) -> None:
         try:
-            assert read(at, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
+            assert recover(at, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
         except (CorruptStateError, VersionMissingError) as failed:
             at.name_table(failed)
             said.append(str(failed))
@@ -80,7 +81,7 @@ def what_is_said(at: Engine, whole: Victim, damage: Damage) -> list[str]:
     except (CorruptStateError, VersionMissingError) as failed:
         at.name_table(failed)
         said.append(str(failed))
-    return said
+    return said + [record.getMessage() for record in log.records]
 
 
 def is_harmless(damage: Damage, *, cleaned: bool) -> bool:
@@ -104,13 +105,17 @@ def must_name(damage: Damage, said: list[str]) -> None:
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_item_is_named_and_never_read(kind: str, cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    """Whatever is wrong with an item, whoever reads gets the right state, or an error with table, item and reason."""
+def test_a_broken_item_is_named_and_never_read(
+    kind: str,
+    cleaned: bool,  # noqa: FBT001  # a parameter of the test
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever reads gets the right state or an error, and error or log name table, item and reason."""
     whole = victim(cleaned=cleaned)
     noticed = 0
     for damage in some_damages(whole, kind, 20):
         at = engine(whole.tables(damage), parallel_requests=1)
-        said = what_is_said(at, whole, damage)
+        said = what_is_said(at, whole, damage, caplog)
         at.close()
         if said:
             must_name(damage, said)
@@ -166,7 +171,7 @@ def test_clean_up_takes_nothing_that_stands_in_for_what_is_broken(kind: str) -> 
 def is_right(at: Engine, whole: Victim, node: tuple[int, layout.Attempt]) -> bool:
     """Whether a version reads back as it was; it must not read back otherwise."""
     try:
-        state = read(at, STORE, *node)
+        state = recover(at, STORE, *node)
     except (CorruptStateError, VersionMissingError):
         return False
     assert state == whole.states[node], node

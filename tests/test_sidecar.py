@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import dynastate
-from dynastate import protocol
+from dynastate import protocol, reader, rows, snapshots
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -34,7 +34,7 @@ from dynastate.errors import (
 )
 from dynastate.layout import NO_ATTEMPT, Attempt
 from dynastate.local import EmbeddedDynamoDB, credentials
-from dynastate.protocol import Append, Begin, Commit, Open, Type
+from dynastate.protocol import Append, Begin, Commit, Find, Open, Read, Type
 from dynastate.protocol import Changes as Changes_
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import Connection, Engines, Progress, check_folder
@@ -55,6 +55,8 @@ from tests.states import (
     history,
     parts_of,
     read,
+    take_snapshot,
+    write,
 )
 
 TOKEN = bytes(range(32))
@@ -854,6 +856,90 @@ def test_a_failed_append_is_not_forgotten(failing: Engine, struck: StruckTables,
     (answer,) = converse(FixedEngines(failing), begin, append({b"a": b"1"}), append({b"b": b"1"}), COMMIT)
     assert answer.error() == (UnavailableError.kind, store, "throttled")
     assert history(struck, store).versions() == []
+
+
+@pytest.fixture
+def broken_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
+    """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
+    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+    monkeypatch.setattr(reader, "WINDOW", 2)
+    state = {b"%d" % number: b"%d" % number for number in range(60)}
+    for make in closing(memory):
+        made = write(make(), store, attempt(1), state)
+        made = write(make(), store, attempt(2), {b"1": None}, base=made)
+        made = write(make(), store, attempt(3), {b"2": b"two"}, base=made)
+        state = {key: value for key, value in state.items() if key != b"1"} | {b"2": b"two"}
+        under_way = take_snapshot(make(), store, made, state, lambda _: set())
+        assert under_way is not None
+        assert under_way.commit()
+        write(make(), store, attempt(4), {b"3": b"three"}, base=made)
+    last = max(key for key in memory.items if key.sort.startswith("bucket/"))
+    del memory.items[last]
+    return state | {b"3": b"three"}
+
+
+def take_answers(answers: Sequence[Answer]) -> tuple[list[Type], State]:
+    """Take frames as the provider does: FOUND makes void what came before."""
+    state: State = {}
+    for answer in answers:
+        if answer.type is Type.FOUND:
+            state = {}
+        elif answer.type is Type.ROWS:
+            fields = answer.fields()
+            state = fold([(fields.u32(), fields.rest())], state)
+    return [answer.type for answer in answers if answer.type is not Type.ROWS], state
+
+
+def test_open_goes_round_a_snapshot_that_turns_out_broken(
+    broken_snapshot: State, memory: MemoryTables, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows of the snapshot are on their way when a bucket is found lost: FOUND comes again, and then all rows."""
+    for make in closing(memory):
+        answers = converse(FixedEngines(make()), protocol.open_(Open(store, 4, attempt(4), ())))
+        kinds, state = take_answers(answers)
+        assert kinds == [Type.FOUND, Type.FOUND, Type.OPENED]
+        assert [answer.type for answer in answers][1] is Type.ROWS
+        assert state == broken_snapshot
+    assert "recovery goes round a broken snapshot" in caplog.text
+    assert "item=bucket/" in caplog.text
+
+
+def test_read_goes_round_a_snapshot_that_turns_out_broken(
+    broken_snapshot: State, memory: MemoryTables, store: str
+) -> None:
+    """READ of one half after the other: the half with the lost bucket says FOUND, and then has all its rows."""
+    for make in closing(memory):
+        engines = FixedEngines(make())
+        state: State = {}
+        for half in (0, 1):
+            answers = converse(engines, protocol.read(Read(store, 4, attempt(4), 1, half)))
+            kinds, found = take_answers(answers)
+            state |= {key: value for key, value in found.items() if rows.key_hash(key) >> 31 == half}
+            assert kinds == ([Type.FOUND, Type.OPENED] if half else [Type.DELTAS, Type.OPENED])
+        assert state == broken_snapshot
+
+
+def test_find_goes_round_a_snapshot_without_its_directory(
+    broken_snapshot: State, memory: MemoryTables, store: str
+) -> None:
+    """FIND answers as if the snapshot were not there."""
+    del memory.items[next(key for key in memory.items if key.sort.startswith("directory/"))]
+    for make in closing(memory):
+        answers = converse(FixedEngines(make()), protocol.find(Find(store, 4, attempt(4))))
+        assert [answer.type for answer in answers] == [Type.FOUND, Type.CONTENT, Type.OPENED]
+
+
+def test_open_ends_where_no_way_leads_to_the_version(broken_snapshot: State, memory: MemoryTables, store: str) -> None:
+    """A part lost below the broken snapshot: one ERROR, after which the connection goes on."""
+    del memory.items[next(key for key in memory.items if key.role == "delta" and key.sort.startswith(f"{2:020d}/"))]
+    for make in closing(memory):
+        again = protocol.open_(Open(store, 4, attempt(4), ()))
+        *_, first, second = (each for each in converse(FixedEngines(make()), again, again) if each.type is Type.ERROR)
+        for error in (first, second):
+            kind, named, message = error.error()
+            assert (kind, named) == (CorruptStateError.kind, store)
+            assert f"item={2:020d}/" in message
+            assert "table=dynastate-delta " in message
 
 
 def test_an_answer_that_nobody_takes_does_not_undo_the_commit(

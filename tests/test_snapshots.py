@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from dynastate import directory, layout, snapshots
-from dynastate.errors import CorruptStateError, InternalError, UnavailableError, VersionMissingError
+from dynastate.cache import Cache
+from dynastate.errors import CorruptStateError, InternalError, OtherWayError, UnavailableError, VersionMissingError
 from dynastate.layout import Attempt
 from dynastate.store import Engine
 from dynastate.tables import Meter, Tables
@@ -30,6 +31,7 @@ from tests.states import (
     named_keys,
     parts_of,
     read,
+    recover,
     take_snapshot,
     write,
     write_versions,
@@ -148,32 +150,102 @@ def test_a_snapshot_that_did_not_end_is_none(at: Engine, tables: Tables, store: 
     assert history(tables, store).snapshots() == []
 
 
-def test_a_lost_or_broken_directory_is_named(at: Engine, tables: Tables, store: str) -> None:
-    """Never a silently smaller state."""
-    made = write_versions(at, store, 3)
-    snapshot_of(at, store, made[3], {b"1": b"1"})
-    ((name, item),) = [pair for pair in items_of(tables, store).items() if pair[0].startswith("directory/")]
-    key = layout.Key("snapshot", layout.store_shard(store, 0), name)
-    raw = item["data"]
-    assert isinstance(raw, bytes)
-    tables.write([(key, item | {"data": raw[:-1] + bytes([raw[-1] ^ 1])})], Meter())
-    with pytest.raises(CorruptStateError, match=f"directory.*{name}"):
-        at.open(store, *made[3])
-    tables.delete([key], Meter())
-    with pytest.raises(CorruptStateError, match=f"directory of a snapshot is lost.*{name}"):
-        at.open(store, *made[3])
-
-
-def test_a_lost_bucket_is_named(at: Engine, tables: Tables, store: str) -> None:
-    """Never a silently smaller state."""
-    state = {b"%d" % number: b"one" for number in range(100)}
-    made = write(at, store, attempt(1), state)
-    snapshot_of(at, store, made, state)
-    name = buckets_of(tables, store)[0]
+def damage(tables: Tables, store: str, kind: str) -> str:
+    """Break or delete something of the only snapshot; return the sort key of the item."""
+    names = buckets_of(tables, store) if "bucket" in kind else list(items_of(tables, store))
+    name = next(each for each in names if each.startswith(kind.split()[1]))
     for shard in range(SHARDS):
-        tables.delete([layout.Key("snapshot", layout.store_shard(store, shard), name)], Meter())
-    with pytest.raises(CorruptStateError, match=f"is not in its table.*{name}"):
-        read(at, store, *made)
+        key = layout.Key("snapshot", layout.store_shard(store, shard), name)
+        item = tables.get([key], Meter()).get(key)
+        if item is not None and kind.startswith("lost"):
+            tables.delete([key], Meter())
+        elif item is not None:
+            tables.write([(key, item | {"digest": b"another"} | {"data": b"other bytes"})], Meter())
+    return name
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("lost directory", "the directory of a snapshot is lost"),
+        ("broken directory", "a directory is not the one that its snapshot names"),
+        ("lost bucket", "is not in its table"),
+        ("broken bucket", "wrong checksum"),
+        ("broken snapshot", "a directory is not the one that its snapshot names"),
+    ],
+)
+class TestBrokenSnapshot:
+    """Recovery goes round it while what is older is there, and says so; else it is an error that names the item."""
+
+    def test_older_changes_stand_in(
+        self, at: Engine, tables: Tables, store: str, kind: str, says: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whoever opens the version again gets its rows; the log names what is broken, by the table's own name."""
+        made = write_versions(at, store, 5)
+        state = {b"%d" % number: b"%d" % number for number in range(1, 6)}
+        snapshot_of(at, store, made[4], {key: value for key, value in state.items() if key != b"5"})
+        name = damage(tables, store, kind)
+        with pytest.raises(OtherWayError, match=rf"{says}.* table=\w+ store_shard={store}#\d item=.*"):
+            read(at, store, *made[5])
+        assert read(at, store, *made[5]) == state
+        ((warning,),) = [[record.getMessage()] for record in caplog.records]
+        assert f"recovery goes round a broken snapshot store={store} version=5: " in warning
+        assert says in warning
+        assert f"{name}" in warning
+        assert "table=dynastate-snapshot-group " in warning
+
+    def test_nothing_stands_in(self, at: Engine, tables: Tables, store: str, kind: str, says: str) -> None:
+        """Once clean-up has taken what is older, a broken snapshot is an error; it stays one, and names the item."""
+        made = write_versions(at, store, 5)
+        snapshot_of(at, store, made[4], {b"%d" % number: b"%d" % number for number in range(1, 5)})
+        at.clean_up(store, "run-1", *made[5], 2, 0, 0)
+        assert history(tables, store).versions() == [4, 5]
+        name = damage(tables, store, kind)
+        with pytest.raises(CorruptStateError, match=says):
+            read(at, store, *made[5])
+        for _ in range(2):
+            with pytest.raises(CorruptStateError, match=f"{says}.*nothing older stands in") as failed:
+                recover(at, store, *made[5])
+            assert name in str(failed.value)
+
+    def test_the_next_snapshot_is_whole_again(
+        self,
+        at: Engine,
+        engines: Engines,
+        tables: Tables,
+        store: str,
+        kind: str,
+        says: str,  # noqa: ARG002  # asked of by the class
+    ) -> None:
+        """It carries nothing on from one that is broken, so other executors read it; then clean-up takes that away."""
+        made = write_versions(at, store, 5)
+        state = {b"%d" % number: b"%d" % number for number in range(1, 6)}
+        snapshot_of(at, store, made[4], {key: value for key, value in state.items() if key != b"5"})
+        damage(tables, store, kind)
+        recover(at, store, *made[5])
+        under_way = take_snapshot(at, store, made[5], state, lambda _: {b"5"})
+        assert under_way is not None
+        assert under_way.base == 0
+        assert under_way.commit()
+        assert read(engines(), store, *made[5]) == state
+        made += write_versions(at, store, 2, made[5])[1:]
+        at.clean_up(store, "run-1", *made[7], 2, 0, 0)
+        assert [each.version for each in history(tables, store).snapshots()] == [5]
+        assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
+
+
+def test_a_way_that_another_executors_clean_up_closed_is_another(engines: Engines, store: str) -> None:
+    """An executor that knows the way to a version from before clean-up is told that there may be another, and it is."""
+    made = write_versions(at := engines(), store, 6)
+    state = {b"%d" % number: b"%d" % number for number in range(1, 7)}
+    stale = engines(cache_bytes=1 << 20)
+    assert read(stale, store, *made[6]) == state
+    stale._reader._parts = Cache(0)
+    snapshot_of(at, store, made[5], {key: value for key, value in state.items() if key != b"6"})
+    at.clean_up(store, "run-1", *made[6], 2, 0, 0)
+    with pytest.raises(OtherWayError, match="is not in its table"):
+        read(stale, store, *made[6])
+    assert read(stale, store, *made[6]) == state
 
 
 def test_rows_outside_their_bucket_are_refused(at: Engine, store: str) -> None:

@@ -6,6 +6,7 @@
     ├── UnknownOutcomeError  the write may or may not have happened; a retry of the task is safe
     ├── VersionMissingError  the version asked for is not there; the message names those that are
     ├── CorruptStateError    stored bytes are broken or lost; the message names the item
+    │   └── OtherWayError    there may be another way to the same rows: open the version again, at once
     ├── MismatchError        the two ends of the bridge differ in version or break the protocol
     └── InternalError        a defect of dynastate; please report it
 
@@ -30,6 +31,13 @@ class DynastateError(Exception):
 
     def __str__(self) -> str:
         return " ".join([*map(str, self.args), *(f"{name}={value}" for name, value in self.facts.items())])
+
+    @property
+    def reason(self) -> str:
+        """The message without where it is, for those who say that themselves."""
+        apart = ("table", "store_shard", "item")
+        told = (f"{name}={value}" for name, value in self.facts.items() if name not in apart)
+        return " ".join([*map(str, self.args), *told])
 
     def name_table(self, names: Mapping[Any, str]) -> None:
         """Say the table by the name the user gave it, where the error has it by its role."""
@@ -66,6 +74,10 @@ class CorruptStateError(DynastateError):
     """Stored bytes are broken, lost or of an unknown format."""
 
     kind = 5
+
+
+class OtherWayError(CorruptStateError):
+    """Broken or lost on one way to a version; there may be another."""
 
 
 class MismatchError(DynastateError):

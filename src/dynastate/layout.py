@@ -20,7 +20,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from dynastate import blocks, rows
-from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, VersionMissingError
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    InternalError,
+    VersionMissingError,
+)
 
 FORMAT: Final = 1
 GROUP_SIZE: Final = 10
@@ -110,6 +115,11 @@ def part_key(store: str, version: int, attempt: Attempt, sequence: int, shards: 
     )
 
 
+def part_keys(store: str, version: int, attempt: Attempt, parts: int, shards: int) -> Iterator[Key]:
+    """Where the parts of an attempt lie, in sequence."""
+    return (part_key(store, version, attempt, sequence, shards) for sequence in range(parts))
+
+
 def group_key(store: str, version: int) -> Key:
     """Where the version entry of a version stands."""
     return Key("snapshot", store_shard(store, 0), f"group/{version // GROUP_SIZE:016d}")
@@ -149,6 +159,7 @@ def bucket_key(store: str, version: int, snapshot: Attempt, bucket: int, sequenc
 
 
 _PART = re.compile(r"([0-9]{20})/([0-9a-f]{32})/([0-9]{6})")
+_SNAPSHOT = re.compile(r"snapshot/([0-9]{20})/([0-9a-f]{32})")
 _DIRECTORY = re.compile(r"directory/([0-9]{20})/([0-9a-f]{32})")
 _BUCKET = re.compile(r"bucket/([0-9]{20})/([0-9a-f]{32})/([0-9]{4})/([0-9]{6})")
 
@@ -584,19 +595,25 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
         CorruptStateError: the item is broken, or of an unknown format.
     """
     check_format(key, item)
-    try:
-        _, version, attempt = key.sort.split("/")
-        node = int(version), Attempt(bytes.fromhex(attempt))
-    except (ValueError, CorruptStateError) as broken:
-        raise CorruptStateError("snapshot item has a key that dynastate never makes", **where(key)) from broken
+    node = _maker(_SNAPSHOT.fullmatch(key.sort))
+    if node is None:
+        raise _unknown_item(key)
     own, digest, stage = item.get("id"), item.get("digest"), item.get("stage")
     if not (isinstance(own, bytes) and len(own) == 16 and isinstance(digest, bytes) and isinstance(stage, str)):
         raise CorruptStateError("snapshot item has no id, no digest or no stage", **where(key))
-    if stage not in (WRITING, DONE, LEAVING) or key.sort != snapshot_key("", *node).sort:
-        raise CorruptStateError("snapshot item is broken", **where(key))
+    if stage not in (WRITING, DONE, LEAVING):
+        raise CorruptStateError("snapshot item has an unknown stage", **where(key))
     sizes = (_number(key, item, name) for name in ("epoch", "records", "raw_bytes", "stored_bytes"))
     epoch, records, raw_bytes, stored_bytes = sizes
     return Snapshot(*node, Attempt(own), epoch, stage, digest, records, raw_bytes, stored_bytes)
+
+
+def _unknown_item(key: Key) -> CorruptStateError:
+    return CorruptStateError(
+        "an item that this package does not know lies among a store's own: a newer package wrote it, or something "
+        "else; upgrade dynastate, or remove it",
+        **where(key),
+    )
 
 
 class ShortHistoryError(Exception):
@@ -616,12 +633,19 @@ class History:
         self._schemas: dict[str, tuple[Key, Item]] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
         self._snapshots: dict[tuple[int, Attempt], Snapshot] = {}
+        #: What is wrong with snapshots that are passed by.
+        self.passed: dict[tuple[int, Attempt], CorruptStateError] = {}
         #: Version lists by the key of their group: each entry as it is stored, and what it says.
         self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
         for key, item in items:
-            self._add(key, item)
+            self.add(key, item)
 
-    def _add(self, key: Key, item: Item) -> None:
+    def add(self, key: Key, item: Item) -> None:
+        """Add an item of the snapshot-group table that was read.
+
+        Raises:
+            CorruptStateError: it is broken, of an unknown format, or none of ours.
+        """
         if key.sort == META:
             parse_meta(self.store, item)
             self.meta = item
@@ -635,15 +659,17 @@ class History:
                 group.append((raw, entry))
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
-        elif key.sort.startswith("snapshot/"):
-            snapshot = parse_snapshot(key, item)
-            self._snapshots[snapshot.version, snapshot.attempt] = snapshot
+        elif (node := _maker(_SNAPSHOT.fullmatch(key.sort))) is not None:
+            try:
+                self._snapshots[node] = parse_snapshot(key, item)
+            except CorruptStateError as broken:
+                self.pass_by(*node, broken)
         else:
-            raise CorruptStateError(
-                "an item that this package does not know lies among a store's own: a newer package wrote it, or "
-                "something else; upgrade dynastate, or remove it",
-                **where(key),
-            )
+            raise _unknown_item(key)
+
+    def pass_by(self, version: int, attempt: Attempt, broken: CorruptStateError) -> None:
+        """Begin with the snapshot of that version no more: it is broken. What is older may stand in for it."""
+        self.passed[version, attempt] = broken
 
     def descriptions(self) -> dict[str, Item]:
         """The meta item and the schema items, by sort key."""
@@ -662,7 +688,8 @@ class History:
     def snapshot(self, version: int, attempt: Attempt) -> Snapshot | None:
         """The snapshot of a version, if there is one that can be read."""
         found = self._snapshots.get((version, attempt))
-        return found if found is not None and found.stage == DONE else None
+        is_there = found is not None and found.stage == DONE and (version, attempt) not in self.passed
+        return found if is_there else None
 
     def entry(self, version: int, attempt: Attempt) -> VersionEntry | None:
         """The entry of a version by that attempt, if it was read."""
@@ -729,9 +756,13 @@ class History:
                 break
             try:
                 path.append(self._parent(path[-1]) if path else entry)
-            except (CorruptStateError, ShortHistoryError):
+            except ShortHistoryError:
                 if base is None:
                     raise
+                break
+            except CorruptStateError as gap:
+                if base is None:
+                    raise self._no_other_way(path, gap) from gap
                 break
             at = (path[-1].version - 1, path[-1].parent)
         if at in held or base is None:
@@ -749,6 +780,16 @@ class History:
         while entries[-1].version > first:
             entries.append(self.find(entries[-1].version - 1, entries[-1].parent))
         return entries[::-1]
+
+    def _no_other_way(self, path: Sequence[VersionEntry], gap: CorruptStateError) -> CorruptStateError:
+        """Why a chain ends: where a snapshot on it was passed by, that is what is wrong."""
+        nodes = [(each.version, each.attempt) for each in path] + [(path[-1].version - 1, path[-1].parent)]
+        broken = next((self.passed[node] for node in nodes if node in self.passed), None)
+        if broken is None:
+            return gap
+        named = {name: broken.facts[name] for name in ("table", "store_shard", "item")}
+        said = f"{broken.reason}; and nothing older stands in for this snapshot: {gap.reason}"
+        return CorruptStateError(said, **named, lost=gap.facts["item"])
 
     def _parent(self, entry: VersionEntry) -> VersionEntry:
         if entry.version <= self._lowest:
@@ -797,7 +838,7 @@ class History:
                 **listed,
             )
         return VersionMissingError(
-            "this version does not exist", store=self.store, version=version, versions=_ranges(there), **listed
+            "this version does not exist", store=self.store, version=version, versions=ranges(there), **listed
         )
 
 
@@ -850,7 +891,7 @@ def parse_meta(store: str, meta: Item) -> tuple[dict[str, int], int]:
     return epochs, shards
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """1-5,8 for [1, 2, 3, 4, 5, 8]."""
     out: list[list[int]] = []
     for number in numbers:

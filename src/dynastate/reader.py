@@ -24,6 +24,8 @@ from dynastate.tables import Meter, Tables
 WINDOW: Final = 25
 #: All routes together: one takes about this many bytes a version and a bucket.
 ROUTES_BYTES: Final = 32 * 1024 * 1024
+#: Snapshots found broken that one executor remembers; forgetting one costs finding out again.
+PASSED_MAX: Final = 1_000
 ENTRY_BYTES: Final = 500
 BUCKET_BYTES: Final = 200
 #: What a part in memory takes beside its data.
@@ -127,6 +129,8 @@ class Reader:
         self._parts: Cache[Key, Part] = Cache(cache_bytes)
         #: The way to the newest version that was opened or committed here, by store.
         self._routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
+        #: What is wrong with snapshots, by their ids.
+        self._passed: Cache[Attempt, CorruptStateError] = Cache(PASSED_MAX)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -144,6 +148,15 @@ class Reader:
 
     def forget(self, store: str) -> None:
         self._routes.drop(store)
+
+    def pass_by(self, store: str, snapshot: Attempt, broken: CorruptStateError) -> None:
+        """Begin with a snapshot no more, by its id: it was found broken."""
+        self._passed.put(snapshot, broken, 1)
+        self.forget(store)
+
+    def passed(self, snapshot: Attempt) -> CorruptStateError | None:
+        """What was found wrong with a snapshot."""
+        return self._passed.get(snapshot)
 
     def committed(self, store: str, entry: VersionEntry, schema: str, shards: int) -> None:
         """A version was made here: the way to it goes on from that to its parent."""
@@ -174,15 +187,15 @@ class Reader:
             CorruptStateError: while they are taken: a part is lost or broken.
         """
         keys = (
-            layout.part_key(store, entry.version, entry.attempt, sequence, shards)
+            key
             for entry in entries
-            for sequence in range(entry.parts)
+            for key in layout.part_keys(store, entry.version, entry.attempt, entry.parts, shards)
         )
         parts = self._read(keys, meter, keep=self._fits(entries))
         for entry in entries:
             listed = layout.where(layout.group_key(store, entry.version))
             where = listed | {"version": entry.version, "attempt": entry.attempt.hex()}
-            yield from _verified(entry, where, islice(parts, entry.parts), bucket)
+            yield from verified_chunks(entry, where, islice(parts, entry.parts), bucket)
 
     def rows(
         self, store: str, snapshot: Directory, shards: int, meter: Meter, *, bucket: HashRange | None = None
@@ -201,7 +214,7 @@ class Reader:
             held = snapshot.buckets[number]
             where = layout.where(layout.directory_key(store, snapshot.version, snapshot.id)) | {"bucket": number}
             if held.parts:
-                yield from _verified(held, where, islice(parts, held.parts), bucket)
+                yield from verified_chunks(held, where, islice(parts, held.parts), bucket)
 
     def _fits(self, named: Iterable[VersionEntry | Bucket]) -> bool:
         """What is larger than the cache would only drive out what is there, and be gone before it is asked for."""
@@ -248,7 +261,7 @@ def hash_range(bits: int, bucket: int) -> HashRange:
     return bucket << shift, (bucket + 1 << shift) - 1
 
 
-def _verified(
+def verified_chunks(
     named: VersionEntry | Bucket,
     where: Mapping[str, object],
     parts: Iterable[tuple[Key, Part]],

@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import dynastate
 from dynastate import protocol
-from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError
+from dynastate.errors import ConfigurationError, DynastateError, InternalError, MismatchError, OtherWayError
 from dynastate.layout import NO_ATTEMPT, Chunk
 from dynastate.prices import Prices
 from dynastate.protocol import State, Type
@@ -43,6 +43,8 @@ log = logging.getLogger("dynastate.sidecar")
 #: So long what was wrong with settings, tables or endpoint is taken to be so still.
 FAILED_FOR_S = 5.0
 READ_BUFFER_BYTES = 1024 * 1024
+#: Ways to a version that are tried: each that fails has a snapshot that is broken, and there are few of them.
+WAYS_MAX = 10
 #: A load that takes longer than this says how far it is.
 PROGRESS_S = 2.0
 
@@ -141,6 +143,12 @@ class Progress:
                 )
 
 
+class Answer(Protocol):
+    """Answers OPEN, FIND or READ; `is_again`: what it sent before is void."""
+
+    def __call__(self, *, is_again: bool) -> None: ...
+
+
 class Connection:
     """One conversation with the JVM, in a thread of its own. At most one attempt is under way in it.
 
@@ -221,33 +229,53 @@ class Connection:
         request = protocol.parse_open(body)
         self._store = request.store
         engine = self._needed_engine()
-        with self._answering("open"):
+
+        def answer(*, is_again: bool) -> None:  # noqa: ARG001  # FOUND comes either way
             opening = engine.open(request.store, request.version, request.attempt, request.have)
-            self._send(protocol.found(opening.entry.version, opening.entry.attempt, opening.base, opening.schema))
-            self._send_rows(opening.snapshot_chunks)
-            if opening.snapshot:
-                self._send(protocol.deltas(opening.snapshot))
-            self._send_rows(opening.chunks)
-            self._send(protocol.opened(counters(opening.meter, self._needed_engine().prices)))
+            self._send_found(opening)
+            self._send_opening(opening)
+
+        with self._answering("open"):
+            self._by_any_way(answer)
 
     def _find(self, body: bytes) -> None:
         request = protocol.parse_find(body)
         self._store = request.store
         engine = self._needed_engine()
-        with self._answering("find"):
+
+        def answer(*, is_again: bool) -> None:  # noqa: ARG001  # what may fail comes before the first frame
             opening = engine.find(request.store, request.version, request.attempt)
-            self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
+            self._send_found(opening)
             self._send(protocol.content(opening.bits, opening.entry.keys))
             self._send(protocol.opened(counters(opening.meter, self._needed_engine().prices)))
+
+        with self._answering("find"):
+            self._by_any_way(answer)
 
     def _read(self, body: bytes) -> None:
         request = protocol.parse_read(body)
         self._store = request.store
         engine = self._needed_engine()
+
+        def answer(*, is_again: bool) -> None:
+            opening = engine.bucket(request.store, request.version, request.attempt, request.bits, request.bucket)
+            if is_again:
+                self._send_found(opening)
+            self._send_opening(opening)
+
         with self._answering("read"):
-            self._send_opening(
-                engine.bucket(request.store, request.version, request.attempt, request.bits, request.bucket)
-            )
+            self._by_any_way(answer)
+
+    def _by_any_way(self, answer: Answer) -> None:
+        """Answer again as long as there may be another way to the version; FOUND makes void what was sent before."""
+        for way in range(WAYS_MAX):
+            with contextlib.suppress(OtherWayError):
+                answer(is_again=way > 0)
+                return
+        answer(is_again=True)
+
+    def _send_found(self, opening: Opening) -> None:
+        self._send(protocol.found(opening.version, opening.attempt, opening.base, opening.schema))
 
     def _send_opening(self, opening: Opening) -> None:
         progress = Progress(self._store, opening.version, opening.records)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from dynastate import cleanup, directory, layout, snapshots
+from dynastate.directory import Directory
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
     InternalError,
+    OtherWayError,
     UnavailableError,
     VersionMissingError,
 )
-from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Tally, VersionEntry
+from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Snapshot, Tally, VersionEntry
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.reader import HashRange, Held, Reader, Route, Rows, hash_range
 from dynastate.settings import PREFIX
@@ -25,6 +29,8 @@ from dynastate.snapshots import SnapshotAttempt
 from dynastate.stored import Accounts, Stored
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all, units_of_write
 from dynastate.writer import PartWriter, Ticket
+
+log = logging.getLogger("dynastate.store")
 
 #: An attempt hands its parts on when it has a full request, or this many bytes.
 HAND_ON_BYTES: Final = 512 * 1024
@@ -129,7 +135,7 @@ class Engine:
         2. Pick the entry: the attempt asked for, else the highest epoch.
         3. Walk parents down to the newest version in `have`, to a snapshot, or to version 0.
         4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and hand them
-           on in order.
+           on in order. A snapshot that is broken is passed by from then on, if what is older can stand in for it.
 
         It only reads: a crash after any step leaves nothing behind.
 
@@ -139,15 +145,16 @@ class Engine:
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
             CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+            OtherWayError: the same; opened again, the version may be reached by another way.
         """
         meter = Meter()
-        route = self._known_route(store, version, attempt)
-        if route is None and have:
+        known = self._known_route(store, version, attempt)
+        if known is None and have:
             near = self._open_near(store, version, attempt, have, meter)
             if near is not None:
                 return near
-        route = route or self._find_route(store, version, attempt, meter)  # 1, 2, 3
-        return self._opening(route, meter, have=have)  # 4
+        route = known or self._find_route(store, version, attempt, meter)  # 1, 2, 3
+        return self._opening(route, meter, have=have, is_known=known is not None)  # 4
 
     def find(self, store: str, version: int, attempt: Attempt) -> Opening:
         """Open a version without its rows, which `bucket` brings. Costs at most one Query and a directory.
@@ -155,6 +162,7 @@ class Engine:
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
             CorruptStateError: an item is lost or broken.
+            OtherWayError: as for `open`.
         """
         meter = Meter()
         route = self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
@@ -166,10 +174,12 @@ class Engine:
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
             CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+            OtherWayError: as for `open`.
         """
         meter = Meter()
-        route = self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
-        return self._opening(route, meter, bucket=hash_range(bits, number))
+        known = self._known_route(store, version, attempt)
+        route = known or self._find_route(store, version, attempt, meter)
+        return self._opening(route, meter, bucket=hash_range(bits, number), is_known=known is not None)
 
     def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """An attempt that is named is the same for ever; a bare number is not: another executor may make it anew."""
@@ -180,9 +190,14 @@ class Engine:
         entry = history.find(version, attempt)
         base, entries = history.chain(version, entry.attempt, ())
         snapshot = history.snapshot(*base)
-        kept = None if snapshot is None else snapshots.read_directory(self._tables, store, snapshot, meter)
+        kept = None if snapshot is None else self._directory(store, snapshot, meter)
         if kept is not None:
             self.accounts.learn(store, kept)
+        for each in entries:
+            broken = history.passed.get((each.version, each.attempt))
+            if broken is not None:
+                self.name_table(broken)
+                log.warning("recovery goes round a broken snapshot store=%s version=%d: %s", store, version, broken)
         start = None if kept is None else history.entry(*base)
         one_of_each = {each.schema: each for each in (*entries, entry, *([start] if start else []))}
         schemas = {digest: history.schema(each) for digest, each in one_of_each.items()}
@@ -210,7 +225,13 @@ class Engine:
         return Opening(entry, base, history.schema(entry), 0, 0, tuple(entries), records, iter(()), chunks, meter)
 
     def _opening(
-        self, route: Route, meter: Meter, *, have: Sequence[Held] = (), bucket: HashRange | None = None
+        self,
+        route: Route,
+        meter: Meter,
+        *,
+        have: Sequence[Held] = (),
+        bucket: HashRange | None = None,
+        is_known: bool = False,
     ) -> Opening:
         near = route.since(have)
         if near is not None:
@@ -218,7 +239,6 @@ class Engine:
             kept = None
         else:
             base, entries, kept = layout.EMPTY, route.entries, route.snapshot
-        reader, store, shards = self._reader, route.store, route.shards
         return Opening(
             entry=route.end,
             base=base,
@@ -227,19 +247,47 @@ class Engine:
             snapshot=0 if kept is None else kept.version,
             entries=entries,
             records=route.records if near is None else sum(each.records for each in entries),
-            snapshot_chunks=self._forgetting(
-                store, iter(()) if kept is None else reader.rows(store, kept, shards, meter, bucket=bucket)
-            ),
-            chunks=self._forgetting(store, reader.changes(store, entries, shards, meter, bucket=bucket)),
+            snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, bucket),
+            chunks=self._changes(route, entries, meter, bucket, is_known=is_known),
             meter=meter,
         )
 
-    def _forgetting(self, store: str, chunks: Iterator[Rows]) -> Iterator[Rows]:
-        """A way that leads nowhere, since clean-up has passed there, is not to be taken again."""
+    def _directory(self, store: str, snapshot: Snapshot, meter: Meter) -> Directory:
+        """The directory of a snapshot. One that is broken is passed by from then on.
+
+        Raises:
+            OtherWayError: it is lost or broken.
+        """
         try:
-            yield from chunks
-        except CorruptStateError:
-            self._reader.forget(store)
+            return snapshots.read_directory(self._tables, store, snapshot, meter)
+        except CorruptStateError as broken:
+            self._reader.pass_by(store, snapshot.id, broken)
+            raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
+
+    def _rows(self, route: Route, kept: Directory, meter: Meter, bucket: HashRange | None) -> Iterator[Rows]:
+        """The rows of a snapshot. One that is broken is passed by from then on."""
+        try:
+            yield from self._reader.rows(route.store, kept, route.shards, meter, bucket=bucket)
+        except CorruptStateError as broken:
+            self._reader.pass_by(route.store, kept.id, broken)
+            raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
+
+    def _changes(
+        self,
+        route: Route,
+        entries: Sequence[VersionEntry],
+        meter: Meter,
+        bucket: HashRange | None,
+        *,
+        is_known: bool,
+    ) -> Iterator[Rows]:
+        """The changes of versions. A way that is known may have come to lead nowhere, since clean-up passed there."""
+        try:
+            yield from self._reader.changes(route.store, entries, route.shards, meter, bucket=bucket)
+        except CorruptStateError as broken:
+            self._reader.forget(route.store)
+            if is_known:
+                raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
             raise
 
     def changes(self, store: str, first: int, last: int, attempt: Attempt) -> ChangeFeed:
@@ -263,6 +311,13 @@ class Engine:
         history = History(store, found, lowest)
         if lowest == 0:
             self.accounts.read(history, highest)
+        return self._without_passed(history)
+
+    def _without_passed(self, history: History) -> History:
+        for snapshot in history.snapshots():
+            broken = self._reader.passed(snapshot.id)
+            if broken is not None:
+                history.pass_by(snapshot.version, snapshot.attempt, broken)
         return history
 
     def _shards_of(self, history: History) -> int:
@@ -300,13 +355,14 @@ class Engine:
         bits = directory.bits_for(state_bytes)
         carried = None
         if last is not None:
-            carried = snapshots.read_directory(self._tables, store, last, meter)
-            self.accounts.learn(store, carried)
-            # Another number of buckets means that all are written anew, so it must be worth it.
-            if abs(carried.bits - bits) <= 1:
-                bits = carried.bits
-            else:
-                carried = None
+            with suppress(OtherWayError):  # then all buckets are written anew
+                carried = self._directory(store, last, meter)
+                self.accounts.learn(store, carried)
+        # Another number of buckets means that all are written anew, so it must be worth it.
+        if carried is not None and abs(carried.bits - bits) <= 1:
+            bits = carried.bits
+        else:
+            carried = None
         begun = snapshots.begin(
             self._tables, self._reader, history, deltas[-1], carried, bits, shards, epoch, meter
         )  # 3
@@ -332,7 +388,7 @@ class Engine:
         meter = Meter()
         low, _ = layout.history_range(0, 0)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1
-        history = History(store, found)
+        history = self._without_passed(History(store, found))
         self.accounts.cleaned(history, (), ())
         epoch = _newest_epoch(history.meta, run)  # 2
         if epoch is None:

@@ -375,12 +375,52 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         require(cold.get(key(number.toLong), Family).getString(1) == note, s"a note of ${note.length} characters came back as another")
       }
     }
+    check("a snapshot that turns out broken on the way is gone round")(brokenSnapshot())
     check("stores of other partitions, operators and names are others") {
       val id = world.freshStore()
       val others = Seq(id, id.copy(operatorId = 1), id.copy(partitionId = id.partitionId + 10000), id.copy(storeName = "left-keyToNumValues"),
         id.copy(checkpointRootLocation = id.checkpointRootLocation + "2"))
       others.zipWithIndex.foreach { case (each, number) => commit(world.provider(each, V1), 0)(1L -> number.toLong) }
       others.zipWithIndex.foreach { case (each, number) => same(rows(world.provider(each, V1).getStore(1)), Map(1L -> number.toLong)) }
+    }
+  }
+
+  /** Its last bucket is lost, and lists of the first ones are on their way when that is found out: none may come twice. */
+  private def brokenSnapshot(): Unit = {
+    val id = world.freshStore()
+    val random = new Random(seed + 3)
+    def lists(conf: (String, String)*) = world.provider(id, conf.toMap, columnFamilies = true, multipleValues = true)
+    val provider = lists(s"$Prefix.minDeltasForSnapshot" -> "1")
+    val store = provider.getStore(0)
+    val first = (0L until 7000L).map(each => each -> random.nextLong()).toMap
+    first.foreach { case (each, count) =>
+      store.merge(key(each), value(count, random.ints(1000, 33, 126).toArray.map(_.toChar).mkString), Family)
+    }
+    store.commit()
+    provider.doSnapshotMaintenance()
+    val next = provider.getStore(1, store.getStateStoreCheckpointInfo().stateStoreCkptId)
+    (0L until 7000L by 7).foreach(each => next.merge(key(each), value(-each), Family))
+    next.remove(key(2), Family)
+    next.commit()
+    val ids = next.getStateStoreCheckpointInfo().stateStoreCkptId
+    val buckets = world.runPython(
+      """import sys
+        |from dynastate.layout import store_shard
+        |from dynastate.settings import Settings
+        |from dynastate.tables import BotoTables, Meter
+        |tables = BotoTables(Settings(endpoint=sys.argv[1], region="us-east-1"))
+        |shards = [store_shard(sys.argv[2], shard) for shard in range(4)]
+        |keys = [key for shard in shards for key in tables.list_keys("snapshot", shard, "bucket/", "bucket/~", Meter())]
+        |tables.delete([max(keys, key=lambda key: key.sort)], Meter())
+        |print(len(keys))
+        |""".stripMargin, world.endpoint, world.storeOf(id)).trim.toInt
+    require(buckets > 25, s"there are $buckets items of buckets, which one request brings together")
+    Seq(lists(), lists(s"$Prefix.dynastate.memoryMb" -> "64")).foreach { cold =>
+      val found = cold.getStore(2, ids)
+      first.foreach { case (each, count) =>
+        val expected = if (each == 2) Nil else if (each % 7 == 0) List(count, -each) else List(count)
+        same(found.valuesIterator(key(each), Family).map(_.getLong(0)).toList, expected, s"the list of key $each")
+      }
     }
   }
 

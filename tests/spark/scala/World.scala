@@ -1,9 +1,11 @@
 package io.dynastate.tests
 
+import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 import java.util.UUID
 
+import io.dynastate.spark.ProviderSettings
 import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
@@ -13,7 +15,7 @@ import org.apache.spark.sql.types.{LongType, StringType, StructField, StructType
 import org.apache.spark.unsafe.types.UTF8String
 
 /** Makes providers as executors make them, and rows as operators do. */
-final class World(endpoint: String, python: String, scratch: Path) {
+final class World(val endpoint: String, python: String, scratch: Path) {
   import World._
 
   private var stores = 0
@@ -22,6 +24,18 @@ final class World(endpoint: String, python: String, scratch: Path) {
   def freshStore(): StateStoreId = synchronized {
     stores += 1
     StateStoreId(scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state", operatorId = 0, partitionId = stores)
+  }
+
+  /** The name that a store has in the tables. */
+  def storeOf(id: StateStoreId): String =
+    s"${ProviderSettings.digest(id.checkpointRootLocation)}/${id.operatorId}/${id.partitionId}/${id.storeName}"
+
+  /** Run a program of Python; what it prints. */
+  def runPython(program: String, arguments: String*): String = {
+    val running = new ProcessBuilder((Seq(python, "-c", program) ++ arguments): _*).redirectError(ProcessBuilder.Redirect.INHERIT).start()
+    val printed = new String(running.getInputStream.readAllBytes(), UTF_8)
+    Checks.same(running.waitFor(), 0, "exit code of Python")
+    printed
   }
 
   /** Path of a shell script that does this, in the place of an interpreter. */

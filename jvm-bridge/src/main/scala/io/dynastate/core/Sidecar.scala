@@ -208,15 +208,16 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   def isUsable: Boolean = channel.isOpen && process.isAlive
 
   /**
-   * Open a version. `onFound` is called once, before rows arrive through `onRows` as runs of changes, oldest first. `onDeltas` is
-   * called once if they begin with a snapshot, with its version: after its rows, before the changes since. Returns what it cost, by the names of docs/metrics.md.
+   * Open a version. `onFound` is called before rows arrive through `onRows` as runs of changes, oldest first; called again, it makes void
+   * what came before. `onDeltas` is called if they begin with a snapshot, with its version: after its rows, before the changes since.
+   * Returns what it cost, by the names of docs/metrics.md.
    */
   def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
       onFound: Found => Unit, onDeltas: Long => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"opening version $version of store=$store") {
       send(Protocol.open(store, version, attempt, have))
       onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
-      rowsUntilOpened(deadlineSeconds, onDeltas, onRows)
+      rowsUntilOpened(deadlineSeconds, onFound, onDeltas, onRows)
     }
 
   /** Open a version without its rows. Returns how many keys each family has, in how many buckets (2^bits) its rows are best read, and what it cost. */
@@ -232,10 +233,11 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     }
 
   /** Read the rows of a version that lie in one of 2^bits buckets, as runs of changes, oldest first, with other rows among them. Returns what it cost. */
-  def read(store: String, version: Version, bits: Int, bucket: Int, deadlineSeconds: Long)(onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
+  def read(store: String, version: Version, bits: Int, bucket: Int, deadlineSeconds: Long)(
+      onAgain: () => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"reading a bucket of version $version of store=$store") {
       send(Protocol.read(store, version.number, version.attempt, bits, bucket))
-      rowsUntilOpened(deadlineSeconds, _ => (), onRows)
+      rowsUntilOpened(deadlineSeconds, _ => onAgain(), _ => (), onRows)
     }
 
   /** Ask for the changes of each version from `first` to `last`, as they were committed; they are taken with `nextChanges`. */
@@ -325,10 +327,15 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     expect(Protocol.Welcome, receive(Connection.HelloDeadlineSeconds))
   }
 
-  private def rowsUntilOpened(deadlineSeconds: Long, onDeltas: Long => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] = {
+  private def rowsUntilOpened(
+      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Long => Unit, onRows: (Int, ByteBuffer) => Unit): Map[String, Long] = {
     var frame = receive(deadlineSeconds)
-    while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas) {
-      if (frame.frameType == Protocol.Deltas) onDeltas(frame.body.getLong) else onRows(frame.body.getInt, frame.body)
+    while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas || frame.frameType == Protocol.Found) {
+      frame.frameType match {
+        case Protocol.Rows => onRows(frame.body.getInt, frame.body)
+        case Protocol.Deltas => onDeltas(frame.body.getLong)
+        case Protocol.Found => onFound(foundIn(frame.body))
+      }
       frame = receive(deadlineSeconds)
     }
     Protocol.takeCounters(expect(Protocol.Opened, frame))

@@ -351,12 +351,14 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   /** Ask the engine for a version; it brings only what comes after the newest of `held` on the way to it. */
   private def load(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
     val started = System.nanoTime()
-    val runs = new Runs
+    var runs: Runs = null
     var answer: Found = null
     var from = 0L
     val counters = conversing(_.open(settings.store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
       found => {
         answer = found
+        runs = new Runs
+        from = 0L
         if (found.base > 0) runs.startFrom(nodeOf(held, found))
       },
       snapshot => {
@@ -396,8 +398,10 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   }
 
   private[this] val readBucket: BucketSource = (version: Version, bits: Int, bucket: Int) => {
-    val runs = new Runs(hash => ChangedBuckets.bucketOf(hash, bits) == bucket)
-    val counters = conversing(_.read(settings.store, version, bits, bucket, deadlineSeconds)((records, run) => runs.add(records, run)))
+    def nothing = new Runs(hash => ChangedBuckets.bucketOf(hash, bits) == bucket)
+    var runs = nothing
+    val counters = conversing(_.read(settings.store, version, bits, bucket, deadlineSeconds)(
+      () => runs = nothing, (records, run) => runs.add(records, run)))
     synchronized { read = sum(read, counters + ("bucketsRead" -> 1L)) }
     runs.asWhole()
   }
