@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import dynastate
 from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.layout import Role
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
 # Exceptions that are not ours are for us to see: Python's own trace, whole and without values, which may be secrets.
@@ -99,6 +100,40 @@ def jar() -> None:
     from dynastate.spark import jar_path
 
     typer.echo(jar_path())
+
+
+@app.command()
+def verify(
+    store: Annotated[str, typer.Argument(help="namespace/operator/partition/name, as in logs and error messages.")],
+    endpoint: Endpoint = "",
+    region: Region = "",
+    delta_table: DeltaTable = DELTA_TABLE,
+    snapshot_table: SnapshotTable = SNAPSHOT_TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Read a store as recovery would, and list what is missing, broken or orphaned. It changes nothing.
+
+    Exit code 0: nothing is missing or broken, 1: something is, 2: error. What is orphaned does no harm: attempts under
+    way look like it, and clean-up takes away what others left.
+    """
+    from rich.progress import Progress
+
+    from dynastate.verify import verify_store
+
+    settings = Settings(delta_table=delta_table, snapshot_table=snapshot_table, region=region, endpoint=endpoint)
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("reading", total=None)
+        report = verify_store(settings, store, lambda done, total: progress.update(task, completed=done, total=total))
+    names: dict[Role, str] = {"delta": delta_table, "snapshot": snapshot_table}
+    console = Console(highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(names), indent=2))
+    else:
+        for line in report.lines(names):
+            console.print(escape(line))
+    if not report.is_whole:
+        raise typer.Exit(1)
 
 
 @tables.command()
