@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +52,82 @@ def error(code: str, message: str = "said the gate", **members: Any) -> Reply:
     """An error as DynamoDB answers it."""
     body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **members}
     return Reply(400, json.dumps(body).encode())
+
+
+def slow(seconds: float) -> Rule:
+    """Every request takes so long, whatever else is under way."""
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        time.sleep(seconds)
+        return forward(request)
+
+    return rule
+
+
+class Throttle:
+    """Lets each table take `rate` write units a second; None: any number. Reads pass.
+
+    As DynamoDB does it, a write is let in while there is a unit left, whatever its size; what it takes more is missing
+    later. There is no burst capacity. What does not get in of a batch comes back unprocessed; if all of it, the whole
+    request fails, with the limit that was hit.
+    """
+
+    def __init__(self, rate: float | None = None) -> None:
+        self.rate = rate
+        #: Write units let in, and requests that were throttled, in whole or in part.
+        self.units = 0
+        self.throttled = 0
+        self._tokens: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request, forward: Forward) -> Reply:
+        if request.operation == "BatchWriteItem":
+            return self._batch(request, forward)
+        if request.operation in ("PutItem", "UpdateItem", "DeleteItem") and not self._takes(
+            request.body["TableName"], _units(request.body.get("Item", {}))
+        ):
+            return self._refusal(request.body["TableName"])
+        return forward(request)
+
+    def _batch(self, request: Request, forward: Forward) -> Reply:
+        passed: dict[str, list[Any]] = {}
+        held: dict[str, list[Any]] = {}
+        for table, writes in request.body["RequestItems"].items():
+            for write in writes:
+                item = write.get("PutRequest", {}).get("Item", {})
+                (passed if self._takes(table, _units(item)) else held).setdefault(table, []).append(write)
+        if not passed:
+            return self._refusal(next(iter(held)))
+        self.throttled += bool(held)
+        reply = forward(request._replace(body={"RequestItems": passed}))
+        if reply.status != 200 or not held:
+            return reply
+        return reply._replace(raw=json.dumps(json.loads(reply.raw) | {"UnprocessedItems": held}).encode())
+
+    def _takes(self, table: str, units: int) -> bool:
+        with self._lock:
+            if self.rate is not None:
+                tokens, since = self._tokens.get(table, (self.rate, time.monotonic()))
+                now = time.monotonic()
+                tokens = min(self.rate, tokens + (now - since) * self.rate)
+                taken = tokens > 0
+                self._tokens[table] = (tokens - units if taken else tokens, now)
+                if not taken:
+                    return False
+            self.units += units
+            return True
+
+    def _refusal(self, table: str) -> Reply:
+        self.throttled += 1
+        resource = f"arn:aws:dynamodb:us-east-1:123456789012:table/{table}"
+        reasons = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": resource}]
+        return error("ProvisionedThroughputExceededException", "The level of …", ThrottlingReasons=reasons)
+
+
+def _units(item: Mapping[str, Any]) -> int:
+    """About what an item costs to write, from its form on the wire."""
+    size = sum(len(name) + (len(value["B"]) * 3 // 4 if "B" in value else 10) for name, value in item.items())
+    return max(1, -(-size // 1024))
 
 
 @final

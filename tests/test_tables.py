@@ -388,6 +388,27 @@ def test_throttling_until_the_deadline_tells_the_reasons(rig: Callable[..., Rig]
     assert at.meter.throttles == at.meter.requests > 3
 
 
+def test_retries_are_told_in_the_log_but_not_each(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    """What a table throttles at is said at the first retry, and then every ten seconds, table by table."""
+    reason = {"reason": "TableWriteMaxOnDemandThroughputExceeded", "resource": "arn"}
+    at = rig(wire_error("ProvisionedThroughputExceededException", ThrottlingReasons=[reason]), request_deadline_s=35)
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            at.tables.write(parts("s", 1), at.meter)
+    throttled = (
+        "DynamoDB throttles reasons=TableWriteMaxOnDemandThroughputExceeded:arn; retried operation=BatchWriteItem "
+        "table=dynastate-delta"
+    )
+    assert [record.getMessage() for record in caplog.records] == [throttled] * 7
+    assert at.meter.requests > 20
+    caplog.clear()
+    at.wire._answers = [(500, {})]
+    with pytest.raises(UnavailableError):
+        at.tables.put_new(GROUP, layout.item_key(GROUP), at.meter)
+    assert "DynamoDB gives no proper answer: " in caplog.records[0].getMessage()
+    assert caplog.records[0].getMessage().endswith("retried operation=PutItem table=dynastate-snapshot-group")
+
+
 def test_the_pause_stays_bounded_however_often_it_fails(rig: Callable[..., Rig]) -> None:
     """An hour of failures ends at its deadline with the same error as a second of them."""
     at = rig(THROTTLED, request_deadline_s=3600)

@@ -303,6 +303,65 @@ def test_waiting_ends_at_its_deadline(gate: Gate, writers: Writers) -> None:
         ticket.wait(0.05)
 
 
+def test_what_waits_of_an_attempt_that_failed_is_not_tried(
+    struck: StruckTables, memory: MemoryTables, gate: Gate, writers: Writers
+) -> None:
+    """Once a request of an attempt has failed, its other items are dropped: they would only hold up those behind."""
+    struck.strike("write", Strike(UnavailableError("throttled")))
+    at, ticket, other = writers(1), Ticket(), Ticket()
+    at.submit(ticket, items("a", 1), WITHIN_S)
+    gate.wait_for(1)
+    at.submit(ticket, items("a", 60, first=1), WITHIN_S)
+    at.submit(other, items("other", 1), WITHIN_S)
+    gate.open()
+    other.wait(WITHIN_S)
+    assert {key.store_shard.split("#")[0] for key in memory.items} == {"other"}
+    assert list(ticket.sent) == [items("a", 1)[0][0]]
+    assert at._queued_bytes == 0
+
+
+def test_what_waits_while_nothing_succeeds_fails_by_its_deadline(
+    struck: StruckTables, memory: MemoryTables, gate: Gate, writers: Writers
+) -> None:
+    """When DynamoDB is gone, a hundred attempts that wait behind one request do not each wait for one of their own."""
+    struck.strike("write", *[Strike(UnavailableError("gone"))] * 2)
+    at, first = writers(1), Ticket()
+    behind = [Ticket() for _ in range(100)]
+    at.submit(first, items("first", 1), WITHIN_S)
+    gate.wait_for(1)
+    for number, ticket in enumerate(behind):
+        at.submit(ticket, items(f"behind-{number}", 25), 0.05)
+    time.sleep(0.1)
+    gate.open()
+    for ticket in behind:
+        with pytest.raises(UnavailableError, match=r"took nothing until the deadline.* seconds=0\.05"):
+            ticket.wait(WITHIN_S)
+        assert ticket.sent == {}
+    assert sizes(memory) == []
+    # What comes later is tried: the first to come finds it gone still, the second one back.
+    for said in ("gone", ""):
+        ticket = Ticket()
+        at.submit(ticket, items(f"later-{said}", 1), WITHIN_S)
+        if said:
+            with pytest.raises(UnavailableError, match=said):
+                ticket.wait(WITHIN_S)
+        else:
+            ticket.wait(WITHIN_S)
+    assert sizes(memory) == [1]
+
+
+def test_what_waits_long_while_others_succeed_is_written(memory: MemoryTables, gate: Gate, writers: Writers) -> None:
+    """A table that takes little makes for a long queue: whoever stands in it waits as long as it moves."""
+    at, first, behind = writers(1), Ticket(), Ticket()
+    at.submit(first, items("first", 1), WITHIN_S)
+    gate.wait_for(1)
+    at.submit(behind, items("behind", 25), 0.05)
+    time.sleep(0.1)
+    gate.open()
+    behind.wait(WITHIN_S)
+    assert sizes(memory) == [1, 25]
+
+
 def test_closing_writes_what_waits(memory: MemoryTables, gate: Gate, struck: StruckTables) -> None:
     """A writer that is closed writes all it was given, then ends its threads."""
     at, ticket = PartWriter(struck, 2), Ticket()

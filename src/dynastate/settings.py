@@ -54,7 +54,7 @@ class Settings:
     shards: int = field(default=4, metadata={"range": (1, 256)})
     """Partition keys over which a *new* store's parts are spread; each takes 1,000 write units a second."""
     parallel_requests: int = field(default=8, metadata={"range": (1, 64)})
-    """Requests of one executor under way at once; more of them need more sidecar memory (about 2 MB each)."""
+    """Requests with rows under way at once in one executor; more of them need more sidecar memory (about 8 MB each)."""
     cache_mb: int = field(default=64, metadata={"range": (0, 65_536)})
     """MiB of parts and buckets that a sidecar keeps, so that what was read or written there is not read again."""
     memory_mb: int = field(default=0, metadata={"range": (0, 1_048_576)})

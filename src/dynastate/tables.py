@@ -7,6 +7,7 @@ Every ClientError is translated here. Units are counted by DynamoDB's own rules,
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import time
@@ -33,6 +34,8 @@ from dynastate.errors import (
 from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key, where
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
+log = logging.getLogger("dynastate.tables")
+
 WRITES_MAX: Final = 25
 KEYS_MAX: Final = 100
 #: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
@@ -43,6 +46,11 @@ SORT_KEY_BYTES_MAX: Final = 1_024
 FIRST_CONTACT_DEADLINE_S: Final = 6.0
 BACK_OFF_FIRST_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
+#: Retries are told in the log at most so often, table by table.
+TELL_EVERY_S: Final = 10.0
+#: Connections that are kept. Every task that opens or commits has a request of its own under way, beside the parallel
+#: ones; a connection more than these is closed after one request, and a new one costs a handshake.
+CONNECTIONS_MAX: Final = 256
 #: From here on the back-off is at its maximum.
 _DOUBLINGS_MAX: Final = 7
 
@@ -237,6 +245,7 @@ class BotoTables:
         self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
         self._client = client or make_client(settings)
         self._answered = False
+        self._told: dict[Role, float] = {}
 
     # ------------------------------------------------------------------------------------------------------------ verbs
 
@@ -395,6 +404,17 @@ class BotoTables:
             key = self._key(role, from_wire({name: raw[name] for name in keys}))
             raise CorruptStateError(str(foreign), **where(key)) from foreign
 
+    def _tell(self, operation: str, role: Role, error: Exception | None, now: float) -> None:
+        """Say in the log that a table throttles, and which limit was hit, or that it does not answer."""
+        if now < self._told.get(role, -TELL_EVERY_S) + TELL_EVERY_S:
+            return
+        self._told[role] = now
+        if error is None or fate_of(error) is Fate.THROTTLED:
+            what = f"throttles reasons={throttling_reasons(error)}"
+        else:
+            what = f"gives no proper answer: {error}"
+        log.warning("DynamoDB %s; retried operation=%s table=%s", what, operation, self.names[role])
+
     def _key(self, role: Role, item: Item) -> Key:
         return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
 
@@ -517,7 +537,9 @@ class _Retry:
             deadline_s = min(deadline_s, FIRST_CONTACT_DEADLINE_S)
         doublings = min(self._failures, _DOUBLINGS_MAX)
         pause = tables._random.uniform(0, min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**doublings))  # noqa: SLF001
-        waited = tables._clock() - self._since  # noqa: SLF001
+        now = tables._clock()  # noqa: SLF001
+        waited = now - self._since
+        tables._tell(self._operation, role, error, now)  # noqa: SLF001
         if waited + pause > deadline_s:
             raise self._failure(self._gave_up(error, role, waited)) from error
         self._failures += 1
@@ -563,7 +585,7 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         connect_timeout=2,
         read_timeout=10,
         tcp_keepalive=True,
-        max_pool_connections=2 * settings.parallel_requests + 4,
+        max_pool_connections=CONNECTIONS_MAX,
         parameter_validation=False,  # our own checks stand before it, and it costs a third of a request's CPU
         user_agent_extra="dynastate",
         # A proxy of the environment cannot reach a loopback address, and botocore does not know that.

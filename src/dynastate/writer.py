@@ -7,6 +7,7 @@ is a queue. A `Ticket` stands for one attempt's items.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -49,6 +50,11 @@ class Ticket:
                     "parts are not durable at the deadline", pending=self._pending, seconds=deadline_s
                 )
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is a point in writing what waits: nothing of the attempt failed, and it was not dropped."""
+        return self._error is None and not self.cancelled
+
     def cancel(self, deadline_s: float) -> None:
         """Drop what waits, and return when nothing is under way any more, or at the deadline."""
         with self._changed:
@@ -78,6 +84,8 @@ class _Queued(NamedTuple):
     key: Key
     item: Item
     size: int
+    since: float
+    deadline_s: float
 
 
 class PartWriter:
@@ -88,6 +96,7 @@ class PartWriter:
         self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
         self._closed = False
+        self._succeeded = time.monotonic()
         lock = threading.Lock()
         self._work_came = threading.Condition(lock)
         self._room_came = threading.Condition(lock)
@@ -104,7 +113,8 @@ class PartWriter:
             DynastateError: an earlier item of this ticket failed.
             UnavailableError: there is no room at the deadline.
         """
-        queued = [_Queued(ticket, key, item, item_bytes(item)) for key, item in items]
+        now = time.monotonic()
+        queued = [_Queued(ticket, key, item, item_bytes(item), now, deadline_s) for key, item in items]
         total = sum(each.size for each in queued)
         with self._room_came:
             # Whatever the size, it fits into an empty queue, so nothing waits for ever.
@@ -153,13 +163,23 @@ class PartWriter:
                 self._work_came.notify()  # what is left is for another worker
             return batch
 
+    def _is_overdue(self, queued: _Queued) -> bool:
+        """Whether it waited until its deadline, and in all that time no request of this executor was done.
+
+        So what waits behind requests that fail does so by the same deadline, however much it is, and is not tried in
+        turn. Where a table takes little, and takes it, whatever waits may wait long.
+        """
+        return self._succeeded < queued.since and time.monotonic() - queued.since > queued.deadline_s
+
     def _write(self, batch: list[_Queued]) -> None:
-        wanted = [each for each in batch if not each.ticket.cancelled]
+        overdue = {each.ticket: each for each in batch if self._is_overdue(each)}
+        wanted = [each for each in batch if each.ticket.is_wanted and each.ticket not in overdue]
         error: Exception | None = None
         spent = Meter()
         if wanted:
             try:
                 self._tables.write([(each.key, each.item) for each in wanted], spent)
+                self._succeeded = time.monotonic()
             except Exception as failed:  # noqa: BLE001  # the ticket raises it at commit: a worker must outlive it
                 error = failed
         # Units belong to each ticket; requests and retries are shared, and counted once, for the first.
@@ -169,5 +189,14 @@ class PartWriter:
             if error is None:
                 for size in sent.values():
                     meter.wrote(size)
-            ticket.settle(count, sent, error, meter)
+            if ticket in overdue:
+                ticket.settle(count, sent, _waited(overdue[ticket]), meter)
+            else:
+                ticket.settle(count, sent, error, meter)
             meter = Meter()
+
+
+def _waited(queued: _Queued) -> UnavailableError:
+    return UnavailableError(
+        "DynamoDB took nothing until the deadline, from no task of this executor", seconds=queued.deadline_s
+    )

@@ -1,0 +1,268 @@
+"""A running query whose DynamoDB is throttled for a minute, slow, or gone for a while: it catches up, loses nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dynastate.local import EmbeddedDynamoDB
+from tests.gate import Forward, Gate, Reply, Request, Throttle
+from tests.jvm import ROOT
+from tests.processes import arguments, descendants, memory_mib
+from tests.spark.conftest import wait_until
+from tests.spark.programs.under_load import EVENTS
+from tests.spark.streams import START, Record, Source
+from tests.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE
+
+STARTED_WITHIN_S = 120
+ENDED_WITHIN_S = 180
+
+
+def make_file(file: int, keys: int, note_bytes: int) -> list[Record]:
+    """One row for each key, with a note that LZ4 cannot make smaller."""
+    choose = random.Random(file)  # noqa: S311  # test data
+    at = START.isoformat()
+    return [
+        {
+            "file": file,
+            "key": f"key-{key}",
+            "id": key,
+            "amount": choose.randrange(1000),
+            "note": base64.b85encode(choose.randbytes(note_bytes)).decode(),
+            "at": at,
+        }
+        for key in range(keys)
+    ]
+
+
+class TaskFailure(NamedTuple):
+    """When an attempt of a task began and failed, in seconds since the epoch, and why."""
+
+    began: float
+    failed: float
+    why: str
+
+
+class Load:
+    """The program, fed with files, with its DynamoDB behind a gate."""
+
+    def __init__(self, folder: Path, files: list[list[Record]], gate: Gate, options: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._files = files
+        self._source = Source(folder, files)
+        self._released = 0
+        self._log = folder / "driver.log"
+        (folder / EVENTS).mkdir()
+        self._options = [str(folder), gate.endpoint, json.dumps(options)]
+
+    @contextmanager
+    def running(self, environment: Mapping[str, str]) -> Iterator[None]:
+        """Start it; whatever happens, it has ended afterwards."""
+        words = [sys.executable, "-m", "tests.spark.programs.under_load", *self._options]
+        own = dict(environment) | {"PYSPARK_PYTHON": sys.executable}
+        with self._log.open("wb") as log, subprocess.Popen(words, cwd=ROOT, env=own, stderr=log) as self.process:
+            try:
+                yield
+            finally:
+                if self.process.poll() is None:
+                    for pid in (*descendants(self.process.pid), self.process.pid):
+                        os.kill(pid, signal.SIGKILL)
+
+    def release(self, files: int = 1) -> None:
+        """Let the query see more files."""
+        self._released += files
+        self._source.release(self._released)
+
+    def release_every_second(self, files: int) -> None:
+        """Let the query see one more file a second."""
+        for _ in range(files):
+            self.release()
+            time.sleep(1)
+
+    def wait_for_batch(self, batch: int) -> None:
+        """Wait until a batch is committed."""
+        committed = self._folder / "checkpoint" / "commits" / str(batch)
+        wait_until(
+            lambda: committed.exists() or self.process.poll() is not None,
+            f"no batch {batch}: {self.log()}",
+            STARTED_WITHIN_S,
+        )
+        assert committed.exists(), self.log()
+
+    def batches(self) -> int:
+        """How many batches are committed."""
+        return sum(each.name.isdigit() for each in (self._folder / "checkpoint" / "commits").iterdir())
+
+    def sidecar(self) -> int:
+        """Process id of the sidecar."""
+        (found,) = [pid for pid in descendants(self.process.pid) if b"dynastate.sidecar" in arguments(pid)]
+        return found
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def finish(self) -> dict[str, Any]:
+        """Let it take what it has been given, and end; what it says, whose rows must be what the files make."""
+        (self._folder / "stop").touch()
+        assert self.process.wait(ENDED_WITHIN_S) == 0, self.log()
+        answer: dict[str, Any] = json.loads((self._folder / "answer").read_text())
+        assert answer["failed"] == "", answer["failed"]
+        assert answer["rows"] == self._expected()
+        return answer
+
+    def _expected(self) -> dict[str, list[object]]:
+        found: dict[object, tuple[int, int, object]] = {}
+        for row in (row for file in self._files[: self._released] for row in file):
+            count, amount, _ = found.get(row["key"], (0, 0, ""))
+            found[row["key"]] = (count + 1, amount + int(row["amount"] or 0), row["note"])
+        return {str(key): list(values) for key, values in found.items()}
+
+    def failures(self) -> list[TaskFailure]:
+        """Attempts of tasks that failed, from Spark's event log."""
+        lines = [line for file in (self._folder / EVENTS).rglob("events_*") for line in file.read_text().splitlines()]
+        ends = [event for event in map(json.loads, lines) if event["Event"] == "SparkListenerTaskEnd"]
+        assert ends
+        return [
+            TaskFailure(
+                end["Task Info"]["Launch Time"] / 1000,
+                end["Task Info"]["Finish Time"] / 1000,
+                json.dumps(end["Task End Reason"]),
+            )
+            for end in ends
+            if end["Task End Reason"]["Reason"] == "ExceptionFailure"
+        ]
+
+
+@pytest.fixture
+def gate(database: EmbeddedDynamoDB) -> Iterator[Gate]:
+    """A gate in front of the embedded DynamoDB."""
+    with Gate(database.endpoint) as standing:
+        yield standing
+
+
+def metric(progress: Mapping[str, Any], name: str) -> int:
+    """One metric of a batch's one operator."""
+    (operator,) = progress["stateOperators"]
+    return int(operator["customMetrics"][name])
+
+
+def test_a_minute_at_a_tenth_of_the_demand(gate: Gate, folder: Path, environment: dict[str, str]) -> None:
+    """A query that writes 1 MB a second gets a tenth of that for a minute: batches wait, none fails, it catches up."""
+    keys, before, throttled, after = 1000, 12, 60, 3
+    files = [make_file(file, keys, 800) for file in range(1 + before + throttled + after)]
+    options = {"master": "local[4]", "conf": {"spark.sql.shuffle.partitions": "4"}, "settings": {}}
+    load = Load(folder, files, gate, options)
+    throttle = Throttle()
+    gate.rule = throttle
+    with load.running(environment):
+        load.release()
+        load.wait_for_batch(0)
+        units, batches = throttle.units, load.batches()
+        load.release_every_second(before)
+        demand = (throttle.units - units) / before
+        pace = (load.batches() - batches) / before
+
+        units, batches = throttle.units, load.batches()
+        throttle.rate = demand / 10
+        load.release_every_second(throttled)
+        taken = throttle.units - units
+        slowed = (load.batches() - batches) / throttled
+        most_mib = memory_mib(load.sidecar())
+
+        throttle.rate = None
+        lifted = time.monotonic()
+        load.release_every_second(after)
+        answer = load.finish()
+        caught_up_s = time.monotonic() - lifted
+    # It was a tenth, give or take what one item of 256 KB makes more, and a few on the other table.
+    assert taken < 1.5 * throttled * demand / 10 + 300, (taken, demand)
+    assert slowed < pace / 2, (slowed, pace)
+    assert most_mib < MEMORY_MIB + 4 * MEMORY_MIB_STORE, most_mib
+    assert caught_up_s < 60, caught_up_s
+    assert sum(metric(each, "dynastateThrottles") for each in answer["progress"]) > 5
+    assert metric(answer["progress"][-1], "dynastateThrottles") == 0
+    assert "DynamoDB throttles reasons=TableWriteProvisionedThroughputExceeded:arn:" in load.log()
+    assert load.failures() == []
+
+
+class Crowd:
+    """Answers after 300 ms, and knows how many requests were under way at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request, forward: Forward) -> Reply:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        try:
+            time.sleep(0.3)
+            return forward(request)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+
+def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
+    gate: Gate, folder: Path, environment: dict[str, str]
+) -> None:
+    """200 tasks open and commit at once, every request takes 300 ms: they do not wait for each other's."""
+    stores, batches = 200, 3
+    conf = {"spark.sql.shuffle.partitions": str(stores), "spark.driver.memory": "2g"}
+    options = {"master": f"local[{stores}]", "conf": conf, "settings": {}}
+    load = Load(folder, [make_file(file, 2000, 100) for file in range(batches)], gate, options)
+    crowd = Crowd()
+    gate.rule = crowd
+    with load.running(environment):
+        for batch in range(batches):
+            load.release()
+            load.wait_for_batch(batch)
+        most_mib = memory_mib(load.sidecar())
+        answer = load.finish()
+    assert crowd.most > stores / 2, crowd.most
+    assert most_mib < MEMORY_MIB + MEMORY_MIB_STORE * stores, most_mib
+    for each in answer["progress"]:
+        assert each["stateOperators"][0]["numShufflePartitions"] == stores
+        in_turn_s = 0.3 * metric(each, "dynastateRequests")
+        assert each["durationMs"]["addBatch"] / 1000 < in_turn_s / 2
+    assert load.failures() == []
+    assert "pool is full" not in load.log()
+
+
+def test_a_dynamodb_that_is_gone_for_a_while(gate: Gate, folder: Path, environment: dict[str, str]) -> None:
+    """DynamoDB is gone for 13 s: tasks fail within the deadline, Spark tries them again, and nothing is lost."""
+    deadline_s, away_s = 5, 13
+    options = {"master": "local[2,4]", "settings": {"request_deadline_s": deadline_s}}
+    load = Load(folder, [make_file(file, 100, 100) for file in range(20)], gate, options)
+    with load.running(environment):
+        load.release()
+        load.wait_for_batch(0)
+        load.release_every_second(3)
+        gone = time.time()
+        gate.shut()
+        load.release_every_second(away_s)
+        gate.open()
+        back = time.time()
+        load.release_every_second(2)
+        load.finish()
+    failures = load.failures()
+    assert failures
+    for each in failures:
+        assert each.failed - max(gone, each.began) < 2 * (deadline_s + CONNECT_S + ANSWER_S)
+        assert "until the deadline" in each.why
+        assert gone < each.failed < back + 2 * (deadline_s + CONNECT_S + ANSWER_S)

@@ -1,0 +1,386 @@
+"""The real sidecar when there is more to do than DynamoDB takes: many stores, a throttled, slow or absent DynamoDB."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from dynastate import protocol
+from dynastate.errors import UnavailableError, UnknownOutcomeError
+from dynastate.local import EmbeddedDynamoDB, credentials
+from dynastate.protocol import Append, Commit
+from dynastate.settings import Settings
+from dynastate.tables import FIRST_CONTACT_DEADLINE_S
+from dynastate.writer import QUEUED_BYTES_MAX
+from tests.gate import Forward, Gate, Reply, Request, Throttle, error, let_pass, slow
+from tests.processes import memory_mib
+from tests.states import EMPTY, SCHEMA, State, attempt, chunk
+from tests.test_sidecar import Answer, Sidecar, Talk, spark_names
+
+WITHIN_S = 120.0
+MIB = 1024 * 1024
+#: boto3 waits so long for a connection, and for an answer.
+CONNECT_S, ANSWER_S = 2, 10
+STORES = 200
+#: What a sidecar may have in memory, in MiB: itself and its libraries, the cache, items that wait (twice that while
+#: they are made), and requests on the wire.
+MEMORY_MIB = 100 + Settings().cache_mb + 2 * QUEUED_BYTES_MAX // MIB + 8 * Settings().parallel_requests
+#: And what each connection has in hand.
+MEMORY_MIB_STORE = 2
+Result = TypeVar("Result")
+PARALLEL = Settings().parallel_requests
+
+
+@pytest.fixture
+def gate(embedded: EmbeddedDynamoDB) -> Iterator[Gate]:
+    """A gate in front of the embedded DynamoDB."""
+    with Gate(embedded.endpoint) as standing:
+        yield standing
+
+
+@pytest.fixture
+def sidecar() -> Iterator[Sidecar]:
+    """The process, with the environment that the JVM gives it."""
+    with closing(Sidecar(environment=credentials() | {"MALLOC_ARENA_MAX": "2"})) as running:
+        assert running.said == "ready\n", running.log()
+        yield running
+
+
+@pytest.fixture
+def connect(sidecar: Sidecar, gate: Gate, embedded: EmbeddedDynamoDB) -> Callable[..., Talk]:
+    """Make connections that are welcome, to DynamoDB behind the gate."""
+
+    def make(**settings: str) -> Talk:
+        talk = sidecar.connect()
+        talk._socket.settimeout(WITHIN_S)
+        return talk.hello(spark_names(embedded.settings) | {"endpoint": gate.endpoint} | settings)
+
+    return make
+
+
+def rows(seed: int, count: int, length: int = 1000) -> State:
+    """Rows that LZ4 cannot make smaller."""
+    choose = random.Random(seed)  # noqa: S311  # test data
+    return {b"%d" % number: choose.randbytes(length) for number in range(count)}
+
+
+def append(state: State) -> bytes:
+    made = chunk(state)
+    return protocol.append(Append(made.records, made.hash_min, made.hash_max, made.run))
+
+
+def commit(talk: Talk) -> Answer:
+    """Commit, and return the answer, whatever it is."""
+    talk.send(protocol.commit(Commit({0: 0}, SCHEMA)))
+    return talk.answer()
+
+
+def name(store: str, partition: int) -> str:
+    return f"{store[:8]}/0/{partition}/default"
+
+
+# ----------------------------------------------------------------------------------------------------- many at once
+
+
+class Meeting:
+    """Holds the first commits of so many stores at their commit point, until all of them are there."""
+
+    def __init__(self, stores: int) -> None:
+        self._stores = stores
+        self._there: set[str] = set()
+        self._lock = threading.Lock()
+        self.all_there = threading.Event()
+
+    def __call__(self, request: Request, forward: Forward) -> Reply:
+        if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"]:
+            with self._lock:
+                self._there.add(request.body["Key"]["store_shard"]["S"])
+                if len(self._there) == self._stores:
+                    self.all_there.set()
+            self.all_there.wait(ANSWER_S - 2)
+        return forward(request)
+
+
+def test_two_hundred_stores_commit_at_once(
+    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk], store: str
+) -> None:
+    """All commits of 200 stores stand at the commit point together; all succeed, in fair turns and bounded memory."""
+    chunks, versions = 2, 2
+    meeting = Meeting(STORES)
+    gate.rule = meeting
+    talks = [connect() for _ in range(STORES)]
+    taken_s: list[list[float]] = [[] for _ in range(STORES)]
+
+    def work(partition: int) -> None:
+        base = EMPTY
+        for version in range(1, versions + 1):
+            since = time.monotonic()
+            talk = talks[partition]
+            talk.begin(name(store, partition), attempt(version), base)
+            for number in range(chunks):
+                talk.send(append(rows(partition * 1000 + version * 10 + number, 100)))
+            talk.commit()
+            taken_s[partition].append(time.monotonic() - since)
+            base = (version, attempt(version))
+
+    in_parallel(work, range(STORES))
+    assert meeting.all_there.is_set()
+    # Of the versions that nobody held: no store waited much longer than all of them together took.
+    later = [seconds for each in taken_s for seconds in each[1:]]
+    assert max(later) < 4 * sum(later) / len(later), sorted(later)[-5:]
+    most = memory_mib(sidecar.process.pid)
+    assert most < MEMORY_MIB + MEMORY_MIB_STORE * STORES, f"{most} MiB"
+    assert "pool is full" not in sidecar.log()
+
+    gate.rule = let_pass
+    fresh = connect(cacheMb="0")
+    for partition in range(0, STORES, 10):
+        expected: State = {}
+        for version in range(1, versions + 1):
+            for number in range(chunks):
+                expected |= rows(partition * 1000 + version * 10 + number, 100)
+        assert fresh.state(name(store, partition), versions) == expected
+
+
+def in_parallel(work: Callable[[int], Result], numbers: Sequence[int]) -> list[Result]:
+    """Do something for each number in a thread of its own, all at once."""
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        return list(pool.map(work, numbers))
+
+
+# -------------------------------------------------------------------------------------------------------- throttled
+
+
+def test_a_throttled_table_holds_up_the_task(
+    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk], store: str
+) -> None:
+    """While nothing gets in, APPEND blocks once 32 MiB wait: the sidecar does not take the rest into memory."""
+    writers, chunks = 4, 250  # 50 MB each
+    throttle = Throttle()
+    gate.rule = throttle
+    talks = [connect() for _ in range(writers)]
+    sent = [0] * writers
+
+    def work(partition: int) -> dict[str, int]:
+        talk = talks[partition]
+        talk.begin(name(store, partition), attempt(2), bases[partition])
+        for number in range(chunks):
+            frame = append(rows(partition * 1000 + number, 200))
+            talk.send(frame)
+            sent[partition] += len(frame)
+        return talk.commit()
+
+    bases = in_parallel(
+        lambda number: talks[number].write(name(store, number), attempt(1), {b"a": b"1"}), range(writers)
+    )
+    throttle.rate = 0
+    with ThreadPoolExecutor(writers) as pool:
+        spent = [pool.submit(work, partition) for partition in range(writers)]
+        settled = wait_until_settled(lambda: sum(sent))
+        memory = memory_mib(sidecar.process.pid)
+        time.sleep(3)
+        assert sum(sent) == settled
+        assert memory_mib(sidecar.process.pid) <= memory + 5
+        # What waits; what every connection has in hand and in its socket; no more.
+        assert QUEUED_BYTES_MAX / 2 < settled < QUEUED_BYTES_MAX + writers * 2 * MIB
+        assert memory < MEMORY_MIB, f"{memory} MiB"
+        throttle.rate = None
+        counters = [future.result(WITHIN_S) for future in spent]
+    assert sum(sent) > 4 * settled
+    assert sum(each["throttles"] for each in counters) > 0
+    assert "DynamoDB throttles reasons=TableWriteProvisionedThroughputExceeded:arn:" in sidecar.log()
+    fresh = connect(cacheMb="0")
+    for partition in range(writers):
+        expected: State = {b"a": b"1"}
+        for number in range(chunks):
+            expected |= rows(partition * 1000 + number, 200)
+        assert fresh.state(name(store, partition), 2) == expected
+
+
+def wait_until_settled(value: Callable[[], int], still_s: float = 2.0) -> int:
+    """Wait until a number has not changed for a while; the number."""
+    deadline = time.monotonic() + WITHIN_S
+    last, since = value(), time.monotonic()
+    while time.monotonic() < since + still_s:
+        assert time.monotonic() < deadline, "it does not settle"
+        time.sleep(0.05)
+        if value() != last:
+            last, since = value(), time.monotonic()
+    return last
+
+
+@pytest.mark.parametrize(
+    ("code", "member"),
+    [("ProvisionedThroughputExceededException", "ThrottlingReasons"), ("ThrottlingException", "throttlingReasons")],
+)
+def test_the_error_names_the_limit(
+    gate: Gate, connect: Callable[..., Talk], store: str, sidecar: Sidecar, code: str, member: str
+) -> None:
+    """At the deadline, the task's error says which table throttled which operation, at which limit, and what to do."""
+    reason = {"reason": "TableWriteMaxOnDemandThroughputExceeded", "resource": "arn:aws:dynamodb:eu-west-1:1:table/t"}
+    reasons: dict[str, Any] = {member: [reason]}
+    talk = connect(requestDeadlineS="2")
+    base = talk.write(store, attempt(1), {b"a": b"1"})
+
+    def refuse(request: Request, forward: Forward) -> Reply:
+        return forward(request) if request.operation != "BatchWriteItem" else error(code, "slow down", **reasons)
+
+    gate.rule = refuse
+    talk.begin(store, attempt(2), base)
+    talk.send(append({b"a": b"2"}))
+    since = time.monotonic()
+    kind, named, message = commit(talk).error()
+    assert (kind, named) == (UnavailableError.kind, store)
+    assert time.monotonic() - since < 2 + ANSWER_S
+    assert "raise the table's capacity, or spark.sql.streaming.stateStore.dynastate.requestDeadlineS" in message
+    assert "operation=BatchWriteItem table=dynastate-delta" in message
+    limit = "reasons=TableWriteMaxOnDemandThroughputExceeded:arn:aws:dynamodb:eu-west-1:1:table/t"
+    assert limit in message
+    # The log says so at once, and once, however often it is tried.
+    assert (
+        sidecar.log().count(f"DynamoDB throttles {limit}; retried operation=BatchWriteItem table=dynastate-delta") == 1
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- slow
+
+
+def test_a_slow_dynamodb_is_made_up_for_by_parallel_requests(
+    gate: Gate, connect: Callable[..., Talk], store: str
+) -> None:
+    """With 300 ms a request, parts are written and read several requests at a time."""
+    answer_s, parts = 0.3, 400
+    talk = connect(cacheMb="0")
+    gate.rule = slow(answer_s)
+    expected: State = {}
+    talk.begin(store, attempt(1))
+    since = time.monotonic()
+    for number in range(parts):
+        part = {b"%d/%d" % (number, row): b"x" for row in range(3)}
+        expected |= part
+        talk.send(append(part))
+    talk.commit()
+    written_s = time.monotonic() - since
+    writes = sum(request.operation == "BatchWriteItem" for request in gate.requests)
+    assert writes >= parts / 25
+    # Meta item, version lists, then the new meta item; the parts; the commit.
+    assert written_s < (3 + writes / PARALLEL + 1 + 3) * answer_s + 2, (writes, written_s)
+    assert written_s < writes * answer_s
+
+    gate.requests.clear()
+    since = time.monotonic()
+    assert talk.state(store, 1) == expected
+    read_s = time.monotonic() - since
+    reads = sum(request.operation == "BatchGetItem" for request in gate.requests)
+    assert reads == parts / 25
+    assert read_s < (1 + reads / PARALLEL + 1) * answer_s + 2, (reads, read_s)
+    assert read_s < reads * answer_s
+
+
+# -------------------------------------------------------------------------------------------------------------- gone
+
+
+def hung(_: Request, forward: Forward) -> Reply:
+    """Take requests and never answer, for longer than boto3 waits."""
+    time.sleep(ANSWER_S + 5)
+    raise ConnectionResetError
+
+
+class Failure(NamedTuple):
+    """How a commit failed, and how long after it was sent."""
+
+    seconds: float
+    kind: int
+    message: str
+
+
+class Partition:
+    """One store and its task: each commit has three parts of 100 KB."""
+
+    def __init__(self, connect: Callable[..., Talk], store: str, number: int) -> None:
+        self._connect = connect
+        self._store = name(store, number)
+        self._number = number
+        self._talk = connect()
+        self.base = EMPTY
+        self.state: State = {}
+
+    def begin(self, by: int) -> State:
+        """Begin an attempt and append; what it changes."""
+        self._talk.begin(self._store, attempt(by), self.base)
+        changes: State = {}
+        for each in range(3):
+            part = rows(self._number * 100 + by * 10 + each, 100)
+            changes |= part
+            self._talk.send(append(part))
+        return changes
+
+    def commit(self, by: int) -> None:
+        changes = self.begin(by)
+        self._talk.commit()
+        self.base = (self.base[0] + 1, attempt(by))
+        self.state |= changes
+
+    def fail(self, by: int) -> Failure:
+        """Commit, which must fail; then connect anew, as the provider does."""
+        self.begin(by)
+        since = time.monotonic()
+        kind, _, message = commit(self._talk).error()
+        failed = Failure(time.monotonic() - since, kind, message)
+        self._talk.close()
+        return failed
+
+    def connect(self) -> None:
+        self._talk = self._connect()
+
+    def read(self) -> State:
+        return self._talk.state(self._store, self.base[0])
+
+
+@pytest.mark.parametrize("how", ["refused", "hung"])
+def test_a_dynamodb_that_is_gone_fails_tasks_by_the_deadline(
+    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk], store: str, how: str
+) -> None:
+    """Forty stores in mid-commit when DynamoDB goes: each gets its error in time, and commits when it is back."""
+    deadline_s = 3
+    partitions = [
+        Partition(lambda: connect(requestDeadlineS=str(deadline_s), cacheMb="0"), store, number) for number in range(40)
+    ]
+    numbers = range(len(partitions))
+    in_parallel(lambda number: partitions[number].commit(by=1), numbers)
+    if how == "refused":
+        gate.shut()
+    else:
+        gate.rule = hung
+
+    for failed in in_parallel(lambda number: partitions[number].fail(by=2), numbers):
+        assert failed.seconds < 2 * (deadline_s + CONNECT_S + ANSWER_S)
+        assert failed.kind in (UnavailableError.kind, UnknownOutcomeError.kind), failed
+        assert "until the deadline" in failed.message
+    assert "DynamoDB gives no proper answer" in sidecar.log()
+
+    if how == "refused":
+        gate.open()
+    gate.rule = let_pass
+    for partition in partitions:
+        partition.connect()
+    in_parallel(lambda number: partitions[number].commit(by=3), numbers)
+    assert in_parallel(lambda number: partitions[number].read(), numbers) == [each.state for each in partitions]
+
+
+def test_a_dynamodb_that_is_gone_from_the_start_is_said_sooner(
+    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk]
+) -> None:
+    """At first contact a wrong endpoint is likelier than an outage: seconds, whatever the deadline is."""
+    gate.shut()
+    since = time.monotonic()
+    with pytest.raises(AssertionError, match="cannot be reached"):
+        connect(requestDeadlineS="3600")
+    assert time.monotonic() - since < FIRST_CONTACT_DEADLINE_S + CONNECT_S + 1
