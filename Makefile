@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SYSTEM_PYTHON := $(shell for each in python3 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 
-.PHONY: demo test setup lint audit bench jar clean
+.PHONY: demo test setup lint audit bench dynoxide jar clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -41,7 +41,11 @@ audit: setup
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; for each in provider scans query; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+	@status=0; for each in provider scans query recovery growth background; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+
+# A fast DynamoDB for the benchmarks, for Linux on x86-64; without it they run on the embedded one.
+dynoxide:
+	npm install --prefix build/dynoxide --no-save --no-package-lock --ignore-scripts @dynoxide/linux-x64@1.2.1
 
 clean:
 	rm -rf $(VENV) build dist src/dynastate/jars .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from database import add_arguments
-from jvm import OURS, Figures, build, prepared, run
+from jvm import CONTENDERS, OURS, Figures, build, prepared, run
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
 
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="keys in the state (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=1000, help="keys got and put a batch (default: %(default)s)")
-    parser.add_argument("--batches", type=int, default=200, help="measured batches alone (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=400, help="measured batches alone (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=100, help="batches before them (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
     parser.add_argument("--heap", default="4g", help="of the JVM, least and most (default: %(default)s)")
@@ -64,7 +64,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
         out.status(f"{given.rows:,} rows"),
-        prepared(OURS, given.endpoint, given.engine) as contender,
+        prepared(CONTENDERS[OURS], given.endpoint, given.engine) as contender,
     ):
         found = run("SnapshotBenchmark", contender, own, folder=Path(scratch), heap=given.heap, log="background")
     found["engine"] = contender.engine

@@ -137,10 +137,9 @@ def on(contender: Contender, used: Database) -> Contender:
 
 
 @contextmanager
-def prepared(name: str, endpoint: str | None, engine: str) -> Iterator[Contender]:
+def prepared(contender: Contender, endpoint: str | None, engine: str) -> Iterator[Contender]:
     """A contender with all it needs; ours with a database of its own."""
-    contender = CONTENDERS[name]
-    if name != OURS:
+    if contender.provider != CONTENDERS[OURS].provider:
         yield contender
         return
     with database(endpoint, engine) as used:

@@ -78,7 +78,10 @@ def measure_all(plan: Plan, names: list[str], endpoint: str | None, engine: str,
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
         for number, (label, name, its_plan) in enumerate(runs):
-            with out.status(f"{label}: {its_plan.rows:,} rows"), prepared(name, endpoint, engine) as contender:
+            with (
+                out.status(f"{label}: {its_plan.rows:,} rows"),
+                prepared(CONTENDERS[name], endpoint, engine) as contender,
+            ):
                 found[label] = measure(its_plan, name, contender, Path(scratch) / str(number))
     return found
 

@@ -30,6 +30,13 @@ from targets import RESULTS, ROOT, Target, console, save, show
 
 #: Rows of the target; that at the small size is shown beside it.
 LARGE, SMALL = 1_000_000, 100_000
+#: Ours with a bound on memory, of more than the state takes: rows come when they are asked for.
+ON_DEMAND = "ours-on-demand"
+STORES = {
+    OURS: CONTENDERS[OURS],
+    ON_DEMAND: replace(CONTENDERS[OURS], conf={f"{CONF}.dynastate.memoryMb": "1024"}),
+    **CONTENDERS,
+}
 SHOWN = [
     ("first_get_ms", "to the first get, ms"),
     ("every_row_ms", "to every row read, ms"),
@@ -39,6 +46,7 @@ SHOWN = [
 ]
 LABELS = {
     OURS: "dynastate (DynamoDB)",
+    ON_DEMAND: "dynastate with memoryMb",
     "hdfs": "HDFS-backed",
     "rocksdb": "RocksDB",
     "rocksdb-changelog": "RocksDB with changelog",
@@ -69,7 +77,10 @@ def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[int, 
         for name in given.providers:
             for rows in given.rows:
                 log = f"recovery-{name}-{rows}"
-                with out.status(f"{name}: {rows:,} rows"), prepared(name, given.endpoint, given.engine) as contender:
+                with (
+                    out.status(f"{name}: {rows:,} rows"),
+                    prepared(STORES[name], given.endpoint, given.engine) as contender,
+                ):
                     found.setdefault(name, {})[rows] = measure(contender, rows, given, Path(scratch) / log, log)
     return found
 
@@ -121,9 +132,9 @@ def arguments() -> argparse.Namespace:
         return [int(each) for each in text.split(",")]
 
     def names(text: str) -> list[str]:
-        unknown = set(text.split(",")) - set(CONTENDERS)
+        unknown = set(text.split(",")) - set(STORES)
         if unknown:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(CONTENDERS)}")
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(STORES)}")
         return text.split(",")
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,7 +146,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=10, help="batches before them (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="cold opens of each store (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
-    parser.add_argument("--providers", type=names, default=",".join(CONTENDERS), help="any of %(default)s")
+    parser.add_argument("--providers", type=names, default=",".join(STORES), help="any of %(default)s")
     parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
     add_arguments(parser)
     return parser.parse_args()
@@ -148,12 +159,13 @@ def main() -> None:
     found = measure_all(given, out)
     for rows in given.rows:
         show_figures(out, rows, found)
-    ours = found.get(OURS, {})
-    if ours:
-        out.print(f"{OURS}: on {next(iter(ours.values()))['engine']}")
-    if LARGE in ours and SMALL in ours:
-        ratio = ours[LARGE]["first_get_ms"] / ours[SMALL]["first_get_ms"]
-        out.print(f"{OURS}, to the first get: {LARGE:,} rows / {SMALL:,} rows: {ratio:.2f}")
+    for name in (OURS, ON_DEMAND):
+        ours = found.get(name, {})
+        if ours:
+            out.print(f"{name}: on {next(iter(ours.values()))['engine']}")
+        if LARGE in ours and SMALL in ours:
+            ratio = ours[LARGE]["first_get_ms"] / ours[SMALL]["first_get_ms"]
+            out.print(f"{name}, to the first get: {LARGE:,} rows / {SMALL:,} rows: {ratio:.2f}")
     picture = RESULTS / "recovery.png"
     draw(found, picture)
     out.print(f"drawn in {picture.relative_to(ROOT)}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from database import add_arguments
-from jvm import OURS, build, prepared, run
+from jvm import CONTENDERS, OURS, build, prepared, run
 from rich.table import Table
 from targets import Target, console, save, show
 
@@ -33,7 +33,7 @@ SHOWN = [
 
 def measure(name: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """The figures of one provider."""
-    with prepared(name, given.endpoint, given.engine) as contender:
+    with prepared(CONTENDERS[name], given.endpoint, given.engine) as contender:
         found = run("ScanBenchmark", contender, {}, folder=folder, heap="2g", log=f"scans-{name}")
         return found | {"engine": contender.engine}
 
