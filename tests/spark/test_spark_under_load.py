@@ -21,8 +21,7 @@ import pytest
 from dynastate.local import EmbeddedDynamoDB
 from tests.gate import Forward, Gate, Reply, Request, Throttle
 from tests.jvm import ROOT
-from tests.processes import arguments, descendants, memory_mib
-from tests.spark.conftest import wait_until
+from tests.processes import arguments, descendants, memory_mib, wait_until
 from tests.spark.programs.under_load import EVENTS
 from tests.spark.streams import START, Record, Source
 from tests.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE
