@@ -389,7 +389,7 @@ class Engine:
         low, _ = layout.history_range(0, 0)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1
         history = self._without_passed(History(store, found))
-        self.accounts.cleaned(history, (), ())
+        self.accounts.read(history)
         epoch = _newest_epoch(history.meta, run)  # 2
         if epoch is None:
             return meter

@@ -104,22 +104,37 @@ class _Account:
         self.store = store
         #: None until the lists were read whole.
         self.lists: Stored | None = None
+        self.newest = 0
         self.snapshots: list[Snapshot] = []
         self.contents: dict[Attempt, Contents] = {}
-        #: Names of what is written more than once: version lists, and schema items, by every run.
+        #: Names of what was counted and may be told of again: version lists, and schema items, by every run.
         self.named: set[Hashable] = set()
         self.since: dict[Hashable, Stored] = {}
         self._in_snapshots: Stored | None = None
 
-    def read(self, history: History, struck: Collection[Node], gone: Collection[Attempt]) -> None:
+    def read(self, history: History) -> None:
+        self._count(history, ())
+        self._keep([each for each in history.snapshots() if each.stage == layout.DONE])
+
+    def cleaned(self, history: History, struck: Collection[Node], gone: Collection[Attempt]) -> None:
+        # Who read the lists later than the clean-up did knows more, and nothing of what was struck off since.
+        if _newest(history) >= self.newest:
+            self._count(history, struck)
+        self._keep([each for each in self.snapshots if each.id not in gone])
+
+    def _count(self, history: History, struck: Collection[Node]) -> None:
+        self.newest = _newest(history)
         self.lists = of_lists(history, struck)
-        self.snapshots = [each for each in history.snapshots() if each.stage == layout.DONE and each.id not in gone]
-        self.contents = {each.id: self.contents[each.id] for each in self.snapshots if each.id in self.contents}
         nodes = {(entry.version, entry.attempt) for entry in history.entries()}
         lists = {layout.group_key(self.store, version).sort for version, _ in nodes.difference(struck)}
-        self.named = lists.union(history.descriptions())
+        # A commit that is listed already may not have been told of yet.
+        self.named = lists | {node for node in nodes if node[0] == self.newest} | set(history.descriptions())
         seen = self.named | nodes | {each.id for each in history.snapshots() if each.stage != layout.WRITING}
         self.since = {name: size for name, size in self.since.items() if name not in seen}
+
+    def _keep(self, snapshots: list[Snapshot]) -> None:
+        self.snapshots = snapshots
+        self.contents = {each.id: self.contents[each.id] for each in snapshots if each.id in self.contents}
         self._in_snapshots = None
 
     def learn(self, found: Directory) -> None:
@@ -135,6 +150,10 @@ class _Account:
         return self.lists + self._in_snapshots + total(self.since.values())
 
 
+def _newest(history: History) -> int:
+    return max(history.versions(), default=0)
+
+
 class Accounts:
     """How much each store has, as far as one executor has read and written it. Safe for threads."""
 
@@ -147,16 +166,17 @@ class Accounts:
         with self._lock:
             return self._of(store).stored()
 
-    def read(self, history: History, highest: int) -> None:
+    def read(self, history: History, highest: int | None = None) -> None:
         """Lists were read from the first on, and snapshots up to version `highest`: all, where no version is above."""
-        if max(history.versions(), default=0) <= highest:
-            self.cleaned(history, (), ())
+        if highest is None or _newest(history) <= highest:
+            with self._lock:
+                self._of(history.store).read(history)
 
     def cleaned(self, history: History, struck: Iterable[VersionEntry], gone: Collection[Attempt]) -> None:
-        """Everything was read; then versions were struck off the lists, and snapshots removed."""
+        """After everything was read, versions were struck off the lists, and snapshots removed."""
         nodes = {(entry.version, entry.attempt) for entry in struck}
         with self._lock:
-            self._of(history.store).read(history, nodes, gone)
+            self._of(history.store).cleaned(history, nodes, gone)
 
     def learn(self, store: str, found: Directory) -> None:
         """A directory was read."""
