@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from dynastate import snapshots
+from dynastate import snapshots, spending
 from dynastate.admin import check_tables
 from dynastate.errors import ConfigurationError
 from dynastate.local import EmbeddedDynamoDB
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar import Engines
 from dynastate.store import Engine
+from dynastate.tables import Meter
 from tests.gate import CutError, Forward, Gate, Reply, Request, let_pass
 from tests.infra.conftest import CREDENTIALS, Terraform
 from tests.policies import (
@@ -72,7 +73,7 @@ def gate(embedded: EmbeddedDynamoDB) -> Iterator[Gate]:
 @contextmanager
 def engine_at(endpoint: str) -> Iterator[Engine]:
     """An engine as the sidecar makes it at HELLO, which looks at the tables first."""
-    found = Engines().get(json.dumps(spark_names(Settings(endpoint=endpoint, region="us-east-1", shards=2))))
+    found = Engines().get(json.dumps(spark_names(Settings(endpoint=endpoint, region="us-east-1", shards=2, cache_mb=0))))
     try:
         yield found
     finally:
@@ -142,7 +143,7 @@ def test_the_writer_may_do_what_executors_do_and_nothing_else(gate: Gate) -> Non
 
 @pytest.mark.usefixtures("_always_worth_it", "dummy_credentials")
 def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> None:
-    """Versions, snapshots and change feeds are read with the reader's policy, every permission in it is used."""
+    """Versions, snapshots, change feeds and cost are read with the reader's policy, and all of it is used."""
     store = "readers/0/0/default"
     with engine_at(gate.endpoint) as at:
         newest, state = write_everything(at, store)
@@ -155,6 +156,7 @@ def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> No
         assert list(opened.chunks) == []
         ((version, chunks),) = at.changes(store, VERSIONS, VERSIONS, newest[1]).versions
         assert (version, fold(chunks)) == (VERSIONS, {b"%d" % VERSIONS: b"%d" % VERSIONS})
+        assert spending.holdings(at._tables, "readers", Meter())[0].versions >= RETAIN  # dynastate cost
         assert used(gate.requests) == permitted(policy)
         with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
             write(at, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
