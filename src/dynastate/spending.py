@@ -137,7 +137,8 @@ def _there(
 def holding(tables: Tables, store: str, meter: Meter) -> Holding:
     """What one store has, by one Query: everything but parts and buckets, which version lists and directories count."""
     found = tables.query("snapshot", layout.store_shard(store, 0), "directory/", "~", meter)
-    history = History(store, found)
+    # A history takes a store's descriptions only; a directory is read with the snapshot that names it.
+    history = History(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")])
     snapshots = [each for each in history.snapshots() if each.stage == layout.DONE]
     items = dict(found)
     contents = {}
