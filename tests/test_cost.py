@@ -257,8 +257,8 @@ def test_parts_and_lists_are_what_the_rules_say() -> None:
     # 10,230 bytes with what an item has beside its data, give or take 1,000: half a unit more on average.
     assert found.commits.write_units == pytest.approx(100 * (10.5 + 1), rel=0.02)
     assert found.commits.read_units == found.commits.delete_units == 0
-    # Everything is deleted in the end, and snapshots are written each time changes are three quarters of the state.
-    assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 0.75), rel=0.1)
+    # Everything is deleted in the end, and snapshots are written each time changes are 85 % of the state.
+    assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 0.85), rel=0.1)
 
 
 def test_deletes_are_counted_by_what_they_delete(

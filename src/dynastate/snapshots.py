@@ -16,8 +16,8 @@ from dynastate.reader import Reader
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all
 
 #: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
-#: snapshots together cost at most 1 / 0.75 of what the deltas did, and recovery reads at most 1.75 of a snapshot.
-FRACTION: Final = 0.75
+#: snapshots together cost at most 1 / 0.85 of what the deltas did, and recovery reads at most 1.85 of a snapshot.
+FRACTION: Final = 0.85
 #: It is worth it, too, when recovery has this many versions to walk through since, however small.
 VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
