@@ -73,7 +73,9 @@ def gate(embedded: EmbeddedDynamoDB) -> Iterator[Gate]:
 @contextmanager
 def engine_at(endpoint: str) -> Iterator[Engine]:
     """An engine as the sidecar makes it at HELLO, which looks at the tables first."""
-    found = Engines().get(json.dumps(spark_names(Settings(endpoint=endpoint, region="us-east-1", shards=2, cache_mb=0))))
+    found = Engines().get(
+        json.dumps(spark_names(Settings(endpoint=endpoint, region="us-east-1", shards=2, cache_mb=0)))
+    )
     try:
         yield found
     finally:
