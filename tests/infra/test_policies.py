@@ -24,6 +24,7 @@ from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar import Engines
 from dynastate.store import Engine
 from dynastate.tables import Meter
+from dynastate.verify import verify
 from tests.gate import CutError, Forward, Gate, Reply, Request, let_pass
 from tests.infra.conftest import CREDENTIALS, Terraform
 from tests.policies import (
@@ -145,7 +146,7 @@ def test_the_writer_may_do_what_executors_do_and_nothing_else(gate: Gate) -> Non
 
 @pytest.mark.usefixtures("_always_worth_it", "dummy_credentials")
 def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> None:
-    """Versions, snapshots, change feeds and cost are read with the reader's policy, and all of it is used."""
+    """State, change feeds, cost and verify read with the reader's policy, and all of it is used."""
     store = "readers/0/0/default"
     with engine_at(gate.endpoint) as at:
         newest, state = write_everything(at, store)
@@ -159,6 +160,7 @@ def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> No
         ((version, chunks),) = at.changes(store, VERSIONS, VERSIONS, newest[1]).versions
         assert (version, fold(chunks)) == (VERSIONS, {b"%d" % VERSIONS: b"%d" % VERSIONS})
         assert spending.holdings(at._tables, "readers", Meter())[0].versions >= RETAIN  # dynastate cost
+        assert verify(at._tables, store).is_whole  # dynastate verify
         assert used(gate.requests) == permitted(policy)
         with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
             write(at, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
