@@ -157,8 +157,9 @@ def items(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[I
 
 @pytest.fixture(scope="session")
 def histories(items: Items) -> Histories:
-    """Read the version lists of a store, by its name."""
-    return lambda store: History(store, [pair for pair in items(store) if not pair[0].sort.startswith("schema/")])
+    """Read the version lists of a store, by its name, and which snapshots it has."""
+    told = ("group/", "meta", "snapshot/")
+    return lambda store: History(store, [pair for pair in items(store) if pair[0].sort.startswith(told)])
 
 
 def interpreter(folder: Path, *lines: str, command: str = f'{sys.executable} "$@"') -> str:
