@@ -28,7 +28,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def arguments(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    """The command line of a process; empty: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def listening(pid: int) -> set[str]:

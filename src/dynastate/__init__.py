@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from dynastate.errors import DynastateError
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from dynastate.spark import configure
 
 __version__ = "0.1.0"
+
+# What to show of our log is for whoever uses the package to say, as the sidecar does.
+logging.getLogger("dynastate").addHandler(logging.NullHandler())
 
 __all__ = ["DynastateError", "Settings", "__version__", "configure"]
 
