@@ -294,9 +294,8 @@ def test_when_a_snapshot_is_worth_it(
     monkeypatch.setattr(snapshots, "FRACTION", 0.75)
     entry = layout.VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, 1, 2 * stored, stored, bytes(8), {})
     last = layout.Snapshot(1, attempt(1), attempt(2), 1, layout.DONE, stored_bytes=100)
-    assert snapshots.is_worth_it([entry] * versions, last, 10) is worth
-    # The first is never larger than what was written so far, such as rows that are inserted and never changed.
-    assert snapshots.is_worth_it([entry] * versions, None, 10) is (worth or (parts > 0 and versions >= 10))
+    assert snapshots.is_worth_it([entry] * versions, last, 0, 10) is worth
+    assert snapshots.is_worth_it([entry] * versions, None, 200, 10) is worth
 
 
 def test_a_snapshot_rests_between_its_requests() -> None:

@@ -28,17 +28,16 @@ REST: Final = 2.0
 REST_MAX_S: Final = 0.2
 
 
-def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, min_deltas: int) -> bool:
-    """Whether deltas since the last snapshot have grown so far that a new one pays.
-
-    The first one always does: all there is was written by the deltas, so it is no larger than they are.
-    """
+def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_bytes: int, min_deltas: int) -> bool:
+    """Whether deltas since the last snapshot have grown so far that a new one pays. `state_bytes`: before LZ4."""
     if len(deltas) < max(1, min_deltas):
         return False
     if len(deltas) >= VERSIONS_MAX:
         return True
+    raw = sum(entry.raw_bytes for entry in deltas)
     stored = sum(entry.stored_bytes for entry in deltas)
-    return any(entry.parts for entry in deltas) and (last is None or stored >= FRACTION * last.stored_bytes)
+    expected = last.stored_bytes if last is not None else state_bytes * stored / max(1, raw)
+    return any(entry.parts for entry in deltas) and stored >= FRACTION * expected
 
 
 class Pace:

@@ -349,7 +349,7 @@ class Engine:
             return None, meter
         base, deltas = history.chain(version, attempt, ())
         last = history.snapshot(*base)
-        if not snapshots.is_worth_it(deltas, last, min_deltas):  # 2
+        if not snapshots.is_worth_it(deltas, last, state_bytes, min_deltas):  # 2
             return None, meter
         shards = self._shards_of(history)
         bits = directory.bits_for(state_bytes)
