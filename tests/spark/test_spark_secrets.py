@@ -201,7 +201,7 @@ def test_the_search_would_find_something(found: Found) -> None:
     assert found.has(NAMESPACE, beginning="ui /api/")
     assert found.has(NAMESPACE, beginning="item dynastate-delta")
     assert found.has(NAMESPACE, beginning="item dynastate-snapshot-group")
-    for file in ("file events/", "file checkpoint/", "file home/work/", "file driver.log"):
+    for file in ("file events/", "file checkpoint/", f"file {Path('home', 'work')}/", "file driver.log"):
         assert found.has(NAMESPACE, beginning=file), file
     assert found.has("dynastate.sidecar", beginning="arguments")
     assert found.processes >= 3  # driver's JVM, executor, sidecar
