@@ -14,11 +14,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from moto import mock_aws
 
+from dynastate import snapshots
 from dynastate.admin import create_tables
 from dynastate.local import EmbeddedDynamoDB, credentials
 from dynastate.settings import Settings
-from dynastate.tables import BotoTables, make_client
+from dynastate.store import Engine
+from dynastate.tables import BotoTables, Tables, make_client
 from tests.fakes import MemoryTables, StruckClient
+from tests.states import Engines, closing
 
 REGION = "us-east-1"
 
@@ -106,3 +109,28 @@ def http(embedded: EmbeddedDynamoDB) -> Iterator[BotoTables]:
         tables = BotoTables(embedded.settings)
     yield tables
     tables.close()
+
+
+@pytest.fixture(params=["memory", "moto"])
+def tables(request: pytest.FixtureRequest) -> Tables:
+    """Tables in memory, and on moto."""
+    found: Tables = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def engines(tables: Tables) -> Iterator[Engines]:
+    """Make engines on the tables; all are closed."""
+    yield from closing(tables)
+
+
+@pytest.fixture
+def at(engines: Engines) -> Engine:
+    """One engine."""
+    return engines()
+
+
+@pytest.fixture
+def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot is wanted whenever there are deltas."""
+    monkeypatch.setattr(snapshots, "FRACTION", 0.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from tests.states import (
     attempt,
     begin,
     chunk,
-    closing,
     history,
     items_of,
     parts_of,
@@ -52,18 +50,6 @@ def tables(struck_client: StruckClient, clock: Clock) -> BotoTables:
     randomness = random.Random(1)  # noqa: S311  # jitter is no secret
     settings = Settings(region=REGION, request_deadline_s=20)
     return BotoTables(settings, client=struck_client, clock=clock, sleep=clock.sleep, randomness=randomness)
-
-
-@pytest.fixture
-def engines(tables: BotoTables) -> Iterator[Engines]:
-    """Make engines; all are closed."""
-    yield from closing(tables)
-
-
-@pytest.fixture
-def at(engines: Engines) -> Engine:
-    """One engine."""
-    return engines()
 
 
 def requests(client: StruckClient, operation: str) -> list[dict[str, Any]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
-from dynastate import layout, rows, snapshots
+from dynastate import layout, rows
 from dynastate.cache import Cache
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.layout import NO_ATTEMPT
@@ -22,7 +21,6 @@ from tests.states import (
     State,
     Version,
     attempt,
-    closing,
     fold,
     parts_of,
     read,
@@ -30,6 +28,8 @@ from tests.states import (
     write,
     write_versions,
 )
+
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 MIB = 1024 * 1024
 
@@ -41,21 +41,9 @@ def tables() -> MemoryTables:
 
 
 @pytest.fixture
-def engines(tables: MemoryTables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
-    yield from closing(tables)
-
-
-@pytest.fixture
 def at(engines: Engines) -> Engine:
     """One engine that keeps what it reads and writes."""
     return engines(cache_bytes=MIB)
-
-
-@pytest.fixture(autouse=True)
-def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
 
 
 def cost_of(at: Engine, store: str, version: Version, by: bytes | None = None) -> tuple[State, Meter]:

@@ -37,30 +37,7 @@ from tests.states import (
     write_versions,
 )
 
-
-@pytest.fixture(params=["memory", "moto"])
-def tables(request: pytest.FixtureRequest) -> Tables:
-    """Tables in memory, and on moto."""
-    found: Tables = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def engines(tables: Tables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
-    yield from closing(tables)
-
-
-@pytest.fixture
-def at(engines: Engines) -> Engine:
-    """One engine."""
-    return engines()
-
-
-@pytest.fixture(autouse=True)
-def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 def everything(_: int) -> set[bytes]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from dynastate import layout, snapshots, spending
+from dynastate import layout, spending
 from dynastate.cost import Workload, predict
 from dynastate.errors import ConfigurationError
 from dynastate.prices import Prices
@@ -17,29 +16,12 @@ from dynastate.settings import Settings
 from dynastate.stored import Stored
 from dynastate.tables import Meter, Tables
 from tests.fakes import MemoryTables
-from tests.states import EMPTY, SHARDS, Engines, attempt, closing, commit, history, take_snapshot, write
+from tests.states import EMPTY, SHARDS, Engines, attempt, commit, history, take_snapshot, write
+
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 START = datetime(2025, 1, 1, tzinfo=timezone.utc)
 JOIN = tuple(name for name in spending.STORE_NAMES if name != "default")
-
-
-@pytest.fixture(params=["memory", "moto"])
-def tables(request: pytest.FixtureRequest) -> Tables:
-    """Tables in memory, and on moto."""
-    found: Tables = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def engines(tables: Tables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
-    yield from closing(tables)
-
-
-@pytest.fixture(autouse=True)
-def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
 
 
 # --------------------------------------------------------------------------------------------------------------- stored

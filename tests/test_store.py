@@ -58,25 +58,6 @@ def noise(length: int, seed: str = "seed") -> bytes:
     return hashlib.shake_128(seed.encode()).digest(length)
 
 
-@pytest.fixture(params=["memory", "moto"])
-def tables(request: pytest.FixtureRequest) -> Tables:
-    """Tables in memory, and on moto."""
-    found: Tables = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def engines(tables: Tables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
-    yield from closing(tables)
-
-
-@pytest.fixture
-def at(engines: Engines) -> Engine:
-    """One engine."""
-    return engines()
-
-
 @pytest.fixture
 def struck(memory: MemoryTables) -> StruckTables:
     """Tables in memory that fail as told."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dynastate import layout, snapshots
+from dynastate import layout
 from dynastate.stored import Accounts, Stored
 from dynastate.tables import Meter, Tables
 from tests.fakes import MemoryTables
@@ -29,24 +29,7 @@ from tests.states import (
     write_versions,
 )
 
-
-@pytest.fixture(params=["memory", "moto"])
-def tables(request: pytest.FixtureRequest) -> Tables:
-    """Tables in memory, and on moto."""
-    found: Tables = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def engines(tables: Tables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
-    yield from closing(tables)
-
-
-@pytest.fixture(autouse=True)
-def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 def listed(tables: Tables, store: str) -> Stored:

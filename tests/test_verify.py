@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dynastate import layout, snapshots
+from dynastate import layout
 from dynastate import verify as verify_module
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.layout import Attempt, Item, Key, Role
@@ -184,12 +184,6 @@ def test_without_its_meta_item_nothing_can_be_read() -> None:
     assert listed(report) == [("missing", "meta")]
     assert readable(report) == set()
     assert (report.items, len(report.versions)) == (0, len(whole.states))
-
-
-@pytest.fixture
-def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
 
 
 def test_what_nothing_names_is_orphaned_and_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dynastate import snapshots, spending
+from dynastate import spending
 from dynastate.admin import check_tables
 from dynastate.errors import ConfigurationError
 from dynastate.local import EmbeddedDynamoDB
@@ -124,15 +124,10 @@ class Lossy:
         return answer
 
 
-@pytest.fixture
-def _always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
-
-
 # ------------------------------------------------------------------------------------------------------ writer, reader
 
 
-@pytest.mark.usefixtures("_always_worth_it", "dummy_credentials")
+@pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 def test_the_writer_may_do_what_executors_do_and_nothing_else(gate: Gate) -> None:
     """Everything an executor does works with the writer's policy, and every permission in it is used."""
     policy = policy_of("writer", "writers")
@@ -144,7 +139,7 @@ def test_the_writer_may_do_what_executors_do_and_nothing_else(gate: Gate) -> Non
     assert used(gate.requests) == permitted(policy)
 
 
-@pytest.mark.usefixtures("_always_worth_it", "dummy_credentials")
+@pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> None:
     """State, change feeds, cost and verify read with the reader's policy, and all of it is used."""
     store = "readers/0/0/default"
