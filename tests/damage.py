@@ -181,7 +181,7 @@ def _changed(value: Value, chance: random.Random, samples: int) -> Iterator[tupl
         yield from ((f"is {number}", number) for number in _other_numbers(value))
     elif isinstance(value, list):
         yield from _changed_list(value, chance, samples)
-    else:
+    elif isinstance(value, dict):
         for name, number in value.items():
             yield f"without {name}", {other: value[other] for other in value if other != name}
             yield f"with {name} renamed", {f"{other}x" if other == name else other: value[other] for other in value}

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key
+from dynastate.layout import DROPPED, FORKS, FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key
 from dynastate.tables import KEYS_MAX, WRITES_MAX, Meter, Tables, refuse_items, refuse_keys
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
@@ -53,11 +53,16 @@ class MemoryTables(Tables):
         meter.read([item_bytes(item) for _, item in items], together=True)
         return items
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
         with self._lock:
             self._begin("get", keys, meter)
             found = {key: _copy(self.items[key]) for key in keys if key in self.items}
+        if only:
+            found = {
+                key: item_key(key) | {name: value for name, value in item.items() if name in only}
+                for key, item in found.items()
+            }
         meter.read(map(item_bytes, found.values()), together=False)
         return found
 
@@ -112,27 +117,50 @@ class MemoryTables(Tables):
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         return [key for key, _ in self.query(role, store_shard, low, high, meter)]
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
         refuse_keys([key], 1)
         with self._lock:
             self._begin("append_version", [key], meter)
             versions = self.items.get(key, {}).get("versions", [])
             assert isinstance(versions, list)
-            self._put(key, item_key(key) | {"format": FORMAT, "versions": [*versions, entry]}, meter)
+            now = [*versions, entry]
+            self._put(key, self.items.get(key, item_key(key)) | {"format": FORMAT, "versions": now}, meter)
+            return now
 
-    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
         with self._lock:
             self._begin("advance_epoch", [key], meter)
             item = self.items[key]
-            epochs, epoch = item["epochs"], item["epoch"]
+            epochs = item["epochs"]
             assert isinstance(epochs, dict)
-            assert isinstance(epoch, int)
             meter.wrote(1024)
-            if run in epochs or any(old not in epochs for old in forget):
+            if epoch != item["epoch"] or run in epochs or any(old not in epochs for old in forget):
                 return False
             kept = {name: number for name, number in epochs.items() if name not in forget}
+            item = {name: value for name, value in item.items() if name != DROPPED}
             self.items[key] = item | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
             return True
+
+    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        return self._change_set("add_to_set", key, name, lambda before: before | set(texts), meter)
+
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        return self._change_set("remove_from_set", key, name, lambda before: before - set(texts), meter)
+
+    def _change_set(
+        self, verb: str, key: Key, name: str, change: Callable[[frozenset[str]], frozenset[str]], meter: Meter
+    ) -> Item | None:
+        with self._lock:
+            self._begin(verb, [key], meter)
+            if key not in self.items:
+                meter.wrote(0)
+                return None
+            item = dict(self.items[key])
+            before = item.pop(name, frozenset())
+            assert isinstance(before, frozenset)
+            after = change(before)
+            self._put(key, item | ({name: after} if after else {}), meter)
+            return _copy(self.items[key])
 
     def keys(self, role: Role) -> list[Key]:
         """Keys of all items of a table, in order."""
@@ -144,7 +172,7 @@ class MemoryTables(Tables):
 
     def _has(self, key: Key, before: Item) -> bool:
         item = self.items.get(key, {})
-        return bool(item) and all(item.get(name) == value for name, value in before.items())
+        return bool(item) and FORKS not in item and all(item.get(name) == value for name, value in before.items())
 
     def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:
         meter.requests += 1
@@ -214,8 +242,8 @@ class StruckTables(Tables):
         found: list[tuple[Key, Item]] = self._call("query", role, store_shard, low, high, meter)
         return found
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
-        found: dict[Key, Item] = self._call("get", keys, meter)
+    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+        found: dict[Key, Item] = self._call("get", keys, meter, *([only] if only else []))
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
@@ -237,11 +265,20 @@ class StruckTables(Tables):
         found: list[Key] = self._call("list_keys", role, store_shard, low, high, meter)
         return found
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
-        self._call("append_version", key, entry, meter)
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+        listed: list[bytes] = self._call("append_version", key, entry, meter)
+        return listed
 
-    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
-        return bool(self._call("advance_epoch", key, run, forget, meter))
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+        return bool(self._call("advance_epoch", key, run, epoch, forget, meter))
+
+    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        now: Item | None = self._call("add_to_set", key, name, texts, meter)
+        return now
+
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        now: Item | None = self._call("remove_from_set", key, name, texts, meter)
+        return now
 
 
 # -------------------------------------------------------------------------------------------------------- at the client

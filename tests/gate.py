@@ -11,15 +11,20 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 HOST = "127.0.0.1"
 UPSTREAM_TIMEOUT_S = 60.0
 JSON = "application/x-amz-json-1.0"
+FORM = "application/x-www-form-urlencoded"
 
 
 class Request(NamedTuple):
-    """One request in AWS's JSON protocol, with its headers by their names in lower case."""
+    """One request, with its headers by their names in lower case.
+
+    In AWS's JSON protocol, `service` is the one that is its target. In the query protocol, which CloudWatch speaks, it
+    is the one that the request is signed for, and `body` has the parameters as they are sent: names to text.
+    """
 
     service: str
     operation: str
@@ -134,8 +139,8 @@ def _units(item: Mapping[str, Any]) -> int:
 class Gate:
     """Listens on a port of 127.0.0.1 for as long as the `with` block runs. `rule` may be changed at any time.
 
-    `requests` is its journal: what came, in that order, whatever became of it. What is not in AWS's JSON protocol is
-    passed on, and not noted.
+    `requests` is its journal: what came, in that order, whatever became of it. What is in neither of the two protocols
+    is passed on, and not noted.
     """
 
     def __init__(self, endpoint: str, rule: Rule = let_pass) -> None:
@@ -180,6 +185,10 @@ class _Server(ThreadingHTTPServer):
         self.peers: set[socket.socket] = set()
         super().__init__((HOST, port), _Handler)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.peers.add(request)  # before there is a thread for it: `end` must not miss it
+        super().process_request(request, client_address)
+
     def end(self) -> None:
         self.shutdown()
         self.server_close()
@@ -194,7 +203,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        self.server.peers.add(self.request)
         with suppress(OSError):  # its client has closed, or the gate was shut
             super().handle()
         self.server.peers.discard(self.request)
@@ -204,17 +212,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        target = self.headers.get("X-Amz-Target", "")
         gate = self.server.gate
         try:
-            if target:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                service, _, operation = target.partition(".")
-                request = Request(service, operation, json.loads(raw), headers)
-                gate.requests.append(request)
-                reply = gate.rule(request, lambda wanted: self._pass_on(json.dumps(wanted.body).encode()))
-            else:
+            request = self._understand(raw)
+            if request is None:
                 reply = self._pass_on(raw)
+            else:
+                gate.requests.append(request)
+                encode = json.dumps if "x-amz-target" in request.headers else urlencode
+                reply = gate.rule(request, lambda wanted: self._pass_on(encode(wanted.body).encode()))
         except (CutError, http.client.HTTPException, OSError):
             self.close_connection = True
             return
@@ -223,6 +229,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(reply.raw)))
         self.end_headers()
         self.wfile.write(reply.raw)
+
+    def _understand(self, raw: bytes) -> Request | None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if "x-amz-target" in headers:
+            service, _, operation = headers["x-amz-target"].partition(".")
+            return Request(service, operation, json.loads(raw), headers)
+        if headers.get("content-type", "").startswith(FORM):
+            body = dict(parse_qsl(raw.decode(), keep_blank_values=True))
+            # AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/SERVICE/aws4_request, …
+            service = headers["authorization"].split("Credential=")[1].split("/")[3]
+            return Request(service, body["Action"], body, headers)
+        return None
 
     def _pass_on(self, raw: bytes) -> Reply:
         """Over a connection of its own, so that nothing is ever sent twice."""

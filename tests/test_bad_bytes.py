@@ -182,7 +182,6 @@ WRONG_KINDS: dict[str, dict[str, object]] = {
     "true or false": {"BOOL": True},
     "null": {"NULL": True},
     "a number that is none of ours": {"N": "1.5"},
-    "a set of texts": {"SS": ["text"]},
     "a set of numbers": {"NS": ["1"]},
     "a set of bytes": {"BS": [b"bytes"]},
     "a list of numbers": {"L": [{"N": "1"}]},

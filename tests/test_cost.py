@@ -102,7 +102,7 @@ class OneStore:
         least = math.floor(self._of.extra * self._of.retain + 0.5)
         if self._cleaned_at == 0 or version - self._cleaned_at >= least:
             self._cleaned_at = version
-            counted.add(at.clean_up(self.name, run, *self.newest, self._of.retain, least, 0))
+            counted.add(at.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
 
     def _offer_snapshot(self, at: Engine, run: str, counted: Counted) -> None:
         heap = sum(30 + len(key) + len(value) for key, value in self._rows.items())
@@ -276,7 +276,7 @@ def test_deletes_are_counted_by_what_they_delete(
             assert under_way is not None
             assert under_way.commit()
     before = dict(memory.items)
-    spent = at.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
+    spent, _ = at.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
     gone = [item for key, item in before.items() if key not in memory.items]
     assert spent.items_deleted == len(gone)
     assert spent.delete_units == pytest.approx(sum(units_of_write(item_bytes(item)) for item in gone), rel=0.1)

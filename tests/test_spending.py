@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dynastate import layout, spending
+from dynastate import layout, spending, stores
 from dynastate.cost import Workload, predict
 from dynastate.errors import ConfigurationError
 from dynastate.prices import Prices
@@ -21,7 +22,7 @@ from tests.states import EMPTY, SHARDS, Engines, attempt, commit, history, take_
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 START = datetime(2025, 1, 1, tzinfo=timezone.utc)
-JOIN = tuple(name for name in spending.STORE_NAMES if name != "default")
+JOIN = tuple(name for name in stores.STORE_NAMES if name != "default")
 
 
 # --------------------------------------------------------------------------------------------------------------- stored
@@ -36,7 +37,7 @@ def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> Non
     for store in [*(store for _, store in wanted), *others]:
         memory.write([(layout.meta_key(store), layout.item_key(layout.meta_key(store)) | {"format": 1})], Meter())
     meter = Meter()
-    found = list(spending.find_stores(memory, "mine", meter))
+    found = list(stores.find_stores(memory, "mine", meter))
     assert sorted(found) == sorted(wanted)
     # Three windows of 20 operators; of partitions 100 at a time, 25 of a join; and one of each that is empty.
     assert meter.requests == 3 + (3 + 1) + (3 + 1) + 21 * 2
@@ -230,3 +231,61 @@ def test_no_batch_at_all_is_an_error(given: list[str]) -> None:
     """Nothing to add up is not nothing spent."""
     with pytest.raises(ConfigurationError, match="no batch of a query whose state is in DynamoDB is reported in here"):
         spending.spent(given, "here", None)
+
+
+# ---------------------------------------------------------------------------------------------------- a file that grows
+
+
+def committed(batch: int, *commit_ms: int, run: str = "r") -> str:
+    """Make a line of progress, of operators whose commits took so long; the second was throttled twice, and so on."""
+    metrics = report(batch)["stateOperators"][0]["customMetrics"]
+    operators = [
+        {"customMetrics": metrics | {"dynastateCommitMs": ms, "dynastateThrottles": 2 * operator}}
+        for operator, ms in enumerate(commit_ms)
+    ]
+    return json.dumps(report(batch, run=run, stateOperators=operators)) + "\n"
+
+
+def commits(file: spending.ReportFile, *runs: str) -> list[tuple[int, int]]:
+    """What the last batch of some runs says, by operator."""
+    return [(each["dynastateCommitMs"], each["dynastateThrottles"]) for each in file.last_batch(runs)]
+
+
+def test_the_last_batch_by_operator(tmp_path: Path) -> None:
+    """That of the runs which are asked for, whatever else reports to the same file; nothing, if they have no batch."""
+    path = tmp_path / "progress.json"
+    idle = json.dumps(report(9, durationMs={"triggerExecution": 2})) + "\n"
+    path.write_text(committed(0, 1, 1) + committed(1, 30, 700) + "\n" + committed(5, 9, run="other") + idle)
+    file = spending.ReportFile(str(path))
+    assert commits(file, "r") == commits(file, "r", "before") == [(30, 0), (700, 2)]
+    assert commits(file, "other") == [(9, 0)]
+    assert commits(file, "r", "other") == [(9, 0)]
+    assert commits(file, "nobody") == []
+
+
+def test_each_report_is_read_once(tmp_path: Path) -> None:
+    """What was read is not looked at again: here it is broken by then. A line that is being written is waited for."""
+    path = tmp_path / "progress.json"
+    first, second = committed(0, 1), committed(1, 20)
+    path.write_text(first + second[:70])
+    file = spending.ReportFile(str(path))
+    assert commits(file, "r") == commits(file, "r") == [(1, 0)]
+    path.write_text("#" * len(first[:-1]) + "\n" + second)
+    assert commits(file, "r") == [(20, 0)]
+    with path.open("a") as appended:
+        appended.write("no JSON\n")
+    with pytest.raises(ConfigurationError, match=r"line 3 of \S+progress.json is no JSON"):
+        file.last_batch(["r"])
+
+
+@pytest.mark.parametrize("how", ["cut", "replaced"])
+def test_a_file_that_is_begun_anew_is_read_anew(tmp_path: Path, how: str) -> None:
+    """As a program that writes its log from the start does, or whoever moves full ones away."""
+    path = tmp_path / "progress.json"
+    path.write_text(committed(0, 1) + committed(1, 2))
+    file = spending.ReportFile(str(path))
+    assert commits(file, "r") == [(2, 0)]
+    if how == "replaced":
+        path.rename(tmp_path / "old")
+    path.write_text(committed(2, 3) if how == "cut" else "".join(committed(2 + each, 3 + each) for each in range(5)))
+    assert commits(file, "r") == ([(3, 0)] if how == "cut" else [(7, 0)])

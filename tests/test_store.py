@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dynastate import layout, rows
+from dynastate import layout, rows, upkeep
 from dynastate import store as store_module
 from dynastate.errors import (
     ConfigurationError,
@@ -24,9 +24,11 @@ from dynastate.errors import (
 )
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, Item
 from dynastate.reader import WINDOW
-from dynastate.store import Engine
+from dynastate.store import LISTED_MAX, Engine
 from dynastate.tables import ITEM_BYTES_MAX, Meter, Tables
+from dynastate.verify import verify
 from tests.fakes import MemoryTables, Strike, StruckTables
+from tests.processes import wait_until
 from tests.states import (
     CHECKPOINT,
     EMPTY,
@@ -46,6 +48,7 @@ from tests.states import (
     items_of,
     parts_of,
     read,
+    take_snapshot,
     write,
     write_versions,
 )
@@ -115,6 +118,22 @@ def test_a_row_larger_than_an_item_spans_parts(at: Engine, tables: Tables, store
     assert max(layout.item_bytes(item) for _, item in parts) <= ITEM_BYTES_MAX
     assert entry(tables, store, 1).parts == len(parts)
     assert read(at, store, 1) == state
+
+
+@pytest.mark.parametrize("limit", [layout.CHUNK_BYTES_MAX, 380_000, 2 * 380_000, ITEM_BYTES_MAX, 1024, 2 * 1024])
+@pytest.mark.parametrize("is_key", [False, True], ids=["value", "key"])
+def test_rows_at_each_limit(memory: MemoryTables, limit: int, *, is_key: bool) -> None:
+    """Runs one byte shorter than a limit, as long, and longer, that do not compress, under the longest of names."""
+    store = f"{'n' * 1015}/0/0/name"
+    assert len(store) == layout.STORE_BYTES_MAX
+    for at in closing(memory):
+        base = EMPTY
+        for number, length in enumerate(range(limit - 1, limit + 2), start=1):
+            many = noise(length - len(rows.encode([rows.Change(rows.PUT, 0, b"", b"")])))
+            state = {many: b""} if is_key else {b"": many}
+            base = write(at(), store, attempt(number), state, base=base)
+            assert read(at(), store, *base).items() >= state.items()
+    assert max(map(layout.item_bytes, memory.items.values())) <= ITEM_BYTES_MAX
 
 
 def test_chunks_are_applied_in_the_order_they_were_appended(at: Engine, tables: Tables, store: str) -> None:
@@ -308,11 +327,45 @@ def test_several_stores_at_once(engines: Engines, store: str) -> None:
 def test_epochs_rise_with_each_query_run(engines: Engines, tables: Tables, store: str) -> None:
     """Each new run gets the next epoch at its first write; the same run keeps its own, in another process as well."""
     base = write(engines(), store, attempt(1), run="run-1")
-    base = write(engines(), store, attempt(2), run="run-2", base=base)
-    base = write(engines(), store, attempt(3), run="run-1", base=base)
+    base = write(engines(), store, attempt(2), run="run-1", base=base)
+    base = write(engines(), store, attempt(3), run="run-2", base=base)
     write(engines(), store, attempt(4), run="run-3", base=base)
-    assert [entry(tables, store, version).epoch for version in (1, 2, 3, 4)] == [1, 2, 1, 3]
+    assert [entry(tables, store, version).epoch for version in (1, 2, 3, 4)] == [1, 1, 2, 3]
     assert items_of(tables, store)["meta"]["epochs"] == {"run-1": 1, "run-2": 2, "run-3": 3}
+
+
+@pytest.mark.usefixtures("always_worth_it")
+def test_a_version_that_is_made_again_and_again_does_not_fill_its_list(at: Engine, tables: Tables, store: str) -> None:
+    """A query whose batches fail after state is committed, run by run: of one version the newest attempts stay."""
+    one = write(at, store, A, {b"one": b"1"})
+    for number in range(1, 131):
+        made = write(at, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
+    listed = history(tables, store)
+    assert listed.versions() == [1, 2]
+    assert len(list(listed.entries())) <= LISTED_MAX + 1
+    assert read(at, store, *made) == read(at, store, 2) == {b"one": b"1", b"n": b"130"}
+    assert read(at, store, 2, attempt(1000 + 130 - layout.EPOCHS_KEPT + 1)) == {b"one": b"1", b"n": b"115"}
+    two = write_versions(at, store, 12, base=made, run="run-130")[-1]
+    state = read(at, store, *two)
+    snapshot = take_snapshot(at, store, two, state, lambda _: set(state), run="run-130")
+    assert snapshot is not None
+    assert snapshot.commit()
+    last = write_versions(at, store, 2, base=two, run="run-130")[-1]
+    at.clean_up(store, "run-130", *last, 2, 1, 0)
+    assert {int(key.sort.split("/")[0]) for key, _ in parts_of(tables, store)} <= set(range(14, 17))
+
+
+def test_a_list_that_cannot_be_shortened_fails_no_commit(
+    failing: Engine, struck: StruckTables, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The version is there by then: what failed is told in the log, and the next commit tries again."""
+    one = write(failing, store, A, {b"one": b"1"})
+    for number in range(1, LISTED_MAX + 1):
+        if number == LISTED_MAX:
+            struck.strike("put_over", Strike(UnavailableError("throttled")))
+        made = write(failing, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
+    assert "a version list stays long" in caplog.text
+    assert read(failing, store, *made) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}
 
 
 def test_only_the_newest_runs_are_remembered(at: Engine, tables: Tables, store: str) -> None:
@@ -426,6 +479,52 @@ def test_a_zombie_of_an_older_run_never_wins(engines: Engines, store: str) -> No
     write(engines(), store, B, {b"n": b"2"}, base=base, run="run-2")
     zombie.commit({0: 1}, SCHEMA)
     assert read(engines(), store, 2) == {b"n": b"2"}
+
+
+@pytest.mark.parametrize("sees", ["open", "open near", "snapshot", "clean-up", "enter"])
+def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: str, sees: str) -> None:
+    """A copied checkpoint: who began to write first may write no more from when it sees the other; that one goes on."""
+    first, second = engines(), engines()
+    made = write_versions(first, store, 3)
+    mine = write(first, store, A, {b"by": b"first"}, base=made[3])
+    theirs = write(second, store, B, {b"by": b"second"}, base=made[3], run="run-2")
+    under_way = begin(first, store, C, mine)
+    under_way.append(chunk({b"by": b"first"}))
+    if sees == "open":
+        assert read(first, store, 4)[b"by"] == b"second"
+    elif sees == "open near":
+        assert read(first, store, 4, have=[made[3]])[b"by"] == b"second"
+    elif sees == "snapshot":
+        assert first.snapshot(store, "run-1", *mine, 1, 1)[0] is None
+    elif sees == "clean-up":
+        first.clean_up(store, "run-1", *mine, 2, 1, 0)
+    else:
+        under_way = begin(engines(), store, C, mine)  # an executor that never wrote to this store
+    with pytest.raises(ConfigurationError, match=r"namespace, as with a copied checkpoint.*run=run-1 epoch=1 newest=2"):
+        under_way.commit({0: 1}, SCHEMA)
+    under_way.abort()
+    assert read(second, store, *write(second, store, D, {b"d": b"d"}, base=theirs, run="run-2"))[b"by"] == b"second"
+    assert {key.sort.split("/")[1] for key, _ in parts_of(tables, store)}.isdisjoint({C.hex()})
+
+
+def test_an_old_run_that_first_writes_when_a_newer_one_is_there(engines: Engines, store: str) -> None:
+    """A run is as new as its first write: what stood still before that is taken for the newest.
+
+    Under v2 its version is one that nobody names. The run that goes on is refused once it sees it; started again, it
+    finds its versions.
+    """
+    at = engines()
+    made = write_versions(at, store, 3)
+    zombie = begin(engines(), store, Z, made[2], run="run-0")
+    zombie.append(chunk({b"3": b"3"}))
+    zombie.commit({0: 3}, SCHEMA)
+    expected = {b"%d" % number: b"%d" % number for number in (1, 2, 3)}
+    assert read(at, store, *made[3]) == expected
+    assert at.open(store, 3, NO_ATTEMPT).attempt == Z
+    with pytest.raises(ConfigurationError, match="this one is over"):
+        write(at, store, D, {b"4": b"4"}, base=made[3])
+    again = write(at, store, D, {b"4": b"4"}, base=made[3], run="run-2")
+    assert read(engines(), store, *again) == read(engines(), store, 4) == expected | {b"4": b"4"}
 
 
 def test_a_checkpoint_begun_again_at_the_same_path_is_a_new_life(engines: Engines, store: str) -> None:
@@ -707,6 +806,22 @@ def test_abort_deletes_what_was_written(at: Engine, tables: Tables, store: str) 
     assert read(at, store, *write(at, store, C, {b"a": b"2"}, base=base)) == {b"a": b"2"}
 
 
+def test_a_store_that_is_dropped_and_begun_anew_while_an_executor_lives(
+    engines: Engines, tables: Tables, store: str
+) -> None:
+    """Epochs begin anew with the meta item, whoever makes it: what was seen of the old ones refuses no run."""
+    for maker in range(2):
+        one, other = engines(), engines()
+        for number in range(6):
+            at, run = (one, other)[number % 2], f"run-{maker}-{number // 2}"
+            write(at, store, attempt(10 + number), {b"old": b"1"}, run=run)
+        upkeep.drop_all(tables, [store], Meter())
+        for number, at in enumerate((one, other)):
+            made = write(at, store, attempt(20 + number), {b"new": b"%d" % number}, run=f"new-{maker}")
+            assert read(at, store, *made) == {b"new": b"%d" % number}
+        upkeep.drop_all(tables, [store], Meter())
+
+
 def test_abort_deletes_25_a_request(remembered: Engine, memory: MemoryTables, store: str) -> None:
     """Parts that were written are deleted in requests of 25, those that were still waiting never go out."""
     under_way = begin(remembered, store, A)
@@ -743,6 +858,7 @@ def test_abort_of_a_queued_attempt_writes_nothing(failing: Engine, struck: Struc
         queued.append(chunk({b"%d" % number: b"1"}))
     aborting = threading.Thread(target=queued.abort)
     aborting.start()
+    wait_until(lambda: queued._ticket.cancelled, "the abort does not begin")
     door.release(50)
     aborting.join(10)
     assert memory.called("delete") == []
@@ -897,6 +1013,33 @@ def test_a_row_over_64_mib_is_refused(at: Engine, tables: Tables, store: str) ->
         under_way.append(Chunk(1, 0, 0, bytes(layout.RAW_BYTES_MAX + 1)))
     under_way.abort()
     assert parts_of(tables, store) == []
+
+
+@pytest.mark.parametrize("tables", ["memory"], indirect=True)
+def test_the_largest_row(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """A record of just 64 MiB that does not compress: through parts, then through a snapshot alone, and it is whole."""
+    at, row = engines(), {b"key": b""}
+    row[b"key"] = random.Random(7).randbytes(rows.RECORD_BYTES_MAX - len(chunk(row).run))  # noqa: S311  # no secret
+    assert len(chunk(row).run) == rows.RECORD_BYTES_MAX
+    first = write(at, store, A, {b"small": b"row"})
+    second = write(at, store, B, row, base=first)
+    state = {b"small": b"row"} | row
+    is_whole = read(engines(), store, *second) == state  # apart, since pytest would tell 64 MiB of a difference
+    assert is_whole
+    third = write(at, store, C, base=second)
+    under_way = take_snapshot(at, store, third, state, lambda _: set())
+    assert under_way is not None
+    assert under_way.commit()
+    fourth = write(at, store, D, base=third)
+    at.clean_up(store, "run-1", *fourth, 1, 1, 0)
+    assert parts_of(memory, store) == []
+    is_whole = read(engines(), store, *fourth) == state
+    assert is_whole
+    assert verify(memory, store).findings == ()
+    refused = begin(at, store, Z, fourth)
+    with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
+        refused.append(chunk({b"key": row[b"key"] + b"x"}))
+    refused.abort()
 
 
 def test_a_schema_too_large_for_an_item_is_refused(at: Engine, store: str) -> None:

@@ -92,7 +92,7 @@ def test_it_is_what_the_tables_have(seed: int, engines_in_memory: Engines, memor
                 under_way.abort()
         if choose.random() < 0.15:
             least = choose.randrange(1, 10)
-            removed += at.clean_up(store, f"run-{run}", *newest, retain=5, least=least, most=0).items_deleted
+            removed += at.clean_up(store, f"run-{run}", *newest, retain=5, least=least, most=0)[0].items_deleted
         if choose.random() < 0.05:  # another executor takes over, reads all, and cleans up first
             at, run = engines(), run + 1
             assert read(at, store, *newest) == state

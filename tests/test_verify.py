@@ -254,6 +254,24 @@ def test_dead_branches_are_no_failure(memory: MemoryTables, store: str, always_w
     at.close()
 
 
+def test_a_clean_up_that_has_not_come_to_its_end_is_no_failure(
+    memory: MemoryTables, store: str, always_worth_it: None
+) -> None:
+    """Versions that stood on what it has taken away so far are dead, as long as newer ones have a snapshot."""
+    at = engine(memory)
+    made = write_versions(at, store, 12)
+    state = {b"%d" % each: b"%d" % each for each in range(1, 9)}
+    under_way = take_snapshot(at, store, made[8], state, lambda _: set())
+    assert under_way is not None
+    assert under_way.commit()
+    at.clean_up(store, "run-1", *made[12], 2, 0, 3)
+    report = verify(memory, store)
+    assert report.findings == ()
+    assert readable(report) == set(made[8:])
+    assert {(each.version, each.attempt) for each in report.versions if each.is_dead} == set(made[4:8])
+    at.close()
+
+
 def test_what_others_do_meanwhile_is_nothing_wrong(memory: MemoryTables, store: str, always_worth_it: None) -> None:
     """Between any two requests of a check, one commits, another makes a snapshot and cleans up: nothing is found."""
     at = engine(memory)

@@ -14,6 +14,7 @@ from dynastate.layout import NO_ATTEMPT, Item, Key, item_bytes, item_key
 from dynastate.tables import Meter
 from dynastate.writer import PartWriter, Ticket
 from tests.fakes import MemoryTables, Strike, StruckTables
+from tests.processes import wait_until
 
 WITHIN_S = 10.0
 
@@ -181,6 +182,7 @@ def test_who_brings_too_much_is_held_up(
     bringing = threading.Thread(target=bring)
     bringing.start()
     gate.wait_for(1)
+    wait_until(lambda: len(most) >= 2, "nothing is brought")
     bringing.join(0.2)
     assert bringing.is_alive()
     assert len(most) == 2, "eight of ten fit, twelve do not"
@@ -189,6 +191,7 @@ def test_who_brings_too_much_is_held_up(
     ticket.wait(WITHIN_S)
     assert max(most) <= 10 * size
     assert len(memory.items) == 40
+    at.close()
     assert at._queued_bytes == 0
 
 
@@ -275,6 +278,7 @@ def test_what_waits_is_dropped_when_it_is_cancelled(memory: MemoryTables, gate: 
     at.submit(other, items("other", 1), WITHIN_S)
     cancelling = threading.Thread(target=ticket.cancel, args=(WITHIN_S,))
     cancelling.start()
+    wait_until(lambda: ticket.cancelled, "it is not cancelled")
     cancelling.join(0.05)
     assert cancelling.is_alive(), "one item is under way"
     gate.open()
@@ -317,6 +321,7 @@ def test_what_waits_of_an_attempt_that_failed_is_not_tried(
     other.wait(WITHIN_S)
     assert {key.store_shard.split("#")[0] for key in memory.items} == {"other"}
     assert list(ticket.sent) == [items("a", 1)[0][0]]
+    at.close()
     assert at._queued_bytes == 0
 
 

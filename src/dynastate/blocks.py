@@ -13,6 +13,8 @@ CODECS = (LZ4, RAW)
 DENSE_LEVEL = 2
 #: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.
 FRAGMENT_BYTES_MAX = 380_000
+#: A byte of an LZ4 block stands for at most so many.
+EXPANSION_MAX = 255
 
 
 def compress(chunk: bytes, *, dense: bool = False) -> tuple[str, bytes]:
@@ -33,6 +35,9 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
         CorruptStateError: unknown codec, or the bytes are no block of that length.
     """
     if codec == LZ4:
+        # Memory is taken for what a block can hold, not for what it says it holds.
+        if raw_bytes > EXPANSION_MAX * (len(packed) + 1):
+            raise CorruptStateError("a block is too short for its length", expected=raw_bytes, packed=len(packed))
         try:
             chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
         except (lz4.block.LZ4BlockError, OverflowError, ValueError) as broken:  # the last two: raw_bytes is no length

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dynastate.prices import Prices
 from dynastate.spending import Holding, Spent
+from dynastate.what_if import Way
 
 
 def stored_table(found: Mapping[int, Holding], prices: Prices) -> Table:
@@ -58,13 +59,33 @@ def spent_table(spent: Sequence[Spent], prices: Prices) -> Table:
     return table
 
 
+def ways_table(ways: Sequence[Way], prices: Prices) -> Table:
+    """What days would take, with a way to run the query a column."""
+    table = Table(title="a day in the long run, predicted")
+    table.add_column("")
+    listed = [each.as_json(prices) for each in ways]
+    for each in listed:
+        table.add_column(escape(each["way"]), justify="right")
+    table.add_row("requests", *(f"{each['requests']:,}" for each in listed))
+    table.add_row("write units", *(f"{each['write_units']:,}" for each in listed))
+    table.add_row("read units", *(f"{each['read_units']:,}" for each in listed))
+    table.add_row("write units of deletes", *(f"{each['delete_units']:,}" for each in listed))
+    table.add_row("price, $", *(f"{each['dollars_a_day']:,.4f}" for each in listed))
+    table.add_row("bytes stored", *(f"{each['bytes']:,}" for each in listed))
+    table.add_row("storage, $ a month", *(f"{each['storage_dollars_a_month']:,.4f}" for each in listed))
+    return table
+
+
 def _or_dash(number: float | None, form: str) -> str:
     return "-" if number is None else format(number, form)
 
 
-def as_json(found: Mapping[int, Holding], spent: Sequence[Spent], prices: Prices) -> dict[str, Any]:
-    """Both, under names that programs can rely on."""
+def as_json(
+    found: Mapping[int, Holding], spent: Sequence[Spent], ways: Sequence[Way], prices: Prices
+) -> dict[str, Any]:
+    """All of it, under names that programs can rely on."""
     return {
+        "predicted": [each.as_json(prices) for each in ways],
         "operators": [{"operator": operator} | _holding_json(each, prices) for operator, each in found.items()],
         "queries": [
             {

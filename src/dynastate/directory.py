@@ -1,7 +1,8 @@
 r"""The directory of a snapshot: which items hold each of its buckets (docs/storage-format.md). No I/O.
 
-directory := format:u8 = 1  body  crc32:u32                        crc32 over {store} "\n" and all bytes before it
-body      := version attempt:16 id:16 base bits:u8 holders (version id:16)* bucket * 2^bits
+directory := format:u8  body  crc32:u32                            crc32 over {store} "\n" and all bytes before it
+body      := version attempt:16 id:16 base bits:u8 holders (version id:16)* homes? bucket * 2^bits
+homes     := count (shards length store)*  place * holders         in format 2, that of a fork, and only there
 bucket    := holder ( emptied | parts records raw_bytes stored_bytes digest:8 )
 """
 
@@ -13,7 +14,7 @@ from typing import Final
 
 from dynastate import layout
 from dynastate.errors import CorruptStateError
-from dynastate.layout import FORMAT, Attempt, Item, Key, Reader, Snapshot, varint
+from dynastate.layout import FORKED, FORMAT, Attempt, Home, Item, Key, Reader, Snapshot, varint
 
 BITS_MAX: Final = 12
 
@@ -23,6 +24,7 @@ class Bucket:
     """The rows whose keys' hashes fall in one range. `holder` is the snapshot that wrote it, as (version, id).
 
     A bucket without rows has no holder, but a delete marker: `emptied`, the version at which it was found empty.
+    `home` is where its items lie, if that is not the store itself: a fork has it from a store it was made of.
     """
 
     holder: tuple[int, Attempt] = layout.EMPTY
@@ -32,6 +34,7 @@ class Bucket:
     raw_bytes: int = 0
     stored_bytes: int = 0
     digest: bytes = bytes(8)
+    home: Home | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +62,28 @@ class Directory:
     def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
         """Where the items of a bucket lie, in sequence."""
         held = self.buckets[bucket]
+        home = held.home or Home(store, shards)
         for sequence in range(held.parts):
-            yield layout.bucket_key(store, *held.holder, bucket, sequence, shards)
+            yield layout.bucket_key(home.store, *held.holder, bucket, sequence, home.shards)
 
 
 def encode(store: str, directory: Directory) -> bytes:
     """The bytes of a directory; the CRC covers the store's name too."""
     holders: dict[tuple[int, Attempt], int] = {}
+    homes: dict[Home | None, int] = {None: 0}
+    places: list[int] = []
     for bucket in directory.buckets:
-        if bucket.holder != layout.EMPTY:
-            holders.setdefault(bucket.holder, len(holders) + 1)
-    out = bytearray([FORMAT])
+        if bucket.holder != layout.EMPTY and bucket.holder not in holders:
+            holders[bucket.holder] = len(holders) + 1
+            places.append(homes.setdefault(bucket.home, len(homes)))
+    out = bytearray([FORKED if len(homes) > 1 else FORMAT])
     out += varint(directory.version) + directory.attempt + directory.id + varint(directory.base)
     out += bytes([directory.bits]) + varint(len(holders))
     for version, own in holders:
         out += varint(version) + own
+    if len(homes) > 1:
+        out += varint(len(homes) - 1) + b"".join(layout.encode_home(home) for home in homes if home)
+        out += b"".join(map(varint, places))
     for bucket in directory.buckets:
         if bucket.holder == layout.EMPTY:
             out += varint(0) + varint(bucket.emptied)
@@ -97,20 +107,31 @@ def decode(store: str, raw: bytes) -> Directory:
     if bits > BITS_MAX:
         raise CorruptStateError("directory has an impossible number of buckets", store=store, bits=bits)
     holders = [layout.EMPTY, *((reader.varint(), Attempt(reader.take(16))) for _ in range(reader.varint()))]
-    buckets = tuple(_bucket(reader, holders) for _ in range(1 << bits))
+    homes: list[Home | None] = [None] * len(holders)
+    if raw[0] == FORKED:
+        listed = [None, *(layout.decode_home(store, reader) for _ in range(reader.varint()))]
+        homes[1:] = [_home(reader, listed) for _ in holders[1:]]
+    buckets = tuple(_bucket(reader, holders, homes) for _ in range(1 << bits))
     if not reader.at_end():
         raise CorruptStateError("directory has bytes too many", store=store, version=version)
     return Directory(version, attempt, own, base, bits, buckets)
 
 
-def _bucket(reader: Reader, holders: list[tuple[int, Attempt]]) -> Bucket:
+def _home(reader: Reader, homes: list[Home | None]) -> Home | None:
+    place = reader.varint()
+    if place >= len(homes):
+        raise CorruptStateError("directory names a store that it does not list", place=place)
+    return homes[place]
+
+
+def _bucket(reader: Reader, holders: list[tuple[int, Attempt]], homes: list[Home | None]) -> Bucket:
     holder = reader.varint()
     if holder >= len(holders):
         raise CorruptStateError("directory names a holder that it does not list", holder=holder)
     if holder == 0:
         return Bucket(emptied=reader.varint())
     parts, records, raw_bytes, stored_bytes = (reader.varint() for _ in range(4))
-    return Bucket(holders[holder], 0, parts, records, raw_bytes, stored_bytes, reader.take(8))
+    return Bucket(holders[holder], 0, parts, records, raw_bytes, stored_bytes, reader.take(8), homes[holder])
 
 
 def item(key: Key, raw: bytes) -> Item:

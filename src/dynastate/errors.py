@@ -17,7 +17,7 @@ each of them (docs/protocol.md, "Errors").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class DynastateError(Exception):
@@ -90,3 +90,18 @@ class InternalError(DynastateError):
     """A defect of dynastate."""
 
     kind = 7
+
+
+#: The error of each kind.
+BY_KIND: Final[Mapping[int, type[DynastateError]]] = {
+    each.kind: each
+    for each in (
+        ConfigurationError,
+        UnavailableError,
+        UnknownOutcomeError,
+        VersionMissingError,
+        CorruptStateError,
+        MismatchError,
+        InternalError,
+    )
+}

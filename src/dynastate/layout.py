@@ -28,9 +28,13 @@ from dynastate.errors import (
 )
 
 FORMAT: Final = 1
+#: Of version entries and directories that name what lies in another store: only forks have them.
+FORKED: Final = 2
 GROUP_SIZE: Final = 10
 CHUNK_BYTES_MAX: Final = 256 * 1024
 PARTS_MAX: Final = 1_000_000
+#: The largest version that a key has digits for.
+VERSION_MAX: Final = 10**20 - 1
 SHARDS_MAX: Final = 256
 #: So many parts of an attempt are compressed with care. Small batches get by with them, and pay the most for each row;
 #: for large ones the time would count.
@@ -40,10 +44,10 @@ STORE_BYTES_MAX: Final = 1_024
 #: What an item of a part has beside its data, about: names, numbers, and a key of the usual length.
 PART_OVERHEAD_BYTES: Final = 250
 #: The largest chunk a reader accepts, and so a writer may make: one record with its header.
-RAW_BYTES_MAX: Final = rows.RECORD_BYTES_MAX + 10
+RAW_BYTES_MAX: Final = rows.RECORD_BYTES_MAX
 
 Role = Literal["delta", "snapshot"]
-Value = str | int | bytes | list[bytes] | dict[str, int]
+Value = str | int | bytes | list[bytes] | dict[str, int] | frozenset[str]
 Item = dict[str, Value]
 
 
@@ -68,6 +72,12 @@ SNAPSHOT = TableSpec("snapshot", "store_shard", "entry")
 SPECS: Final[dict[Role, TableSpec]] = {"delta": DELTA, "snapshot": SNAPSHOT}
 
 META: Final = "meta"
+#: The forks that stand on an item, by their stores. It is not replaced or deleted while there are any.
+FORKS: Final = "forks"
+#: In the meta item of a fork: the store it was made of, the version, and the names there that it still stands on.
+ORIGIN, ORIGIN_VERSION, PINS = "origin", "origin_version", "pins"
+#: In the meta item of a store that is being dropped.
+DROPPED: Final = "dropped"
 
 
 class Attempt(bytes):
@@ -113,11 +123,6 @@ def part_key(store: str, version: int, attempt: Attempt, sequence: int, shards: 
     return Key(
         "delta", store_shard(store, (version + sequence) % shards), f"{version:020d}/{attempt.hex()}/{sequence:06d}"
     )
-
-
-def part_keys(store: str, version: int, attempt: Attempt, parts: int, shards: int) -> Iterator[Key]:
-    """Where the parts of an attempt lie, in sequence."""
-    return (part_key(store, version, attempt, sequence, shards) for sequence in range(parts))
 
 
 def group_key(store: str, version: int) -> Key:
@@ -196,9 +201,15 @@ def snapshot_range() -> tuple[str, str]:
     return "snapshot/", "snapshot/~"
 
 
-def parts_below(version: int) -> tuple[str, str]:
-    """Sort keys between which the parts of all attempts at earlier versions lie."""
-    return "0", f"{version:020d}"
+def versions_of(group: Key) -> range:
+    """The versions whose entries stand in the version list of this key."""
+    first = int(group.sort.removeprefix("group/")) * GROUP_SIZE
+    return range(first, first + GROUP_SIZE)
+
+
+def parts_range(first: int, below: int) -> tuple[str, str]:
+    """Sort keys between which the parts of all attempts at some versions lie, from the first on."""
+    return f"{first:020d}", f"{below:020d}"
 
 
 def history_range(lowest: int, highest: int) -> tuple[str, str]:
@@ -227,6 +238,8 @@ def _value_bytes(value: Value) -> int:
         return len(str(value)) // 2 + 2
     if isinstance(value, list):
         return 3 + sum(1 + len(element) for element in value)
+    if isinstance(value, frozenset):
+        return sum(len(element.encode()) for element in value)
     return 3 + sum(1 + len(name.encode()) + _value_bytes(number) for name, number in value.items())
 
 
@@ -349,6 +362,28 @@ def parse_part(key: Key, item: Item) -> Part:
     return part_of(item)
 
 
+#: What `parse_bounds` needs of a part's attributes.
+BOUNDS_ATTRIBUTES: Final = ("format", "hash_min", "hash_max", "crc32")
+
+
+class Bounds(NamedTuple):
+    """The smallest and the largest hash of a key in a part's chunk, and the part's checksum."""
+
+    hash_min: int
+    hash_max: int
+    crc32: int
+
+
+def parse_bounds(key: Key, item: Item) -> Bounds:
+    """The bounds of a part, of which no more than these attributes was read.
+
+    Raises:
+        CorruptStateError: an attribute is missing, or of an unknown format.
+    """
+    check_format(key, item)
+    return Bounds(*(_number(key, item, name) for name in BOUNDS_ATTRIBUTES[1:]))
+
+
 def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
     """The chunk that these consecutive parts hold.
 
@@ -394,9 +429,19 @@ def _number(key: Key, item: Item, name: str) -> int:
 # --------------------------------------------------------------------------------------------------------- version list
 
 
+class Home(NamedTuple):
+    """The store in which the parts of an attempt, or the items of a bucket, lie, and over how many shards."""
+
+    store: str
+    shards: int
+
+
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """One committed attempt, as the version list names it. Sizes in bytes; `keys` by column family."""
+    """One committed attempt, as the version list names it. Sizes in bytes; `keys` by column family.
+
+    `home` is where its parts lie, if that is not the store itself: a fork has its own from a store it was made of.
+    """
 
     version: int
     attempt: Attempt
@@ -409,6 +454,15 @@ class VersionEntry:
     stored_bytes: int
     digest: bytes
     keys: dict[int, int]
+    home: Home | None = None
+
+
+def part_keys(store: str, entry: VersionEntry, shards: int) -> Iterator[Key]:
+    """Where the parts of a version lie, in sequence."""
+    home = entry.home or Home(store, shards)
+    return (
+        part_key(home.store, entry.version, entry.attempt, sequence, home.shards) for sequence in range(entry.parts)
+    )
 
 
 def parts_digest(crcs: Sequence[int]) -> bytes:
@@ -462,15 +516,18 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
 
     entry := format:u8 body crc32:u32
     body  := version attempt:16 parent:16 epoch schema:8
-             parts records raw_bytes stored_bytes digest:8 families (family keys)*
+             parts records raw_bytes stored_bytes digest:8 families (family keys)* home?
+    home  := shards length store                                                        in format 2, and only there
     """
-    out = bytearray([FORMAT])
+    out = bytearray([FORKED if entry.home else FORMAT])
     out += varint(entry.version) + entry.attempt + entry.parent + varint(entry.epoch) + entry.schema
     for number in (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
         out += varint(number)
     out += entry.digest + varint(len(entry.keys))
     for family, count in sorted(entry.keys.items()):
         out += varint(family) + varint(count)
+    if entry.home:
+        out += encode_home(entry.home)
     return seal(store, bytes(out))
 
 
@@ -486,9 +543,33 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     parts, records, raw_bytes, stored_bytes = (reader.varint() for _ in range(4))
     digest = reader.take(8)
     keys = {reader.varint(): reader.varint() for _ in range(reader.varint())}
+    home = decode_home(store, reader) if raw[0] == FORKED else None
     if not reader.at_end():
         raise CorruptStateError("version entry has bytes too many", store=store, version=version)
-    return VersionEntry(version, attempt, parent, epoch, schema, parts, records, raw_bytes, stored_bytes, digest, keys)
+    sums = parts, records, raw_bytes, stored_bytes, digest
+    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, home)
+
+
+def encode_home(home: Home) -> bytes:
+    """The bytes of a home: shards length store."""
+    name = home.store.encode()
+    return varint(home.shards) + varint(len(name)) + name
+
+
+def decode_home(store: str, reader: Reader) -> Home:
+    """A home from its bytes.
+
+    Raises:
+        CorruptStateError: it is none.
+    """
+    shards, raw = reader.varint(), reader.take(reader.varint())
+    try:
+        home = Home(check_store(raw.decode()), shards)
+    except (UnicodeDecodeError, ConfigurationError) as wrong:
+        raise CorruptStateError("a binary value names an impossible store", store=store) from wrong
+    if not 1 <= shards <= SHARDS_MAX:
+        raise CorruptStateError("a binary value names an impossible number of shards", store=store, shards=shards)
+    return home
 
 
 def seal(store: str, raw: bytes) -> bytes:
@@ -499,12 +580,15 @@ def seal(store: str, raw: bytes) -> bytes:
 def unseal(store: str, raw: bytes, what: str) -> Reader:
     """Read a binary value behind its format, once that and its CRC are found right. `what` names it in errors.
 
+    Of the two formats, the second is that of a fork.
+
     Raises:
         CorruptStateError: unknown format, or wrong checksum.
     """
-    if not raw or raw[0] != FORMAT:
+    if not raw or not FORMAT <= raw[0] <= FORKED:
         raise CorruptStateError(
-            f"{what} has format {raw[:1].hex()}, this package reads {FORMAT:02x}; upgrade dynastate", store=store
+            f"{what} has format {raw[:1].hex()}, this package reads {FORMAT:02x} and {FORKED:02x}; upgrade dynastate",
+            store=store,
         )
     if len(raw) < 5 or _sealing_crc(store, raw[:-4]) != struct.unpack("<I", raw[-4:])[0]:
         raise CorruptStateError(f"{what} has a wrong checksum: its bytes are broken", store=store)
@@ -561,7 +645,7 @@ WRITING, DONE, LEAVING = "writing", "done", "leaving"
 class Snapshot:
     """A snapshot of what an attempt made, by the query run of an epoch.
 
-    `id` is its own; sizes in bytes and records are of all its buckets.
+    `id` is its own; sizes in bytes and records are of all its buckets. While it `is_pinned`, a fork stands on it.
     """
 
     version: int
@@ -573,6 +657,7 @@ class Snapshot:
     records: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
+    is_pinned: bool = False
 
 
 def snapshot_item(store: str, snapshot: Snapshot) -> Item:
@@ -605,7 +690,7 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
         raise CorruptStateError("snapshot item has an unknown stage", **where(key))
     sizes = (_number(key, item, name) for name in ("epoch", "records", "raw_bytes", "stored_bytes"))
     epoch, records, raw_bytes, stored_bytes = sizes
-    return Snapshot(*node, Attempt(own), epoch, stage, digest, records, raw_bytes, stored_bytes)
+    return Snapshot(*node, Attempt(own), epoch, stage, digest, records, raw_bytes, stored_bytes, FORKS in item)
 
 
 def _unknown_item(key: Key) -> CorruptStateError:
@@ -637,6 +722,8 @@ class History:
         self.passed: dict[tuple[int, Attempt], CorruptStateError] = {}
         #: Version lists by the key of their group: each entry as it is stored, and what it says.
         self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
+        #: Those of them that a fork stands on: they stay as they are, but for what commits append.
+        self.pinned: set[Key] = set()
         for key, item in items:
             self.add(key, item)
 
@@ -654,6 +741,8 @@ class History:
             self._schemas[key.sort] = (key, item)
         elif key.sort.startswith("group/"):
             group = self.groups[key] = []
+            if FORKS in item:
+                self.pinned.add(key)
             for raw in version_list(key, item):
                 entry = listed_entry(self.store, key, raw)
                 group.append((raw, entry))
@@ -699,8 +788,15 @@ class History:
         """Versions that exist, ascending."""
         return sorted(self._entries)
 
+    def unpinned(self) -> list[int]:
+        """Versions that exist, ascending, but those in lists that a fork stands on: these stay."""
+        return [version for version in self.versions() if group_key(self.store, version) not in self.pinned]
+
     def find(self, version: int, attempt: Attempt) -> VersionEntry:
         """The entry of a version: the attempt asked for; for NO_ATTEMPT the highest epoch, of equals the last appended.
+
+        Of equals it is one whose parent is there, if there is one: a zombie may commit when clean-up has taken away
+        what it stands on.
 
         Raises:
             VersionMissingError: there is none; the message names the versions that are there.
@@ -710,11 +806,23 @@ class History:
         else:
             found = None
             for entry in self._entries.get(version, {}).values():
-                if found is None or entry.epoch >= found.epoch:
+                if found is None or (entry.epoch, self._stands(entry)) >= (found.epoch, self._stands(found)):
                     found = entry
         if found is None:
             raise self._missing(version, attempt)
         return found
+
+    def _stands(self, entry: VersionEntry) -> bool:
+        """Whether what an attempt stands on is there, as far as it was read."""
+        parent = (entry.version - 1, entry.parent)
+        is_unread = parent[0] < self._lowest // GROUP_SIZE * GROUP_SIZE
+        return (
+            is_unread
+            or parent == EMPTY
+            or self.entry(*parent) is not None
+            or self.snapshot(*parent) is not None
+            or self.snapshot(entry.version, entry.attempt) is not None
+        )
 
     def schema(self, entry: VersionEntry) -> str:
         """The schema text of a version.
@@ -769,6 +877,29 @@ class History:
             base = at, len(path)
         reached, length = base
         return reached, path[:length][::-1]
+
+    def newest(self) -> VersionEntry:
+        """The version that the newest query run has come to: of the highest epoch, then the highest version.
+
+        A checkpoint that was begun again, or gone back in, goes on at lower versions than there are.
+
+        Raises:
+            VersionMissingError: no version is there.
+        """
+        found = None
+        for entry in self.entries():
+            if found is None or (entry.epoch, entry.version) >= (found.epoch, found.version):
+                found = entry
+        if found is None:
+            raise self._missing(0, NO_ATTEMPT)
+        return found
+
+    def lineage(self, entry: VersionEntry) -> list[VersionEntry]:
+        """A version and those that it stands on, as far down as they are listed; oldest first."""
+        path = [entry]
+        while (parent := self.entry(path[-1].version - 1, path[-1].parent)) is not None:
+            path.append(parent)
+        return path[::-1]
 
     def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
         """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.

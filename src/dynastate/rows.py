@@ -12,8 +12,8 @@ The hot path never comes here: the engine cuts, compresses and stores runs witho
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, NamedTuple
 
 from dynastate.errors import CorruptStateError
 
@@ -34,6 +34,30 @@ class Change(NamedTuple):
     family: int
     key: bytes
     value: bytes | None
+
+
+#: What a key has: one value, or a list of several. What has one value only is never a list: equal rows are equal.
+Value = bytes | list[bytes]
+
+
+def apply(found: MutableMapping[Any, Value], place: Any, change: Change) -> None:
+    """Let a change make what it makes of the rows before it, of which this key's is at `place`. Lists grow in place.
+
+    Raises:
+        CorruptStateError: it is an operation that no version is made of.
+    """
+    if change.operation > MERGE:
+        raise CorruptStateError("a version is made of puts, removes and merges only", operation=change.operation)
+    if change.value is None:
+        found.pop(place, None)
+    elif change.operation == MERGE:
+        before = found.get(place)
+        if isinstance(before, list):
+            before.append(change.value)
+        else:
+            found[place] = change.value if before is None else [before, change.value]
+    else:
+        found[place] = change.value
 
 
 def encode(changes: Iterable[Change]) -> bytes:
@@ -83,12 +107,22 @@ def key_hash(key: bytes) -> int:
     mixed = 0
     whole = len(key) & ~3
     for (word,) in struct.iter_unpack("<I", key[:whole]):
-        mixed ^= _scramble(word)
-        mixed = (mixed << 13 | mixed >> 19) & _U32
-        mixed = (mixed * 5 + 0xE6546B64) & _U32
+        mixed = mix_word(mixed, word)
     if whole < len(key):
         mixed ^= _scramble(int.from_bytes(key[whole:], "little"))
-    mixed ^= len(key)
+    return mixed_to_hash(mixed, len(key))
+
+
+def mix_word(mixed: int, word: int) -> int:
+    """One step of the hash, for 4 bytes."""
+    mixed ^= _scramble(word)
+    mixed = (mixed << 13 | mixed >> 19) & _U32
+    return (mixed * 5 + 0xE6546B64) & _U32
+
+
+def mixed_to_hash(mixed: int, length: int) -> int:
+    """The last step of the hash, of `length` bytes in all."""
+    mixed ^= length
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _U32
     mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _U32
     return mixed ^ mixed >> 16

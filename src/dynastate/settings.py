@@ -7,7 +7,7 @@ snake case. There is no setting for credentials: they come from boto3's standard
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
@@ -22,6 +22,7 @@ SNAPSHOT_TABLE = "dynastate-snapshot-group"
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _PRICES = (Decimal(0), Decimal(1_000_000))
 
@@ -44,7 +45,7 @@ class Settings:
     snapshot_table: str = SNAPSHOT_TABLE
     """Name of the snapshot-group table."""
     region: str = ""
-    """AWS Region; empty: boto3's standard chain (AWS_REGION, the profile, …)."""
+    """AWS Region; empty: AWS_REGION, else boto3's standard chain (AWS_DEFAULT_REGION, the profile, …)."""
     endpoint: str = ""
     """URL of the DynamoDB endpoint; empty: the Region's own."""
     namespace: str = ""
@@ -132,12 +133,12 @@ class Settings:
             values[item.name] = _from_text(item, name, text)
         return cls(**values)  # type: ignore[arg-type]  # each value was made of its field's own type just above
 
-    def to_spark(self) -> dict[str, str]:
-        """The settings that differ from their defaults, by full Spark name."""
+    def to_spark(self, given: Collection[str] = ()) -> dict[str, str]:
+        """The settings that differ from their defaults, and those that are `given`, by full Spark name."""
         return {
             PREFIX + _spark_name(item.name): _to_text(getattr(self, item.name))
             for item in fields(self)
-            if getattr(self, item.name) != item.default
+            if item.name in given or getattr(self, item.name) != item.default
         }
 
 
@@ -162,7 +163,6 @@ def _to_text(value: str | int | Decimal) -> str:
 
 
 def _whole_number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(f"{PREFIX}{name} must be a whole number", got=repr(text)) from None
+    if not _WHOLE.fullmatch(text):
+        raise ConfigurationError(f"{PREFIX}{name} must be a whole number", got=repr(text))
+    return int(text)

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from dynastate import directory, layout
 from dynastate.directory import Bucket, Directory
-from dynastate.errors import CorruptStateError, InternalError
-from dynastate.layout import Attempt, Chunk, History, Item, Key, Snapshot, Tally, VersionEntry
+from dynastate.errors import CorruptStateError, InternalError, OtherWayError
+from dynastate.layout import Attempt, Chunk, Item, Key, Snapshot, Tally, VersionEntry
 from dynastate.reader import Reader
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all
 
@@ -21,23 +21,24 @@ FRACTION: Final = 0.85
 #: It is worth it, too, when recovery has this many versions to walk through since, however small.
 VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
-REQUEST_BYTES: Final = 1024 * 1024
+REQUEST_BYTES: Final = 512 * 1024
 #: After each request a snapshot rests so many times as long as it took: commits beside it need the machine more.
 REST: Final = 2.0
 #: And never longer than this, so that a slow DynamoDB does not make it slower yet.
 REST_MAX_S: Final = 0.2
 
 
-def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, state_bytes: int, min_deltas: int) -> bool:
-    """Whether deltas since the last snapshot have grown so far that a new one pays. `state_bytes`: before LZ4."""
+def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, min_deltas: int) -> bool:
+    """Whether deltas since the last snapshot have grown so far that a new one pays.
+
+    The first one always does: all there is was written by the deltas, so it is no larger than they are.
+    """
     if len(deltas) < max(1, min_deltas):
         return False
     if len(deltas) >= VERSIONS_MAX:
         return True
-    raw = sum(entry.raw_bytes for entry in deltas)
     stored = sum(entry.stored_bytes for entry in deltas)
-    expected = last.stored_bytes if last is not None else state_bytes * stored / max(1, raw)
-    return any(entry.parts for entry in deltas) and stored >= FRACTION * expected
+    return any(entry.parts for entry in deltas) and (last is None or stored >= FRACTION * last.stored_bytes)
 
 
 class Pace:
@@ -59,7 +60,8 @@ class Pace:
 class SnapshotAttempt:
     """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
 
-    Its items are written one request at a time, beside those of commits, which go through the writer's queue.
+    Its items are written one request at a time, beside those of commits, which go through the writer's queue. Where
+    there are no commits beside it (`in_background` is off), it does not rest between them, and keeps nothing in memory.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class SnapshotAttempt:
         bits: int,
         shards: int,
         base: Directory | None,
+        *,
+        in_background: bool = True,
     ) -> None:
         self.store = store
         self.bits = bits
@@ -91,7 +95,7 @@ class SnapshotAttempt:
         self._may_be_done = False
         #: Told of the snapshot once it is one, with its directory.
         self.when_done: Callable[[str, Snapshot, Directory], None] = lambda *_: None
-        self._pace = Pace()
+        self._pace = Pace() if in_background else None
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
@@ -115,10 +119,12 @@ class SnapshotAttempt:
         for key, item in items:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
-            self._reader.keep(key, item)
+            if self._pace is not None:
+                self._reader.keep(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 self._write()
-                self._pace.rest()
+                if self._pace is not None:
+                    self._pace.rest()
         self._tally.add_chunk(chunk.records, len(chunk.run))
 
     def commit(self) -> bool:
@@ -188,11 +194,7 @@ class SnapshotAttempt:
         return (item.get("id"), item.get("stage"), item.get("digest")) == (bytes(begun.id), layout.LEAVING, b"")
 
     def _base_is_there(self) -> bool:
-        base = self._base
-        if base is None:
-            return True
-        item = _read_item(self._tables, self.store, base, self.meter)
-        return (item.get("id"), item.get("stage")) == (bytes(base.id), layout.DONE)
+        return self._base is None or _is_done(self._tables, self.store, self._base, self.meter)
 
     def _end_bucket(self) -> None:
         if self._current < 0:
@@ -213,22 +215,24 @@ class SnapshotAttempt:
 def begin(
     tables: Tables,
     reader: Reader,
-    history: History,
-    entry: VersionEntry,
+    store: str,
+    made: tuple[int, Attempt],
     base: Directory | None,
     bits: int,
     shards: int,
     epoch: int,
     meter: Meter,
+    *,
+    in_background: bool = True,
 ) -> SnapshotAttempt | None:
-    """Enter a snapshot as being written; None: there is one of that version already, whatever its stage."""
-    snapshot = Snapshot(entry.version, entry.attempt, Attempt(uuid4().bytes), epoch, layout.WRITING)
-    key = layout.snapshot_key(history.store, entry.version, entry.attempt)
-    item = layout.snapshot_item(history.store, snapshot)
+    """Enter a snapshot of what an attempt made as being written; None: there is one already, whatever its stage."""
+    snapshot = Snapshot(*made, Attempt(uuid4().bytes), epoch, layout.WRITING)
+    key = layout.snapshot_key(store, *made)
+    item = layout.snapshot_item(store, snapshot)
     # An answer that was lost makes the second try fail.
-    if not tables.put_new(key, item, meter) and _read_item(tables, history.store, snapshot, meter) != item:
+    if not tables.put_new(key, item, meter) and _read_item(tables, store, snapshot, meter) != item:
         return None
-    return SnapshotAttempt(tables, reader, history.store, snapshot, bits, shards, base)
+    return SnapshotAttempt(tables, reader, store, snapshot, bits, shards, base, in_background=in_background)
 
 
 def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:
@@ -239,7 +243,10 @@ def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: M
     key = layout.snapshot_key(store, before.version, before.attempt)
     item = layout.snapshot_item(store, after)
     condition: Item = {"id": bytes(before.id), "stage": before.stage}
-    return tables.put_over(key, item, condition, meter) or _read_item(tables, store, before, meter) == item
+    if tables.put_over(key, item, condition, meter):
+        return True
+    # A fork may stand on it since.
+    return _read_item(tables, store, before, meter) | {layout.FORKS: ""} == item | {layout.FORKS: ""}
 
 
 def _read_item(tables: Tables, store: str, of: Snapshot | Directory, meter: Meter) -> Item:
@@ -248,15 +255,25 @@ def _read_item(tables: Tables, store: str, of: Snapshot | Directory, meter: Mete
     return tables.get([key], meter).get(key, {})
 
 
+def _is_done(tables: Tables, store: str, of: Snapshot | Directory, meter: Meter) -> bool:
+    """Whether a snapshot can be read still."""
+    item = _read_item(tables, store, of, meter)
+    return (item.get("id"), item.get("stage")) == (bytes(of.id), layout.DONE)
+
+
 def read_directory(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) -> Directory:
     """The directory of a snapshot that is done.
 
     Raises:
         CorruptStateError: it is lost or broken.
+        OtherWayError: clean-up has taken the snapshot away meanwhile; what needs it still has another.
     """
     key = layout.directory_key(store, snapshot.version, snapshot.id)
     found = tables.get([key], meter).get(key)
     if found is None:
         named_by = layout.snapshot_key(store, snapshot.version, snapshot.attempt)
-        raise CorruptStateError("the directory of a snapshot is lost", **layout.where(key), snapshot=named_by.sort)
+        facts = layout.where(key) | {"snapshot": named_by.sort}
+        if snapshot.stage == layout.DONE and not _is_done(tables, store, snapshot, meter):
+            raise OtherWayError("clean-up took a snapshot away meanwhile", **facts)
+        raise CorruptStateError("the directory of a snapshot is lost", **facts)
     return directory.parse(store, snapshot, key, found)

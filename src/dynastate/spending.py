@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Final
+from functools import cached_property
+from typing import BinaryIO, Final
 
 from dynastate import directory, layout
 from dynastate.errors import ConfigurationError
 from dynastate.layout import History, Item, Key, VersionEntry
 from dynastate.prices import Prices
+from dynastate.progress import Progress, unheard
 from dynastate.stored import NOTHING, Contents, Stored, of_lists, of_parts, of_snapshots
-from dynastate.tables import KEYS_MAX, Meter, Tables, units_of_write
+from dynastate.stores import of_namespace
+from dynastate.tables import Meter, Tables, units_of_write
 
-#: The stores that Spark's operators have: a stream-stream join four a partition, every other one.
-STORE_NAMES: Final = (
-    "default",
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
 #: Metrics that are added up, by what they are of: those of batches, and those of maintenance.
 REQUESTS: Final = ("dynastateRequests", "dynastateMaintenanceRequests")
 WRITE_UNITS: Final = ("dynastateWriteUnits", "dynastateMaintenanceWriteUnits")
@@ -43,6 +39,7 @@ class Holding:
     """
 
     stores: int = 0
+    partitions: int = 0
     stored: Stored = NOTHING
     rows: int = 0
     versions: int = 0
@@ -76,62 +73,21 @@ class Holding:
         }
 
 
-def holdings(tables: Tables, namespace: str, meter: Meter) -> dict[int, Holding]:
-    """What the stores of a namespace have, by operator. It takes a Query for each store.
+def holdings(tables: Tables, namespace: str, meter: Meter, progress: Progress = unheard) -> dict[int, Holding]:
+    """What the stores of a namespace have, by operator. It takes a Query for each store, of which `progress` is told.
 
     Raises:
         ConfigurationError: there is no store in this namespace.
         CorruptStateError: an item is broken.
     """
     found: dict[int, Holding] = {}
-    for operator, store in find_stores(tables, namespace, meter):
+    partitions: dict[int, set[str]] = {}
+    stores = of_namespace(tables, namespace, meter)
+    for done, (operator, store) in enumerate(stores, 1):
         found[operator] = found.get(operator, Holding()) + holding(tables, store, meter)
-    if not found:
-        raise ConfigurationError(
-            "no store of this namespace is in the tables; its name is the first part of the store's, which stands in "
-            "the file state/0/0/dynastate of the query's checkpoint",
-            namespace=namespace,
-        )
-    return found
-
-
-def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[tuple[int, str]]:
-    """The stores of a namespace, with their operators.
-
-    Names of stores cannot be listed without reading the whole table, so meta items are asked for, 100 a request:
-    of operators 0, 1, …, then of partitions 0, 1, … of each that is there, until none of a request is there.
-    """
-    names: dict[int, list[str]] = {}
-    window = KEYS_MAX // len(STORE_NAMES)
-    first, more = 0, True
-    while more:
-        there = _there(
-            tables, namespace, [(o, 0, name) for o in range(first, first + window) for name in STORE_NAMES], meter
-        )
-        for operator, _, name in there:
-            names.setdefault(operator, []).append(name)
-        first, more = first + window, bool(there)
-    for operator, known in names.items():
-        window = KEYS_MAX // len(known)
-        first, more = 0, True
-        while more:
-            asked = [(operator, p, name) for p in range(first, first + window) for name in known]
-            there = _there(tables, namespace, asked, meter)
-            yield from ((operator, _store(namespace, *each)) for each in there)
-            first, more = first + window, bool(there)
-
-
-def _store(namespace: str, operator: int, partition: int, name: str) -> str:
-    return layout.check_store(f"{namespace}/{operator}/{partition}/{name}")
-
-
-def _there(
-    tables: Tables, namespace: str, asked: Sequence[tuple[int, int, str]], meter: Meter
-) -> list[tuple[int, int, str]]:
-    """Of these stores, by operator, partition and name, those that have a meta item, in order."""
-    keys = {each: layout.meta_key(_store(namespace, *each)) for each in asked}
-    found = tables.get(list(keys.values()), meter)
-    return [each for each, key in keys.items() if key in found]
+        partitions.setdefault(operator, set()).add(store.split("/")[2])
+        progress(done, len(stores))
+    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in found.items()}
 
 
 def holding(tables: Tables, store: str, meter: Meter) -> Holding:
@@ -164,8 +120,14 @@ def holding(tables: Tables, store: str, meter: Meter) -> Holding:
     )
 
 
+def commit_units(store: str, entry: VersionEntry) -> int:
+    """Write units of the commit of a version, about: of its parts, and one for the version list."""
+    return _part_units(store, entry) + 1
+
+
 def _part_units(store: str, entry: VersionEntry) -> int:
-    return entry.parts * units_of_write(of_parts(store, [entry]).bytes // entry.parts) if entry.parts else 0
+    own = of_parts(store, [entry])
+    return own.items * units_of_write(own.bytes // own.items) if own.items else 0
 
 
 def _lists(history: History) -> Iterator[tuple[Key, list[bytes]]]:
@@ -216,7 +178,17 @@ class _Batch:
     run: str
     number: int
     at: datetime
-    metrics: dict[str, int]
+    operators: tuple[Mapping[str, int], ...]
+    """Metrics by operator id: Spark numbers operators, and reports them, in the order of its plan."""
+
+    @cached_property
+    def metrics(self) -> Mapping[str, int]:
+        """The same of all operators together."""
+        added: dict[str, int] = {}
+        for operator in self.operators:
+            for name, value in operator.items():
+                added[name] = added.get(name, 0) + value
+        return added
 
     def total(self, names: Iterable[str]) -> int:
         return sum(self.metrics[name] for name in names)
@@ -248,6 +220,49 @@ def spent(lines: Iterable[str], source: str, prices: Prices | None) -> list[Spen
     return [_sum([batch for batch in batches.values() if batch.query == query], prices) for query in queries]
 
 
+class ReportFile:
+    """A file to which Spark's progress reports are appended, one JSON object a line. Each line is read once."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._inode = 0
+        self._read_bytes = 0
+        self._read_lines = 0
+        self._last: dict[str, _Batch] = {}
+
+    def last_batch(self, runs: Collection[str]) -> Sequence[Mapping[str, int]]:
+        """Metrics of the last batch that one of these query runs has reported, by operator id; none, if none has.
+
+        A line without its end is still being written, and waits. A file that was replaced or cut is begun anew.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or a line is no JSON or no report.
+        """
+        try:
+            with open(self._file, "rb") as file:  # noqa: PTH123  # a name such as /dev/stdin, too
+                self._read_on(file)
+        except OSError as wrong:
+            raise ConfigurationError(f"the progress reports cannot be read: {wrong}") from wrong
+        return next((batch.operators for run, batch in reversed(self._last.items()) if run in runs), ())
+
+    def _read_on(self, file: BinaryIO) -> None:
+        now = os.fstat(file.fileno())
+        if now.st_ino != self._inode or now.st_size < self._read_bytes:
+            self._inode, self._read_bytes, self._read_lines = now.st_ino, 0, 0
+        if self._read_bytes:
+            file.seek(self._read_bytes)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            self._read_bytes += len(line)
+            self._read_lines += 1
+            text = line.decode("utf-8", errors="replace")
+            batch = _batch(text, f"line {self._read_lines} of {self._file}") if text.strip() else None
+            if batch is not None:
+                self._last.pop(batch.run, None)
+                self._last[batch.run] = batch
+
+
 def _batch(line: str, where: str) -> _Batch | None:
     """The batch that a line reports; None: it is another event, of a trigger without a batch, or of another store."""
     try:
@@ -261,14 +276,14 @@ def _batch(line: str, where: str) -> _Batch | None:
     try:
         if not report or "addBatch" not in report["durationMs"]:
             return None
-        metrics: dict[str, int] = {}
-        for operator in report["stateOperators"]:
-            for name, value in operator["customMetrics"].items():
-                metrics[name] = metrics.get(name, 0) + int(value)
-        if not any(name.startswith("dynastate") for name in metrics):
+        operators = tuple(
+            {name: int(value) for name, value in operator["customMetrics"].items()}
+            for operator in report["stateOperators"]
+        )
+        if not any(name.startswith("dynastate") for operator in operators for name in operator):
             return None
         at = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
-        batch = _Batch(report["id"], report.get("name") or "", report["runId"], report["batchId"], at, metrics)
+        batch = _Batch(report["id"], report.get("name") or "", report["runId"], report["batchId"], at, operators)
         batch.total((*REQUESTS, *WRITE_UNITS, *READ_UNITS, *DELETE_UNITS, *NANODOLLARS))
     except (KeyError, TypeError, AttributeError, ValueError) as missing:
         raise ConfigurationError(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Final
+from datetime import datetime, timezone
+from typing import Final, TypeVar
+from uuid import uuid4
 
+import dynastate
 from dynastate import cleanup, directory, layout, snapshots
 from dynastate.directory import Directory
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
+    DynastateError,
     InternalError,
     OtherWayError,
     UnavailableError,
@@ -23,8 +26,8 @@ from dynastate.errors import (
 )
 from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, Snapshot, Tally, VersionEntry
 from dynastate.prices import DEFAULT_PRICES, Prices
-from dynastate.reader import HashRange, Held, Reader, Route, Rows, hash_range
-from dynastate.settings import PREFIX
+from dynastate.reader import HashRange, Held, Lineage, Reader, Route, Rows, hash_range
+from dynastate.settings import PREFIX, Settings
 from dynastate.snapshots import SnapshotAttempt
 from dynastate.stored import Accounts, Stored
 from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all, units_of_write
@@ -32,19 +35,29 @@ from dynastate.writer import PartWriter, Ticket
 
 log = logging.getLogger("dynastate.store")
 
+T = TypeVar("T")
+
 #: An attempt hands its parts on when it has a full request, or this many bytes.
 HAND_ON_BYTES: Final = 512 * 1024
+#: Above so many entries, a version list is looked through for attempts that are long over.
+LISTED_MAX: Final = 100
+#: Ways to a version that are tried: each that fails has a snapshot that is broken, and there are few of them.
+WAYS_MAX: Final = 10
+#: A reader that goes on reads the whole list again after so many versions: what clean-up took away is in it no more.
+CAME_MAX: Final = 1_000
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
 SESSIONS_MAX: Final = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass
 class Session:
     """What one query run knows of a store it writes to: its epoch, the store's shards, schema items written."""
 
     epoch: int
     shards: int
     schemas: set[bytes] = field(default_factory=set)
+    has_removed_strays: bool = False
+    """Those that attempts of other runs and executors left: looked for once, by the first clean-up."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,18 @@ class ChangeFeed:
     meter: Meter
 
 
+def by_any_way(answer: Callable[[int], T]) -> T:
+    """Answer again as long as there may be another way to a version; `answer` is told how many it has tried.
+
+    Raises:
+        OtherWayError: none of so many led there.
+    """
+    for way in range(WAYS_MAX):
+        with suppress(OtherWayError):
+            return answer(way)
+    return answer(WAYS_MAX)
+
+
 class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
@@ -113,7 +138,23 @@ class Engine:
         self._writer = PartWriter(tables, parallel_requests)
         self._reader = Reader(tables, parallel_requests, cache_bytes)
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        #: The newest epoch that was seen, by store.
+        self._newest: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, tables: Tables, settings: Settings) -> Engine:
+        """An engine as its user set it."""
+        return cls(
+            tables,
+            shards=settings.shards,
+            parallel_requests=settings.parallel_requests,
+            cache_bytes=settings.cache_mb * 1024 * 1024,
+            deadline_s=settings.request_deadline_s,
+            package=dynastate.__version__,
+            now=lambda: datetime.now(timezone.utc),
+            prices=Prices.of(settings),
+        )
 
     def name_table(self, failed: Exception) -> None:
         """Let an error of lost or broken state say its table as the user knows it: the layout knows its role only."""
@@ -145,16 +186,16 @@ class Engine:
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
             CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
-            OtherWayError: the same; opened again, the version may be reached by another way.
+            OtherWayError: the same; opened again, without `have`, the version may be reached by another way.
         """
         meter = Meter()
-        known = self._known_route(store, version, attempt)
-        if known is None and have:
+        route = self._known_route(store, version, attempt)
+        if route is None and have:
             near = self._open_near(store, version, attempt, have, meter)
             if near is not None:
                 return near
-        route = known or self._find_route(store, version, attempt, meter)  # 1, 2, 3
-        return self._opening(route, meter, have=have, is_known=known is not None)  # 4
+        route = route or self._find_route(store, version, attempt, meter)  # 1, 2, 3
+        return self._opening(route, meter, have=have)  # 4
 
     def find(self, store: str, version: int, attempt: Attempt) -> Opening:
         """Open a version without its rows, which `bucket` brings. Costs at most one Query and a directory.
@@ -165,7 +206,7 @@ class Engine:
             OtherWayError: as for `open`.
         """
         meter = Meter()
-        route = self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
+        route = self._route(store, version, attempt, meter)
         return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
 
     def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
@@ -177,9 +218,25 @@ class Engine:
             OtherWayError: as for `open`.
         """
         meter = Meter()
-        known = self._known_route(store, version, attempt)
-        route = known or self._find_route(store, version, attempt, meter)
-        return self._opening(route, meter, bucket=hash_range(bits, number), is_known=known is not None)
+        route = self._route(store, version, attempt, meter)
+        return self._opening(route, meter, bucket=hash_range(bits, number))
+
+    def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
+        """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+            OtherWayError: as for `open`.
+        """
+        meter = Meter()
+        route = self._route(store, version, attempt, meter)
+        opening = self._opening(route, meter, bucket=hash_range(32, digest))
+        read = self._reader.key_changes(store, route.entries, route.shards, meter, digest)
+        return replace(opening, chunks=self._changes(store, route.entries, read, meter))
+
+    def _route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
+        return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
 
     def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """An attempt that is named is the same for ever; a bare number is not: another executor may make it anew."""
@@ -197,7 +254,8 @@ class Engine:
             broken = history.passed.get((each.version, each.attempt))
             if broken is not None:
                 self.name_table(broken)
-                log.warning("recovery goes round a broken snapshot store=%s version=%d: %s", store, version, broken)
+                about = f"store={store} version={version} attempt={entry.attempt.hex()}"
+                log.warning("recovery goes round a broken snapshot %s: %s", about, broken)
         start = None if kept is None else history.entry(*base)
         one_of_each = {each.schema: each for each in (*entries, entry, *([start] if start else []))}
         schemas = {digest: history.schema(each) for digest, each in one_of_each.items()}
@@ -220,7 +278,10 @@ class Engine:
             return None
         if base not in have:
             return None
-        chunks = self._reader.changes(store, entries, self._shards_of(history), meter) if entries else iter(())
+        chunks: Iterator[Rows] = iter(())
+        if entries:
+            read = self._reader.changes(store, entries, self._shards_of(history), meter)
+            chunks = self._changes(store, entries, read, meter)
         records = sum(each.records for each in entries)
         return Opening(entry, base, history.schema(entry), 0, 0, tuple(entries), records, iter(()), chunks, meter)
 
@@ -231,7 +292,6 @@ class Engine:
         *,
         have: Sequence[Held] = (),
         bucket: HashRange | None = None,
-        is_known: bool = False,
     ) -> Opening:
         near = route.since(have)
         if near is not None:
@@ -248,7 +308,12 @@ class Engine:
             entries=entries,
             records=route.records if near is None else sum(each.records for each in entries),
             snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, bucket),
-            chunks=self._changes(route, entries, meter, bucket, is_known=is_known),
+            chunks=self._changes(
+                route.store,
+                entries,
+                self._reader.changes(route.store, entries, route.shards, meter, bucket=bucket),
+                meter,
+            ),
             meter=meter,
         )
 
@@ -273,47 +338,103 @@ class Engine:
             raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
 
     def _changes(
-        self,
-        route: Route,
-        entries: Sequence[VersionEntry],
-        meter: Meter,
-        bucket: HashRange | None,
-        *,
-        is_known: bool,
+        self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[Rows], meter: Meter
     ) -> Iterator[Rows]:
-        """The changes of versions. A way that is known may have come to lead nowhere, since clean-up passed there."""
-        try:
-            yield from self._reader.changes(route.store, entries, route.shards, meter, bucket=bucket)
-        except CorruptStateError as broken:
-            self._reader.forget(route.store)
-            if is_known:
-                raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
-            raise
-
-    def changes(self, store: str, first: int, last: int, attempt: Attempt) -> ChangeFeed:
-        """The changes of each version from `first` to `last`, as they were committed.
+        """The changes of versions, which are the way to the last of them, as they are read.
 
         Raises:
-            VersionMissingError: one of them is not there, or `last` not by that attempt.
-            CorruptStateError: an item is lost or broken; from here, or while chunks are taken.
+            CorruptStateError: while they are taken: a part is lost or broken.
+            OtherWayError: the same, and the version is reached by another way: clean-up has passed here, or the parts
+                were read on from what is held, and a snapshot stands in for them.
+        """
+        try:
+            yield from chunks
+        except CorruptStateError as broken:
+            self._reader.forget(store)
+            now = self._find_route(store, entries[-1].version, entries[-1].attempt, meter)
+            if {each.attempt for each in entries} <= {each.attempt for each in now.entries}:
+                raise
+            raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
+
+    def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
+        """The newest version and those that it stands on, by one Query; beyond a `known` one, of what came since only.
+
+        All of it is read again when a run of the query has begun that did not go on from there, and now and then: what
+        clean-up took away is listed no more.
+
+        Raises:
+            VersionMissingError: the store has no version.
+            CorruptStateError: an item is lost or broken.
+        """
+        meter = Meter()
+        if known is not None and known.came < CAME_MAX:
+            history = self._history(store, known.newest.version, layout.VERSION_MAX, meter)
+            came = history.lineage(history.newest()) if history.versions() else []
+            # Versions of a life begun anew may all be lower: they are not seen from here, but their run is.
+            if known.newest in came and came[-1].epoch == (history.meta or {}).get("epoch"):
+                after = came[came.index(known.newest) + 1 :]
+                schemas = {**known.schemas, **{entry.schema: history.schema(entry) for entry in after}}
+                self._go_on(store, known.newest, after, schemas)
+                return Lineage(store, (*known.entries, *after), schemas, meter, known.came + len(after))
+        history = self._history(store, 0, layout.VERSION_MAX, meter)
+        entries = tuple(history.lineage(history.newest()))
+        one_of_each = {entry.schema: entry for entry in entries}
+        schemas = {digest: history.schema(entry) for digest, entry in one_of_each.items()}
+        return Lineage(store, entries, schemas, meter)
+
+    def _go_on(
+        self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]
+    ) -> None:
+        """The way to a version leads on to those after it."""
+        route = self._reader.route(store, known.version, known.attempt)
+        if route is not None and after:
+            for entry in after:
+                route = route.then(entry, schemas[entry.schema])
+            self._reader.remember(route)
+
+    def changes(
+        self, store: str, first: int, last: int, attempt: Attempt, *, bucket: HashRange | None = None
+    ) -> ChangeFeed:
+        """The changes of each version from `first` to `last`, as they were committed.
+
+        With a `bucket`, chunks that hold no key of it are left out.
+
+        Raises:
+            VersionMissingError: one of them is not there, or `last` not by that attempt; from here, or while chunks
+                are taken: clean-up may pass meanwhile.
+            CorruptStateError: an item is lost or broken; the same.
         """
         meter = Meter()
         history = self._history(store, first, last, meter)
         entries = history.span(first, last, attempt)
         newest = entries[-1]
         shards = self._shards_of(history)
-        versions = ((entry.version, self._reader.changes(store, [entry], shards, meter)) for entry in entries)
-        return ChangeFeed(newest.attempt, history.schema(newest), versions, meter)
+
+        def listed(entry: VersionEntry) -> Iterator[Rows]:
+            try:
+                yield from self._reader.changes(store, [entry], shards, meter, bucket=bucket)
+            except CorruptStateError:
+                # Clean-up may have passed meanwhile: then it is not broken, but missing.
+                self._history(store, first, last, meter).span(first, last, attempt)
+                raise
+
+        return ChangeFeed(
+            newest.attempt, history.schema(newest), ((entry.version, listed(entry)) for entry in entries), meter
+        )
 
     def _history(self, store: str, lowest: int, highest: int, meter: Meter) -> History:
         low, high = layout.history_range(lowest, highest)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, high, meter)
-        history = History(store, found, lowest)
+        history = self._take(store, found, lowest)
         if lowest == 0:
             self.accounts.read(history, highest)
-        return self._without_passed(history)
+        return history
 
-    def _without_passed(self, history: History) -> History:
+    def _take(self, store: str, found: Sequence[tuple[Key, Item]], lowest: int = 0) -> History:
+        """What a Query brought, without the snapshots that are passed by; runs that it shows to be over are noted."""
+        history = History(store, found, lowest)
+        if history.meta is not None:
+            self._saw(store, history.meta)
         for snapshot in history.snapshots():
             broken = self._reader.passed(snapshot.id)
             if broken is not None:
@@ -329,9 +450,19 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------ maintenance
 
     def snapshot(
-        self, store: str, run: str, version: int, attempt: Attempt, state_bytes: int, min_deltas: int
+        self,
+        store: str,
+        run: str,
+        version: int,
+        attempt: Attempt,
+        state_bytes: int,
+        min_deltas: int,
+        *,
+        is_asked_for: bool = False,
     ) -> tuple[SnapshotAttempt | None, Meter]:
         """Begin a snapshot of a version, of about `state_bytes` before compression, if it is worth its write units.
+
+        One that a user has asked for is worth them.
 
         1. One Query brings version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up takes it away.)
@@ -349,7 +480,8 @@ class Engine:
             return None, meter
         base, deltas = history.chain(version, attempt, ())
         last = history.snapshot(*base)
-        if not snapshots.is_worth_it(deltas, last, state_bytes, min_deltas):  # 2
+        is_worth_it = is_asked_for or snapshots.is_worth_it(deltas, last, min_deltas)
+        if not deltas or not is_worth_it:  # 2
             return None, meter
         shards = self._shards_of(history)
         bits = directory.bits_for(state_bytes)
@@ -363,22 +495,23 @@ class Engine:
             bits = carried.bits
         else:
             carried = None
-        begun = snapshots.begin(
-            self._tables, self._reader, history, deltas[-1], carried, bits, shards, epoch, meter
-        )  # 3
+        made = (version, deltas[-1].attempt)
+        begun = snapshots.begin(self._tables, self._reader, store, made, carried, bits, shards, epoch, meter)  # 3
         if begun is not None:
             begun.when_done = self.accounts.made
         return begun, meter
 
     def clean_up(
         self, store: str, run: str, version: int, attempt: Attempt, retain: int, least: int, most: int
-    ) -> Meter:
+    ) -> tuple[Meter, int]:
         """Remove what the last `retain` versions do not need, if at least `least` versions go; at most `most`, 0: all.
 
+        Returned are what it cost, and how many versions more could go, which it leaves to the next one.
+
         1. One Query brings version lists, snapshots and the meta item. 2. Only the newest run may go on.
-        3. Find the lowest version of which anything is needed. 4. Take away older snapshots. 5. Strike older versions
-        off their lists, each only if the list is as it was read. 6. Delete their parts. 7. Delete what else lies below,
-        if no newer run has begun to write since.
+        3. Find the lowest version of which anything is needed. 4. Take away older snapshots. 5. The first time, delete
+        buckets that no snapshot has. 6. Strike older versions off their lists, each only if the list is as it was read.
+        7. Delete their parts. 8. Delete what else lies below, if no newer run has begun to write since.
 
         A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
 
@@ -388,31 +521,44 @@ class Engine:
         meter = Meter()
         low, _ = layout.history_range(0, 0)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1
-        history = self._without_passed(History(store, found))
+        history = self._take(store, found)
         self.accounts.read(history)
         epoch = _newest_epoch(history.meta, run)  # 2
-        if epoch is None:
-            return meter
+        # Of what the Query brings, snapshots come after the meta item: a newer run may have made one in between.
+        if epoch is None or any(each.epoch > epoch for each in history.snapshots()):
+            return meter, 0
+        if not cleanup.is_surely_newest(history, version, attempt, epoch):
+            return meter, 0
         # The driver may not have committed this version yet: then it starts again from the one before.
         below = cleanup.oldest_needed(history, version, attempt, max(2, retain))  # 3
-        older = [each for each in history.versions() if each < below]
+        older = [each for each in history.unpinned() if each < below]
         if len(older) < least:
-            return meter
+            return meter, 0
         if most:
             below = min(below, older[0] + most)
+        left = sum(each >= below for each in older)
         steps = cleanup.CleanUp(self._tables, history, self._shards_of(history), meter)
-        steps.check_snapshots(below - 1)
-        steps.remove_snapshots(below - 1, epoch)  # 4
-        struck = steps.remove_versions(below)  # 5
-        steps.remove_parts(struck)  # 6
-        orphans = steps.find_orphans(below, struck)  # 7
+        try:
+            steps.check_snapshots(below - 1)
+            steps.remove_snapshots(below - 1, epoch)  # 4
+            with self._lock:
+                session = self._sessions.get((store, run))
+            if session is None or not session.has_removed_strays:
+                has_removed_strays = steps.remove_strays(below - 1)  # 5
+                if session is not None:
+                    session.has_removed_strays = has_removed_strays
+        except OtherWayError:  # another clean-up is ahead of this one, and takes away what this one knows of
+            return meter, 0
+        struck = steps.remove_versions(below)  # 6
+        steps.remove_parts(struck)  # 7
+        orphans = steps.find_orphans(below, struck)  # 8
         meta = layout.meta_key(store)
         if orphans and _newest_epoch(self._tables.get([meta], meter).get(meta), run) == epoch:
             steps.remove_orphans(orphans)
         for kept in steps.directories():
             self.accounts.learn(store, kept)
         self.accounts.cleaned(history, struck, steps.gone)
-        return meter
+        return meter, left
 
     # ------------------------------------------------------------------------------------------------------------ write
 
@@ -427,25 +573,92 @@ class Engine:
             )
         return WriteAttempt(self, store, run, checkpoint, base, parent, attempt)
 
+    def begin_whole(
+        self, store: str, run: str, checkpoint: str, version: WholeVersion, state_bytes: int
+    ) -> WholeAttempt:
+        """Start an attempt that stands on nothing, of about `state_bytes`: its rows are written as a snapshot.
+
+        1. Enter the run, as one that begins: the store is no other query's. 2. Write the schema item. 3. Enter the
+        snapshot as being written. A crash after any step leaves items that no reader takes.
+
+        Raises:
+            ConfigurationError: the namespace belongs to another query, or a newer run writes to the store.
+        """
+        meter = Meter()
+        session = self.session(store, run, checkpoint, 0, meter)  # 1
+        digest = layout.schema_digest(version.schema)
+        key = layout.schema_key(store, digest)
+        item = schema_item(store, key, version.schema)
+        self._tables.write([(key, item)], meter)  # 2
+        self.accounts.wrote(store, key.sort, Stored(1, layout.item_bytes(item)))
+        begun = snapshots.begin(
+            self._tables,
+            self._reader,
+            store,
+            (version.number, version.attempt),
+            None,
+            directory.bits_for(state_bytes),
+            session.shards,
+            session.epoch,
+            meter,
+            in_background=False,
+        )  # 3
+        if begun is None:
+            raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
+        begun.when_done = self.accounts.made
+        begun.meter.add(meter)
+        return WholeAttempt(self, begun, version, session, digest)
+
     def session(self, store: str, run: str, checkpoint: str, base: int, meter: Meter) -> Session:
-        """Epoch and shards for a query run, entered into the meta item when it first writes to the store."""
+        """Epoch and shards for a query run, entered into the meta item when it first writes to the store.
+
+        Raises:
+            ConfigurationError: a newer run writes to the store, as far as was seen here.
+        """
         with self._lock:
-            known = self._sessions.get((store, run))
-            if known is not None:
+            session = self._sessions.get((store, run))
+            if session is not None:
                 self._sessions.move_to_end((store, run))
-                return known
-        found = self._enter_run(store, run, checkpoint, base, meter)
+        if session is None:
+            found = self._enter_run(store, run, checkpoint, base, meter)
+            with self._lock:
+                session = self._sessions.setdefault((store, run), found)
+                while len(self._sessions) > SESSIONS_MAX:
+                    self._sessions.popitem(last=False)
         with self._lock:
-            session = self._sessions.setdefault((store, run), found)
-            while len(self._sessions) > SESSIONS_MAX:
-                self._sessions.popitem(last=False)
+            newest = self._newest.get(store, 0)
+        if session.epoch < newest:
+            raise ConfigurationError(
+                "a newer run writes to this store, so this one is over; if that is not the same query, started again, "
+                f"two queries share one {PREFIX}namespace, as with a copied checkpoint: stop one of them",
+                store=store,
+                run=run,
+                epoch=session.epoch,
+                newest=newest,
+            )
         return session
+
+    def _saw(self, store: str, meta: Item) -> None:
+        epochs, _ = layout.parse_meta(store, meta)
+        with self._lock:
+            self._newest[store] = max(self._newest.pop(store, 0), *epochs.values())
+            while len(self._newest) > SESSIONS_MAX:
+                self._newest.popitem(last=False)
+
+    def _forget_older(self, store: str, epoch: int) -> None:
+        """What was seen of the store before it was dropped and begun anew: its meta item has no such epoch."""
+        with self._lock:
+            is_dropped = self._newest.get(store, 0) > epoch
+            if is_dropped:
+                del self._newest[store]
+        if is_dropped:
+            self._reader.forget(store)
 
     def _enter_run(self, store: str, run: str, checkpoint: str, base: int, meter: Meter) -> Session:
         """Give a query run its epoch.
 
         1. Read the meta item. 2. If there is none, the store must be new: make it.
-        3. Unless the run is in it, raise the epoch and enter the run; then read again.
+        3. Unless the run is in it, raise the epoch from what it was read as, and enter the run; then read again.
 
         A crash after 2 or 3 leaves an epoch that nobody uses: epochs only break ties.
         """
@@ -457,14 +670,19 @@ class Engine:
                 fresh = self._fresh_meta(key, store, run, checkpoint)
                 if self._tables.put_new(key, fresh, meter):  # 2
                     self.accounts.wrote(store, key.sort, Stored(1, layout.item_bytes(fresh)))
+                    self._forget_older(store, 1)
                     return Session(1, self._shards)
                 continue
             epochs, shards = layout.parse_meta(store, meta)
+            newest = _newest_epoch(meta, run)
+            if newest is not None:
+                self._forget_older(store, newest)
+            self._saw(store, meta)
             if run in epochs:
                 return Session(epochs[run], shards)
             _refuse_other_query(store, meta, checkpoint, base)
             oldest = sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - layout.EPOCHS_KEPT)]
-            self._tables.advance_epoch(key, run, oldest, meter)  # 3
+            self._tables.advance_epoch(key, run, max(epochs.values()), oldest, meter)  # 3
         raise UnavailableError("too many query runs open this store at once", store=store, run=run)
 
     def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
@@ -496,8 +714,26 @@ class Engine:
         ticket.wait(10 * self._deadline_s)
 
     def append_entry(self, store: str, entry: VersionEntry, schema: str, shards: int, meter: Meter) -> None:
-        self._tables.append_version(layout.group_key(store, entry.version), layout.encode_entry(store, entry), meter)
+        key = layout.group_key(store, entry.version)
+        listed = self._tables.append_version(key, layout.encode_entry(store, entry), meter)
         self._reader.committed(store, entry, schema, shards)
+        if len(listed) > LISTED_MAX:
+            try:
+                self._strike_dead(store, key, listed, entry, meter)
+            except DynastateError as failed:  # the version is there all the same, and the next one tries again
+                log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, failed)
+
+    def _strike_dead(self, store: str, key: Key, listed: list[bytes], entry: VersionEntry, meter: Meter) -> None:
+        """Strike attempts at a version off its list that were made by runs long over; clean-up finds their parts.
+
+        A query that fails again and again at one batch, after its state was committed, would else fill the list.
+        """
+        entries = {raw: layout.listed_entry(store, key, raw) for raw in listed}
+        oldest = entry.epoch - layout.EPOCHS_KEPT
+        stay = [raw for raw, each in entries.items() if each.version != entry.version or each.epoch > oldest]
+        if len(stay) < len(listed):
+            item: Item = layout.item_key(key) | {"format": layout.FORMAT, "versions": stay}
+            self._tables.put_over(key, item, {"versions": listed}, meter)
 
     def keep(self, key: Key, item: Item) -> None:
         self._reader.keep(key, item)
@@ -608,7 +844,7 @@ class WriteAttempt:
         described: list[tuple[Key, Item]] = []
         if digest not in session.schemas:
             schema_key = layout.schema_key(self.store, digest)
-            described = [(schema_key, self._schema_item(schema_key, schema))]
+            described = [(schema_key, schema_item(self.store, schema_key, schema))]
         self._ready += described
         self._hand_on()  # 1
         engine.settle(self._ticket)  # 2
@@ -657,16 +893,6 @@ class WriteAttempt:
     def _session(self) -> Session:
         return self._engine.session(self.store, self._run, self._checkpoint, self.version - 1, self._meter)
 
-    def _schema_item(self, key: Key, schema: str) -> Item:
-        item: Item = layout.item_key(key) | {"format": layout.FORMAT, "text": schema}
-        if layout.item_bytes(item) > ITEM_BYTES_MAX:
-            raise ConfigurationError(
-                "the schema of this operator's state is too large for one DynamoDB item",
-                store=self.store,
-                item_bytes=layout.item_bytes(item),
-            )
-        return item
-
     def _hand_on(self) -> None:
         if self._ready:
             self._engine.submit(self._ticket, self._ready)
@@ -677,6 +903,90 @@ class WriteAttempt:
         if self._ended or not self._whole:
             what = "on an attempt that has ended" if self._ended else "after an append that failed"
             raise InternalError(f"{operation} {what}", store=self.store, attempt=self.attempt.hex())
+
+
+@dataclass(frozen=True)
+class WholeVersion:
+    """A version that stands on nothing: its number, above 1, keys by column family, and the text of its schema item."""
+
+    number: int
+    attempt: Attempt
+    keys: dict[int, int]
+    schema: str
+
+
+class WholeAttempt:
+    """An attempt under way that stands on nothing, as a snapshot is: (bucket append*)*, then commit or abort, once.
+
+    What it makes looks like a version whose older ones were cleaned up: an entry without parts, whose parent nobody
+    has, and a snapshot. So a snapshot that is lost is an error, and never the state of an older version.
+    """
+
+    def __init__(
+        self, engine: Engine, begun: SnapshotAttempt, version: WholeVersion, session: Session, digest: bytes
+    ) -> None:
+        self.store = begun.store
+        self.bits = begun.bits
+        self.meter = begun.meter
+        self._engine = engine
+        self._begun = begun
+        self._version = version
+        self._session = session
+        self._digest = digest
+
+    def bucket(self, number: int) -> None:
+        """Begin a bucket; what follows until the next one is all it has."""
+        self._begun.bucket(number)
+
+    def append(self, chunk: Chunk) -> None:
+        """Compress one chunk of the bucket's rows, and write what makes a request."""
+        self._begun.append(chunk)
+
+    def commit(self) -> bool:
+        """Make the attempt a version.
+
+        1. Make its rows a snapshot, as `SnapshotAttempt.commit` does it. (Crash: a snapshot of what is no version;
+           clean-up takes it away, once versions that are make it old.)
+        2. Append the entry to the version list: the commit point.
+
+        Raises:
+            UnavailableError: the snapshot was taken away meanwhile; nothing is committed.
+            UnknownOutcomeError: step 2 was sent and its fate could not be learnt.
+        """
+        if not self._begun.commit():  # 1
+            raise UnavailableError("clean-up took the rows away while they were written; try again", store=self.store)
+        entry = VersionEntry(
+            version=self._version.number,
+            attempt=self._version.attempt,
+            parent=Attempt(uuid4().bytes),
+            epoch=self._session.epoch,
+            schema=self._digest,
+            keys=self._version.keys,
+            **Tally().sums()._asdict(),
+        )
+        self._engine.append_entry(self.store, entry, self._version.schema, self._session.shards, self.meter)  # 2
+        self._engine.accounts.committed(self.store, entry)
+        return True
+
+    def abort(self) -> None:
+        """Delete what was written, unless the snapshot is done: then clean-up takes it away."""
+        self._begun.abort()
+
+
+def schema_item(store: str, key: Key, schema: str) -> Item:
+    """The item that says how to read rows.
+
+    Raises:
+        ConfigurationError: it is too large.
+    """
+    item: Item = layout.item_key(key) | {"format": layout.FORMAT, "text": schema}
+    if layout.item_bytes(item) > ITEM_BYTES_MAX:
+        raise ConfigurationError(
+            "the schema of this operator's state is too large for one DynamoDB item",
+            store=store,
+            item_bytes=layout.item_bytes(item),
+        )
+    return item
 
 
 def counters(meter: Meter, prices: Prices) -> dict[str, int]:

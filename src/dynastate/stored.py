@@ -2,7 +2,8 @@
 
 Counted are: the parts that version lists name; the buckets that directories of snapshots name, each once, whoever
 carries it; the lists, directories, snapshot, schema and meta items themselves. Not counted is what nothing names yet,
-or any more: of attempts and snapshots under way, of crashes until clean-up.
+or any more: of attempts and snapshots under way, of crashes until clean-up. What a fork shares counts for the store in
+which it lies, not for the fork.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def total(each: Iterable[Stored]) -> Stored:
 def of_parts(store: str, entries: Iterable[VersionEntry]) -> Stored:
     """The parts of versions."""
     overhead = layout.overhead_bytes(layout.part_key(store, *layout.EMPTY, 0, 1))
-    return total(Stored(entry.parts, entry.stored_bytes + entry.parts * overhead) for entry in entries)
+    own = (entry for entry in entries if entry.home is None)
+    return total(Stored(entry.parts, entry.stored_bytes + entry.parts * overhead) for entry in own)
 
 
 def of_lists(history: History, struck: Collection[Node] = ()) -> Stored:
@@ -73,7 +75,7 @@ class Contents:
         buckets = {
             (bucket.holder, number): Stored(bucket.parts, bucket.stored_bytes + bucket.parts * overhead)
             for number, bucket in enumerate(found.buckets)
-            if bucket.parts
+            if bucket.parts and bucket.home is None
         }
         return cls(Stored(1, layout.item_bytes(directory.item(key, directory.encode(store, found)))), buckets)
 

@@ -1,17 +1,18 @@
 """The seam to DynamoDB: the few verbs dynastate uses, and the only boto3.
 
 Rules of DynamoDB that engines for tests do not enforce are enforced here, before anything is sent. Retries are ours
-(botocore's are off): jittered exponential back-off that starts again when there was progress, and ends at a deadline.
+(botocore's are off): jittered exponential back-off that starts again when there was progress, until a deadline.
 Every ClientError is translated here. Units are counted by DynamoDB's own rules, so they are the same on every engine.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from functools import partial
@@ -31,7 +32,7 @@ from dynastate.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from dynastate.layout import FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key, where
+from dynastate.layout import DROPPED, FORKS, FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key, where
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
 log = logging.getLogger("dynastate.tables")
@@ -42,7 +43,7 @@ KEYS_MAX: Final = 100
 ITEM_BYTES_MAX: Final = 400_000
 PARTITION_KEY_BYTES_MAX: Final = 2_048
 SORT_KEY_BYTES_MAX: Final = 1_024
-#: Until DynamoDB has answered once, a wrong endpoint is likelier than an outage: fail within seconds.
+#: Until DynamoDB has answered once, or is known to (`expect_answers`), a wrong endpoint is likelier than an outage.
 FIRST_CONTACT_DEADLINE_S: Final = 6.0
 BACK_OFF_FIRST_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
@@ -147,8 +148,12 @@ class Tables(Protocol):
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
         """All items of one partition key with sort keys from low to high, both inclusive, in order."""
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
-        """Up to 100 items; those that do not exist are left out."""
+    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+        """Up to 100 items; those that do not exist are left out.
+
+        With `only`, no other attributes come but the keys. DynamoDB takes the units of the whole items for them, which
+        are not counted here: nobody knows how large these are.
+        """
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
         """Put up to 25 items; returns when all of them are durable."""
@@ -160,21 +165,40 @@ class Tables(Protocol):
         """Put an item unless its key is taken; False: it is."""
 
     def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
-        """Put an item in place of one that has the attributes `before`, exactly; False: it is gone or has others."""
+        """Put an item in place of one that has the attributes `before`, exactly; False: it is gone or has others.
+
+        Nor is one replaced that a fork stands on: False.
+        """
 
     def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
-        """Delete an item that has the attributes `before`, exactly; False: it is gone or has others."""
+        """Delete an item that has the attributes `before`, exactly; False: it is gone or has others.
+
+        Nor is one deleted that a fork stands on: False.
+        """
 
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
-        """Append to the version list. Raises UnknownOutcomeError when it may or may not have happened."""
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+        """Append to the version list; the list as it then is. It is not told where the answer was lost: no entries.
 
-    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
-        """Advance the meta item's epoch by one and enter the run, in the place of those to forget.
+        Raises UnknownOutcomeError when it may or may not have happened.
+        """
 
-        False: the run is there already, or one to forget is not.
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+        """Advance the meta item's epoch by one from `epoch`, and enter the run, in the place of those to forget.
+
+        A drop of the store that was begun is taken back. False: it is another epoch by now, the run is there already,
+        or one to forget is not.
+        """
+
+    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        """Add texts to the set that an attribute of an item is; the item as it then is, None: there is none."""
+
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        """Remove texts from the set that an attribute of an item is; the item as it then is, None: there is none.
+
+        What is not in it is passed over, and with the last text the attribute goes.
         """
 
 
@@ -182,6 +206,21 @@ def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
     """Delete any number of items, 25 a request."""
     for at in range(0, len(keys), WRITES_MAX):
         tables.delete(keys[at : at + WRITES_MAX], meter)
+
+
+def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+    """As `Tables.get`, of any number, and with requests for each namespace.
+
+    One for two is denied where each has a policy of its own. Only what a fork reads lies in two.
+    """
+    apart: dict[str, list[Key]] = {}
+    for key in keys:
+        apart.setdefault(key.store_shard.partition("/")[0], []).append(key)
+    found: dict[Key, Item] = {}
+    for each in apart.values():
+        for at in range(0, len(each), KEYS_MAX):
+            found |= tables.get(each[at : at + KEYS_MAX], meter, only)
+    return found
 
 
 class Fate(Enum):
@@ -285,11 +324,12 @@ class BotoTables:
                 return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
+        how = {"ConsistentRead": True} | (_projection([*SPECS[keys[0].role][1:], *only]) if only else {})
         waiting: dict[str, Any] = {}
         for key in keys:
-            table = waiting.setdefault(self.names[key.role], {"Keys": [], "ConsistentRead": True})
+            table = waiting.setdefault(self.names[key.role], {"Keys": []} | how)
             table["Keys"].append(to_wire(item_key(key)))
         found: dict[Key, Item] = {}
         retry = _Retry(self, "BatchGetItem", meter)
@@ -303,7 +343,7 @@ class BotoTables:
                 meter.read(map(item_bytes, items), together=False)
                 found.update((self._key(self._roles[name], item), item) for item in items)
             unprocessed = answer.get("UnprocessedKeys") or {}
-            waiting = {name: {"Keys": rest["Keys"], "ConsistentRead": True} for name, rest in unprocessed.items()}
+            waiting = {name: {"Keys": rest["Keys"]} | how for name, rest in unprocessed.items()}
             if waiting:
                 retry.answered_in_part(self._roles[next(iter(waiting))], progress=len(found) > before)
         return found
@@ -320,6 +360,23 @@ class BotoTables:
         refuse_keys(keys, WRITES_MAX)
         self._batch_write([(key, {"DeleteRequest": {"Key": to_wire(item_key(key))}}) for key in keys], meter)
         meter.items_deleted += len(keys)
+
+    def find_stores(self, meter: Meter) -> Iterator[str]:
+        """Every store that has a meta item, in no order: for people who look, never for the engine.
+
+        Partition keys cannot be listed, but a scan may begin behind any of them. So it takes a request for each
+        partition key of the table, and the units of the first item of each.
+        """
+        spec = SPECS["snapshot"]
+        request: dict[str, Any] = {"TableName": self.names["snapshot"], "Limit": 1} | _projection([spec.hash_key])
+        while True:
+            page = self.call("Scan", "snapshot", meter, lambda: self._client.scan(**request))
+            if not page["Items"]:
+                return
+            store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
+            if store_shard.endswith("#0"):
+                yield store_shard.removesuffix("#0")
+            request["ExclusiveStartKey"] = to_wire({spec.hash_key: store_shard, spec.range_key: "\U0010ffff"})
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
         refuse_keys([key], 1)
@@ -349,7 +406,7 @@ class BotoTables:
         found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
         return [self._key(role, item) for item in found]
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> None:
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
         refuse_keys([key], 1)
         request = {
             "TableName": self.names[key.role],
@@ -363,28 +420,60 @@ class BotoTables:
         while True:
             # After an answer was lost, the list itself says whether the entry is in it.
             if retry.unknown and self._is_listed(key, entry, retry, meter):
-                return
+                return []
             answer = retry.attempt(key.role, lambda: self._client.update_item(**request))
             if answer is not None:
-                meter.wrote(item_bytes(item_key(key) | from_wire(answer["Attributes"])))
-                return
+                now = from_wire(answer["Attributes"])
+                meter.wrote(item_bytes(item_key(key) | now))
+                versions = now["versions"]
+                return versions if isinstance(versions, list) else []
 
-    def advance_epoch(self, key: Key, run: str, forget: Sequence[str], meter: Meter) -> bool:
-        names = {"#run": run} | {f"#old{n}": old for n, old in enumerate(forget)}
-        remove = " REMOVE " + ", ".join(f"epochs.#old{n}" for n in range(len(forget))) if forget else ""
-        # The condition on runs to forget keeps two executors from removing more than each of them saw.
-        condition = " AND ".join(
-            ["attribute_not_exists(epochs.#run)", *(f"attribute_exists(epochs.#old{n})" for n in range(len(forget)))]
-        )
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+        names = {"#run": run, "#dropped": DROPPED} | {f"#old{n}": old for n, old in enumerate(forget)}
+        remove = ", ".join(["#dropped", *(f"epochs.#old{n}" for n in range(len(forget)))])
+        # The condition on runs to forget keeps two executors from removing more than each of them saw; that on the
+        # epoch keeps a request that was long on its way from making a run the newest that is over.
+        gone = (f"attribute_exists(epochs.#old{n})" for n in range(len(forget)))
+        condition = " AND ".join(["epoch = :epoch", "attribute_not_exists(epochs.#run)", *gone])
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
-            "UpdateExpression": f"SET epoch = epoch + :one, epochs.#run = epoch + :one{remove}",
+            "UpdateExpression": f"SET epoch = epoch + :one, epochs.#run = epoch + :one REMOVE {remove}",
             "ConditionExpression": condition,
             "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": to_wire({":one": 1}),
+            "ExpressionAttributeValues": to_wire({":one": 1, ":epoch": epoch}),
         }
         return self._conditional("UpdateItem", key, partial(self._client.update_item, **request), 1024, meter)
+
+    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        return self._change_set("ADD", key, name, texts, meter)
+
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        return self._change_set("DELETE", key, name, texts, meter)
+
+    def _change_set(self, how: str, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        refuse_keys([key], 1)
+        request = {
+            "TableName": self.names[key.role],
+            "Key": to_wire(item_key(key)),
+            "UpdateExpression": f"{how} #s :texts",
+            "ConditionExpression": "attribute_exists(#h)",
+            "ExpressionAttributeNames": {"#s": name, "#h": SPECS[key.role].hash_key},
+            "ExpressionAttributeValues": to_wire({":texts": frozenset(texts)}),
+            "ReturnValues": "ALL_NEW",
+        }
+        try:
+            answer = self.call("UpdateItem", key.role, meter, partial(self._client.update_item, **request))
+        except _ConditionFailedError:
+            meter.wrote(0)
+            return None
+        item = self._item(key.role, answer["Attributes"])
+        meter.wrote(item_bytes(item))
+        return item
+
+    def expect_answers(self) -> None:
+        """Take DynamoDB to be there: from here on its absence is an outage, to be waited out, and no wrong setting."""
+        self._answered = True
 
     def close(self) -> None:
         """Close the connections. The verbs must not be called after it."""
@@ -468,11 +557,18 @@ class BotoTables:
         return listed
 
 
+def _projection(names: Sequence[str]) -> dict[str, Any]:
+    """That of an item only these attributes come."""
+    spelt = {f"#p{n}": name for n, name in enumerate(names)}
+    return {"ProjectionExpression": ", ".join(spelt), "ExpressionAttributeNames": spelt}
+
+
 def _condition(before: Item) -> dict[str, Any]:
-    """The condition that an item has these attributes, exactly."""
+    """The condition that an item has these attributes, exactly, and that no fork stands on it."""
+    same = [f"#b{n} = :b{n}" for n in range(len(before))]
     return {
-        "ConditionExpression": " AND ".join(f"#b{n} = :b{n}" for n in range(len(before))),
-        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)},
+        "ConditionExpression": " AND ".join([*same, "attribute_not_exists(#forks)"]),
+        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)} | {"#forks": FORKS},
         "ExpressionAttributeValues": to_wire({f":b{n}": value for n, value in enumerate(before.values())}),
     }
 
@@ -519,6 +615,11 @@ class _Retry:
             self._meter.throttles += fate is Fate.THROTTLED
             self._wait(error, role)
             return None
+        except OSError as error:  # botocore lets those of files and programs with credentials through as they are
+            self._doubt |= self._commits
+            message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
+            facts = {"operation": self._operation, "table": tables.names[role]}
+            raise self._failure(ConfigurationError(message, **facts)) from error
         tables._answered = True  # noqa: SLF001
         return answer
 
@@ -535,16 +636,16 @@ class _Retry:
         deadline_s = float(tables.settings.request_deadline_s)
         if not tables._answered:  # noqa: SLF001
             deadline_s = min(deadline_s, FIRST_CONTACT_DEADLINE_S)
-        doublings = min(self._failures, _DOUBLINGS_MAX)
-        pause = tables._random.uniform(0, min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**doublings))  # noqa: SLF001
         now = tables._clock()  # noqa: SLF001
         waited = now - self._since
         tables._tell(self._operation, role, error, now)  # noqa: SLF001
-        if waited + pause > deadline_s:
+        if waited >= deadline_s:
             raise self._failure(self._gave_up(error, role, waited)) from error
+        doublings = min(self._failures, _DOUBLINGS_MAX)
+        pause = tables._random.uniform(0, min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**doublings))  # noqa: SLF001
         self._failures += 1
         self._meter.retries += 1
-        tables._sleep(pause)  # noqa: SLF001
+        tables._sleep(min(pause, deadline_s - waited))  # noqa: SLF001  # the last try is at the deadline, not before
 
     def _failure(self, found: Exception) -> Exception:
         if self._doubt:
@@ -591,15 +692,17 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
         proxies={} if (urlsplit(settings.endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
     )
+    # boto3 knows AWS_DEFAULT_REGION only; AWS_REGION is what containers of EKS and ECS and the other SDKs have.
+    region = settings.region or os.environ.get("AWS_REGION") or None
     try:
         return boto3.session.Session().client(
-            "dynamodb", region_name=settings.region or None, endpoint_url=settings.endpoint or None, config=config
+            "dynamodb", region_name=region, endpoint_url=settings.endpoint or None, config=config
         )
     except boto_errors.NoRegionError as error:
         raise ConfigurationError(
             f"no AWS Region is known; set {PREFIX}region (--region), or AWS_REGION on the executors"
         ) from error
-    except (boto_errors.BotoCoreError, ValueError) as error:
+    except (boto_errors.BotoCoreError, OSError, ValueError) as error:
         raise ConfigurationError(
             f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile: {error}"
         ) from error
@@ -625,6 +728,12 @@ def translate(error: Exception, operation: str, role: Role, tables: BotoTables) 
         message = f"AWS refuses the credentials: {_SIGNED.split(text)[0].strip() or code}"
     elif code in _DENIED:
         message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
+    elif code == "ValidationException" and "item size" in text.lower():
+        message = (
+            "an item is as large as DynamoDB lets it be, so its version list takes no more: these versions were made "
+            "again thousands of times; see in Spark's log why their batches fail after state is committed, and let the "
+            f"query go on from an earlier batch: {text}"
+        )
     elif code == "ValidationException":
         message = (
             f"DynamoDB refuses the request; 'dynastate tables check' tells whether table {table} ({setting}) "
@@ -702,6 +811,8 @@ def _value_to_wire(value: Value) -> dict[str, Any]:
         return {"N": str(value)}
     if isinstance(value, list):
         return {"L": [{"B": element} for element in value]}
+    if isinstance(value, frozenset):
+        return {"SS": sorted(value)}
     return {"M": {name: {"N": str(number)} for name, number in value.items()}}
 
 
@@ -723,6 +834,8 @@ def _value_from_wire(name: str, value: dict[str, Any]) -> Value:
             return int(held)
         if kind == "L":
             return [element["B"] for element in held]
+        if kind == "SS":
+            return frozenset(held)
         if kind == "M":
             return {inner: int(number["N"]) for inner, number in held.items()}
     except (ValueError, KeyError) as error:

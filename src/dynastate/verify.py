@@ -13,27 +13,26 @@ from functools import partial
 from itertools import chain, islice, pairwise
 from typing import Final, Literal
 
-from dynastate import directory, layout, rows
+from dynastate import directory, forks, layout, rows
 from dynastate.directory import Bucket, Directory
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.layout import EMPTY, Attempt, History, Item, Key, Part, Role, Snapshot, VersionEntry
+from dynastate.progress import Progress, unheard
 from dynastate.reader import WINDOW, verified_chunks
 from dynastate.settings import Settings
-from dynastate.tables import BotoTables, Meter, Tables
+from dynastate.tables import BotoTables, Meter, Tables, get_apart
 
 #: Keys that are listed and compared at once, about.
 KEYS_LISTED: Final = 10_000
 #: Findings that are kept; of what is behind them only the number is.
 FINDINGS_MAX: Final = 10_000
-_HISTORY: Final = layout.history_range(0, 10**20 - 1)
+_HISTORY: Final = layout.history_range(0, layout.VERSION_MAX)
 #: Sort keys between which all others lie.
 _FIRST, _LAST = "\x00", "\U0010ffff"
 
 #: A version with the attempt that made it, or with the id of its snapshot.
 Node = tuple[int, Attempt]
 What = Literal["missing", "broken", "orphaned"]
-#: Told how many items were read, of how many.
-Progress = Callable[[int, int], None]
 #: Who made an item that nothing names, if that is known, and what it is.
 Unnamed = tuple[Node | None, str]
 #: What lies under a key: a part, what is wrong with it, or nothing.
@@ -163,7 +162,7 @@ def verify_store(settings: Settings, store: str, progress: Progress) -> Report:
         tables.close()
 
 
-def verify(tables: Tables, store: str, progress: Progress = lambda _, __: None) -> Report:
+def verify(tables: Tables, store: str, progress: Progress = unheard) -> Report:
     """Check one store.
 
     1. Read what names items: version lists, the meta item, schemas, snapshots and their directories.
@@ -188,7 +187,7 @@ def verify(tables: Tables, store: str, progress: Progress = lambda _, __: None) 
 def _get_each(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item | CorruptStateError]:
     """Items that are there, or why one cannot be read: then each is asked for by itself."""
     try:
-        return dict(tables.get(keys, meter))
+        return dict(get_apart(tables, keys, meter))
     except CorruptStateError as broken:
         if len(keys) == 1:
             return {keys[0]: broken}
@@ -303,7 +302,31 @@ class _Check:
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which nobody knows where parts lie"))
         self._directories = {(each.version, each.id): self._directory(each) for each in self._names.snapshots()}
+        self._unheld = self._find_unheld()
         self._check_schemas()
+
+    def _find_unheld(self) -> list[Finding]:
+        """What a fork stands on in its origin must be held for it there."""
+        origin = str((self._names.history.meta or {}).get(layout.ORIGIN))
+        keys = [Key("snapshot", layout.store_shard(origin, 0), sort) for sort in sorted(self._stood_on(self._names))]
+        unheld: list[Finding] = []
+        for at in range(0, len(keys), WINDOW):
+            window = keys[at : at + WINDOW]
+            found = _get_each(self._tables, window, self._meter)
+            for key in window:
+                item = found.get(key)
+                if isinstance(item, CorruptStateError):
+                    unheld.append(Finding("broken", key, item.reason))
+                elif self._store not in forks.forks_of(item or {}):
+                    why = "what this fork stands on is not held for it: clean-up of its origin may take it away"
+                    unheld.append(Finding("missing", key, why))
+        return unheld
+
+    def _stood_on(self, names: _Names) -> set[str]:
+        """The names in its origin that a fork stands on, at that moment; none: it is no fork, or being made."""
+        there = {(each.version, each.id) for each in names.snapshots()}
+        found = [each for node, each in self._directories.items() if each is not None and node in there]
+        return forks.needed(names.history, found, forks.pins_of(names.history.meta or {}))
 
     def _directory(self, snapshot: Snapshot) -> Directory | None:
         key = layout.directory_key(self._store, snapshot.version, snapshot.id)
@@ -350,7 +373,7 @@ class _Check:
     def _versions(self) -> Iterator[_Named]:
         """What version lists name, in the order of keys."""
         for entry in sorted(self._names.history.entries(), key=lambda entry: (entry.version, entry.attempt)):
-            keys = partial(layout.part_keys, self._store, entry.version, entry.attempt, entry.parts, self._shards)
+            keys = partial(layout.part_keys, self._store, entry, self._shards)
             group = layout.group_key(self._store, entry.version)
             yield _Named(group, entry, keys, frozenset([(entry.version, entry.attempt)]))
 
@@ -477,6 +500,10 @@ class _Check:
             return finding.key in broken or finding.key not in now.keys
 
         self._findings = [finding for finding in self._findings if stands(finding)]
+        stood_on = self._stood_on(now)
+        for finding in self._unheld:
+            if finding.key.sort in stood_on:
+                self._add(finding)
         known = self._names.nodes()
         versions = [each for each in self._check_chains(now) if (each.version, each.attempt) in known]
         return Report(
@@ -497,7 +524,13 @@ class _Check:
         unread = {node for finding in lost if finding.key.sort.startswith("schema/") for node in finding.named_by}
         whole = {(each.version, each.attempt) for each in now.snapshots() if (each.version, each.id) not in in_vain}
         is_stopped = not self._shards or now.is_stopping
-        live, lowest = _live(now.history), min(now.history.versions(), default=0)
+        live, lowest = _live(now.history), min(now.history.unpinned(), default=0)
+        # What is older, and stands on nothing that is listed, clean-up has begun to take away.
+        needless = max((version for version, _ in live & whole), default=0)
+
+        def is_held(entry: VersionEntry) -> bool:  # for a fork, so clean-up may have taken what it stands on
+            return layout.group_key(self._store, entry.version) in now.history.pinned
+
         readable: dict[Node, bool] = {EMPTY: True}
         dead: set[Node] = set()
         checked: list[Checked] = []
@@ -508,7 +541,7 @@ class _Check:
                 readable[node] = node not in unread and (node in whole or (below and node not in in_vain))
                 if parent in dead and not readable[node]:
                     dead.add(node)
-            elif node in live or parent[0] >= lowest:
+            elif (parent[0] >= lowest or (node in live and node[0] > needless)) and not is_held(entry):
                 readable[node] = False
                 self._parent_lost(now, node, parent)
             else:
@@ -519,11 +552,15 @@ class _Check:
         return checked
 
     def _find_gaps(self, now: _Names, readable: set[int]) -> None:
-        """Clean-up strikes versions off from the lowest, so above one that can be read none is away."""
+        """Clean-up strikes versions off from the lowest, so above one that can be read none is away.
+
+        It passes over lists that a fork stands on.
+        """
         listed = now.history.versions()
         for version, following in pairwise(listed):
             group = layout.group_key(self._store, version + 1)
             is_known = (version + 1) // layout.GROUP_SIZE in now.broken_groups
+            is_known |= layout.group_key(self._store, version) in now.history.pinned
             if following > version + 1 and version in readable and not is_known:
                 why = (
                     f"none of the versions {layout.ranges(range(version + 1, following))} is listed, but older ones are"

@@ -1,0 +1,79 @@
+"""dynoxide: an engine that keeps its tables in a file, for tests in which DynamoDB dies and comes back."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, final
+
+import pytest
+
+from dynastate.settings import Settings
+from tests.jvm import ROOT
+
+#: Where `make dynoxide` puts it.
+BINARY: Final = ROOT / "build" / "dynoxide" / "node_modules" / "@dynoxide" / "linux-x64" / "dynoxide"
+START_DEADLINE_S: Final = 20.0
+
+
+def find_dynoxide() -> str:
+    """The program; without it the test is skipped, and in CI it fails."""
+    found = shutil.which("dynoxide") or (str(BINARY) if BINARY.exists() else None)
+    if found is not None:
+        return found
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        pytest.skip("dynoxide, an engine that keeps its data, is there for Linux on x86-64 only")
+    missing = "dynoxide, an engine that keeps its data, is missing: 'make dynoxide' brings it, and needs npm"
+    assert not os.environ.get("CI"), missing
+    pytest.skip(missing)
+
+
+@final
+class Dynoxide:
+    """The engine on one port of 127.0.0.1 for as long as the `with` block runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program = find_dynoxide()
+        self._folder = folder
+        folder.mkdir()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port: int = free.getsockname()[1]
+        self.settings = replace(Settings(region="us-east-1"), endpoint=f"http://127.0.0.1:{self._port}")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Dynoxide:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, with what its tables held when it ended."""
+        command = [self._program, "serve", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--db-path", str(self._folder / "tables")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not self._answers():
+            assert self._process.poll() is None, f"dynoxide ended:\n{(self._folder / 'log').read_text()[-2000:]}"
+            assert time.monotonic() < deadline, "dynoxide does not answer"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _answers(self) -> bool:
+        with socket.socket() as peer:
+            return peer.connect_ex(("127.0.0.1", self._port)) == 0

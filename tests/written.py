@@ -1,0 +1,86 @@
+"""Stores with rows that people can read, written through the engine as executors would write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dynastate import rows
+from dynastate.layout import EMPTY, Attempt, Chunk
+from dynastate.state_keys import make_encoder
+from dynastate.store import Engine
+from dynastate.unsafe_row import parse_schema
+from tests.states import CHECKPOINT, Version, attempt
+
+RAW = {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
+USER = (("user", "string"),)
+COUNTS = (("count", "long"), ("note", "string"))
+Row = Mapping[str, Any]
+Columns = Sequence[tuple[str, Any]]
+
+
+def struct(columns: Columns) -> dict[str, Any]:
+    """Make a schema of Spark of columns."""
+    return {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns]}
+
+
+def family(
+    number: int = 0, name: str = "default", key: Columns = USER, value: Columns = COUNTS, **others: Any
+) -> dict[str, Any]:
+    """Describe a column family as the provider does."""
+    described = {
+        "id": number,
+        "internal": False,
+        "key": struct(key),
+        "key_encoder": RAW,
+        "multiple": False,
+        "name": name,
+        "value": struct(value),
+    }
+    return described | others
+
+
+class Written:
+    """One store that grows version by version. `families` are as in its schema item; counts of keys are kept."""
+
+    def __init__(self, engine: Engine, store: str, *families: Mapping[str, Any], run: str = "run-1") -> None:
+        self.store = store
+        self.version: Version = EMPTY
+        self.run = run
+        self.state: dict[tuple[int, bytes], list[bytes]] = {}
+        self._engine = engine
+        self.families = list(families) or [family()]
+
+    def commit(self, *changes: tuple[Row, Row | None], of: int = 0, by: Attempt | None = None) -> Version:
+        """Put rows by their keys; None removes one; in a family with lists one more value appends."""
+        records = [self._record(of, key, value) for key, value in changes]
+        made = by or attempt(self.version[0] + 1)
+        under_way = self._engine.begin(self.store, self.run, CHECKPOINT, *self.version, made)
+        if records:
+            hashes = [rows.key_hash(record.key) for record in records]
+            under_way.append(Chunk(len(records), min(hashes), max(hashes), rows.encode(records)))
+        keys = {each["id"]: sum(1 for number, _ in self.state if number == each["id"]) for each in self.families}
+        under_way.commit(keys, json.dumps({"families": self.families}, separators=(",", ":")))
+        self.version = (self.version[0] + 1, made)
+        return self.version
+
+    def _record(self, number: int, key: Row, value: Row | None) -> rows.Change:
+        described = next(each for each in self.families if each["id"] == number)
+        keys = make_encoder(parse_schema(described["key"]), described["key_encoder"], self.store.rpartition("/")[2])
+        place = number, keys.encode(key)
+        if value is None:
+            self.state.pop(place, None)
+            return rows.Change(rows.PUT, number, place[1], None)
+        raw = parse_schema(described["value"]).encode(value)
+        is_merge = described["multiple"] and place in self.state
+        self.state[place] = [*(self.state.get(place, []) if is_merge else []), raw]
+        return rows.Change(rows.MERGE if is_merge else rows.PUT, number, place[1], raw)
+
+
+def counted(number: int, note: str = "") -> Row:
+    return {"count": number, "note": note}
+
+
+def user(name: str) -> Row:
+    return {"user": name}
