@@ -22,6 +22,12 @@ LEADING_KEYS = "dynamodb:LeadingKeys"
 #: Where moto's tables are.
 TABLES = "arn:aws:dynamodb:us-east-1:123456789012:table"
 KEYS = "arn:aws:kms:us-east-1:123456789012:key"
+ALARMS = "arn:aws:cloudwatch:us-east-1:123456789012:alarm"
+SCALABLE = "arn:aws:application-autoscaling:us-east-1:123456789012:scalable-target"
+SCALING = "dynamodb.application-autoscaling.amazonaws.com"
+SCALING_ROLE = (
+    f"arn:aws:iam::123456789012:role/aws-service-role/{SCALING}/AWSServiceRoleForApplicationAutoScaling_DynamoDBTable"
+)
 
 Policy = Mapping[str, Any]
 
@@ -41,11 +47,26 @@ def accesses(request: Request) -> list[Access]:
     Raises:
         AssertionError: the request is none that is known here.
     """
-    body, operation = request.body, request.operation
-    if request.service.startswith("TrentService"):
-        assert operation == "DescribeKey", request
-        return [Access("kms:DescribeKey", f"{KEYS}/any", {"kms:RequestAlias": (body["KeyId"],)})]
-    assert request.service == "DynamoDB_20120810", request
+    for service, needs in _NEEDS.items():
+        if request.service.startswith(service):
+            return needs(request.operation, request.body)
+    raise AssertionError(request)
+
+
+def _no_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
+    """STS's: who one is everybody may ask."""
+    assert operation == "GetCallerIdentity", operation
+    return []
+
+
+def _key_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
+    """KMS's: which key it is, is known by its alias only."""
+    assert operation == "DescribeKey", operation
+    return [Access("kms:DescribeKey", f"{KEYS}/any", {"kms:RequestAlias": (body["KeyId"],)})]
+
+
+def _table_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
+    """DynamoDB's."""
     if "ResourceArn" in body:
         return [Access(f"dynamodb:{operation}", body["ResourceArn"])]
     if operation == "CreateTable":
@@ -55,6 +76,44 @@ def accesses(request: Request) -> list[Access]:
         Access(f"dynamodb:{operation}", f"{TABLES}/{table}", {LEADING_KEYS: tuple(sorted(keys))} if keys else {})
         for table, keys in leading_keys(operation, body).items()
     ]
+
+
+def _alarm_accesses(operation: str, body: Mapping[str, str]) -> list[Access]:
+    """CloudWatch's: an alarm is named, or a list of them, or its ARN."""
+    if "ResourceARN" in body:
+        return [Access(f"cloudwatch:{operation}", body["ResourceARN"])]
+    names = [value for name, value in body.items() if re.fullmatch(r"AlarmName|AlarmNames\.member\.\d+", name)]
+    assert names, body
+    tagged = ["TagResource"] if operation == "PutMetricAlarm" and "Tags.member.1.Key" in body else []
+    return [Access(f"cloudwatch:{each}", f"{ALARMS}:{name}") for each in [operation, *tagged] for name in names]
+
+
+def _scaling_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
+    """Application Auto Scaling's: it makes its role where there is none, and alarms, in the name of who asks."""
+    action, namespace = f"application-autoscaling:{operation}", "application-autoscaling:service-namespace"
+    if operation.startswith("Describe"):
+        return [Access(action, "*")]
+    if "ResourceARN" in body:
+        return [Access(action, body["ResourceARN"])]
+    needed = [Access(action, f"{SCALABLE}/any", {namespace: (body["ServiceNamespace"],)})]
+    if operation == "RegisterScalableTarget":
+        needed.append(Access("iam:CreateServiceLinkedRole", SCALING_ROLE, {"iam:AWSServiceName": (SCALING,)}))
+        if body.get("Tags"):
+            needed.append(Access("application-autoscaling:TagResource", f"{SCALABLE}/any"))
+    if operation in ("PutScalingPolicy", "DeleteScalingPolicy"):
+        alarm = f"{ALARMS}:TargetTracking-{body['ResourceId']}-AlarmHigh-any"
+        changed = "PutMetricAlarm" if operation == "PutScalingPolicy" else "DeleteAlarms"
+        needed += [Access(f"cloudwatch:{each}", alarm) for each in (changed, "DescribeAlarms")]
+    return needed
+
+
+_NEEDS = {
+    "DynamoDB_20120810": _table_accesses,
+    "TrentService": _key_accesses,
+    "monitoring": _alarm_accesses,
+    "AnyScaleFrontendService": _scaling_accesses,
+    "sts": _no_accesses,
+}
 
 
 def leading_keys(operation: str, body: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -87,6 +146,12 @@ def render(role: str, *, delta: str, snapshot: str, namespace: str = "*") -> Pol
         delta_table_arn=f"{TABLES}/{delta}",
         snapshot_group_table_arn=f"{TABLES}/{snapshot}",
         keys_arn=f"{KEYS}/*",
+        delta_alarms_arn=f"{ALARMS}:{delta}-*",
+        delta_scaling_alarms_arn=f"{ALARMS}:TargetTracking-table/{delta}-*",
+        snapshot_group_alarms_arn=f"{ALARMS}:{snapshot}-*",
+        snapshot_group_scaling_alarms_arn=f"{ALARMS}:TargetTracking-table/{snapshot}-*",
+        scalable_targets_arn=f"{SCALABLE}/*",
+        scaling_role_arn=SCALING_ROLE,
         namespace=namespace,
     )
     policy: Policy = json.loads(text)
@@ -147,6 +212,16 @@ def permitted(policy: Policy) -> set[tuple[str, str]]:
 def used(requests: list[Request]) -> set[tuple[str, str]]:
     """Every action and resource that requests needed."""
     return {(access.action, access.resource) for request in requests for access in accesses(request)}
+
+
+def spare(policy: Policy, requests: list[Request]) -> set[tuple[str, str]]:
+    """Every action and resource that the policy allows, and no request needed."""
+    needed = used(requests)
+    return {
+        (action, resource)
+        for action, resource in permitted(policy)
+        if not any(action == each and _like(resource, found) for each, found in needed)
+    }
 
 
 def enforce(policy: Policy, then: Rule) -> Rule:

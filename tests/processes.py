@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 ENDED_WITHIN_S = 20.0
@@ -20,10 +23,14 @@ def descendants(pid: int) -> list[int]:
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        tasks = Path(f"/proc/{waiting.pop()}/task")
-        children = [int(word) for task in tasks.glob("*/children") for word in task.read_text().split()]
-        found += children
-        waiting += children
+        tasks: list[Path] = []
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            tasks = list(Path(f"/proc/{waiting.pop()}/task").iterdir())
+        for task in tasks:
+            with suppress(FileNotFoundError, ProcessLookupError):  # this thread of it has ended
+                started = [int(word) for word in (task / "children").read_text().split()]
+                found += started
+                waiting += started
     return found
 
 
@@ -37,7 +44,7 @@ def arguments(pid: int) -> bytes:
 
 def listening(pid: int) -> set[str]:
     """Sockets that a process takes connections or datagrams on: `unix PATH`, `tcp ADDRESS`, `udp ADDRESS` and so on."""
-    own = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    own = set(_open_files(pid))
     found: set[str] = set()
     for kind in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
         for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
@@ -50,6 +57,17 @@ def listening(pid: int) -> set[str]:
         if int(words[3], 16) & _UNIX_LISTENS and f"socket:[{words[6]}]" in own:
             found.add(f"unix {words[7]}")
     return found
+
+
+def sockets(pid: int) -> int:
+    """How many sockets a process has open."""
+    return sum(link.startswith("socket:") for link in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            yield str(each.readlink())
 
 
 def memory_mib(pid: int, what: str = "VmHWM") -> int:
@@ -77,6 +95,13 @@ def is_alive(pid: int) -> bool:
     words = ["ps", "-o", "stat=", "-p", str(pid)]
     state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     return bool(state) and not state.startswith("Z")
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes (SIGKILL) that may have ended by themselves."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:

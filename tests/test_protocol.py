@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dynastate import protocol
 from dynastate.errors import MismatchError
 from dynastate.layout import NO_ATTEMPT, Attempt
-from dynastate.protocol import Append, Begin, Changes, Commit, Open, State, Type
+from dynastate.protocol import Append, Begin, Changes, Commit, Open, State, Type, Whole
 
 HEAD = protocol.HEADER.size
 A = Attempt(b"a" * 16)
@@ -44,7 +44,7 @@ def test_open_round_trip(store: str, version: int, attempt: Attempt, have: list[
     assert protocol.parse_open(protocol.open_(request)[HEAD:]) == request
 
 
-@given(TEXT, TEXT, TEXT, st.integers(1, 2**64 - 1), ATTEMPTS, ATTEMPTS)
+@given(TEXT, TEXT, TEXT, st.integers(1, 2**63 - 2), ATTEMPTS, ATTEMPTS)
 def test_begin_round_trip(store: str, run: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt) -> None:
     """A BEGIN is read as it was written; without an id, or a parent where there must be one, it is refused."""
     request = Begin(store, run, checkpoint, base, parent, attempt)
@@ -114,12 +114,20 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    """Version 0 is not opened; an attempt has a parent exactly when its base is not version 0; a chunk has changes."""
+    """Version 0 is not opened; an attempt has a parent exactly when its base is not version 0; a chunk has changes.
+
+    A version that stands on nothing is above 1.
+    """
     for broken in (
         lambda: protocol.parse_open(protocol.open_(Open("s", 0, NO_ATTEMPT, ()))[HEAD:]),
         lambda: protocol.parse_begin(protocol.begin(Begin("s", "r", "c", 0, A, A))[HEAD:]),
         lambda: protocol.parse_begin(protocol.begin(Begin("s", "r", "c", 1, NO_ATTEMPT, A))[HEAD:]),
         lambda: protocol.parse_begin(protocol.begin(Begin("s", "r", "c", 0, NO_ATTEMPT, NO_ATTEMPT))[HEAD:]),
+        lambda: protocol.parse_begin(protocol.begin(Begin("s", "r", "c", 2**63 - 1, A, A))[HEAD:]),
+        lambda: protocol.parse_begin(protocol.begin(Begin("s", "r", "c", 2**64 - 1, A, A))[HEAD:]),
+        lambda: protocol.parse_whole(protocol.whole(Whole("s", "r", "c", 1, A, 0, {}, ""))[HEAD:]),
+        lambda: protocol.parse_whole(protocol.whole(Whole("s", "r", "c", 2, NO_ATTEMPT, 0, {}, ""))[HEAD:]),
+        lambda: protocol.parse_whole(protocol.whole(Whole("s", "r", "c", 2**63, A, 0, {}, ""))[HEAD:]),
         lambda: protocol.parse_append(protocol.append(Append(1, 0, 0, b""))[HEAD:]),
         lambda: protocol.parse_append(protocol.append(Append(0, 0, 0, b"x"))[HEAD:]),
         lambda: protocol.parse_append(protocol.append(Append(1, 2, 1, b"x"))[HEAD:]),
@@ -129,6 +137,8 @@ def test_impossible_requests_are_refused() -> None:
     ):
         with pytest.raises(MismatchError):
             broken()
+    last = Begin("s", "r", "c", 2**63 - 2, A, A)
+    assert protocol.parse_begin(protocol.begin(last)[HEAD:]) == last
 
 
 @pytest.mark.parametrize("length", [0, protocol.FRAME_BYTES_MAX + 1, 2**32 - 1])
@@ -152,7 +162,9 @@ LEGAL = {
     (State.READY, 11): State.READY,
     (State.READY, 12): State.READY,
     (State.READY, 13): State.READY,
+    (State.READY, 14): State.READY,
     (State.READY, 8): State.SNAPSHOT,
+    (State.READY, 15): State.SNAPSHOT,
     (State.SNAPSHOT, 9): State.SNAPSHOT,
     (State.SNAPSHOT, 4): State.SNAPSHOT,
     (State.SNAPSHOT, 10): State.READY,

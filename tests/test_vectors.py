@@ -60,6 +60,7 @@ def version_entry(vector: Vector) -> VersionEntry:
         stored_bytes=vector["stored_bytes"],
         digest=bytes.fromhex(vector["digest"]),
         keys=dict(vector["keys"]),
+        home=layout.Home(vector["home"]["store"], vector["home"]["shards"]) if "home" in vector else None,
     )
 
 
@@ -170,6 +171,11 @@ def _snapshot(fields: Vector) -> protocol.Snapshot:
     return protocol.Snapshot(*names, fields["state_bytes"], fields["min_deltas"])
 
 
+def _whole(fields: Vector) -> protocol.Whole:
+    names = (fields["store"], fields["run"], fields["checkpoint"], fields["version"], attempt(fields["attempt"]))
+    return protocol.Whole(*names, fields["state_bytes"], dict(fields["keys"]), fields["schema"])
+
+
 def _clean_up(fields: Vector) -> protocol.CleanUp:
     names = (fields["store"], fields["run"], fields["version"], attempt(fields["attempt"]))
     return protocol.CleanUp(*names, fields["retain"], fields["least"], fields["most"])
@@ -193,6 +199,7 @@ READERS: dict[str, tuple[Callable[[Vector], object], Callable[[bytes], object]]]
     "COMMIT": (_commit, protocol.parse_commit),
     "CHANGES": (_changes, protocol.parse_changes),
     "SNAPSHOT": (_snapshot, protocol.parse_snapshot),
+    "WHOLE": (_whole, protocol.parse_whole),
     "BUCKET": (lambda f: f["bucket"], protocol.parse_bucket),
     "CLEAN_UP": (_clean_up, protocol.parse_clean_up),
     "FIND": (_find, protocol.parse_find),
@@ -207,8 +214,11 @@ WRITERS: dict[str, Callable[[Vector], bytes]] = {
     "CHANGES": lambda f: protocol.changes(_changes(f)),
     "ABORT": lambda _: protocol.frame(Type.ABORT),
     "SNAPSHOT": lambda f: protocol.snapshot(_snapshot(f)),
+    "WHOLE": lambda f: protocol.whole(_whole(f)),
     "BUCKET": lambda f: protocol.bucket(f["bucket"]),
     "SNAPSHOT_END": lambda _: protocol.frame(Type.SNAPSHOT_END),
+    "CHECK": lambda _: protocol.frame(Type.CHECK),
+    "CHECKED": lambda _: protocol.frame(Type.CHECKED),
     "CLEAN_UP": lambda f: protocol.clean_up(_clean_up(f)),
     "FIND": lambda f: protocol.find(_find(f)),
     "READ": lambda f: protocol.read(_read(f)),

@@ -1,6 +1,7 @@
 """Spark Structured Streaming state in Amazon DynamoDB.
 
-`configure` is what a PySpark program needs; everything else is reached through the command `dynastate`.
+`configure` is what a PySpark program needs, `open_state` reads its state from anywhere; everything else is reached
+through the command `dynastate`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,31 @@ from dynastate.errors import DynastateError
 from dynastate.settings import Settings
 
 if TYPE_CHECKING:
+    from dynastate.importing import import_checkpoint
     from dynastate.spark import configure
+    from dynastate.state import StateReader, open_state
 
 __version__ = "0.1.0"
 
 # What to show of our log is for whoever uses the package to say, as the sidecar does.
 logging.getLogger("dynastate").addHandler(logging.NullHandler())
 
-__all__ = ["DynastateError", "Settings", "__version__", "configure"]
+__all__ = ["DynastateError", "Settings", "StateReader", "__version__", "configure", "import_checkpoint", "open_state"]
 
 
 def __getattr__(name: str) -> object:
-    # `configure` lives in the only module that imports pyspark; the sidecar and the reader must start without it.
+    # `configure` lives in the only module that imports pyspark; the sidecar and the reader must start without it. What
+    # `open_state` imports, boto3 among it, takes time that `configure` need not wait for.
     if name == "configure":
         from dynastate.spark import configure
 
         return configure
+    if name == "import_checkpoint":
+        from dynastate.importing import import_checkpoint
+
+        return import_checkpoint
+    if name in ("StateReader", "open_state"):
+        from dynastate import state
+
+        return getattr(state, name)
     raise AttributeError(f"module 'dynastate' has no attribute {name!r}")

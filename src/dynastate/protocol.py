@@ -18,6 +18,8 @@ from dynastate.layout import NO_ATTEMPT, Attempt
 PROTOCOL: Final = 1
 TOKEN_BYTES: Final = 32
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + 4096
+#: Versions are below this one: Spark's are Java's long.
+VERSIONS: Final = 2**63
 HEADER: Final = struct.Struct("<IB")
 
 _U16 = struct.Struct("<H")
@@ -42,6 +44,8 @@ class Type(IntEnum):
     CLEAN_UP = 11
     FIND = 12
     READ = 13
+    CHECK = 14
+    WHOLE = 15
     WELCOME = 64
     ROWS = 65
     OPENED = 66
@@ -52,6 +56,7 @@ class Type(IntEnum):
     WANTED = 71
     MAINTAINED = 72
     CONTENT = 73
+    CHECKED = 74
     ERROR = 127
 
 
@@ -67,6 +72,7 @@ class State(Enum):
 #: What may follow what; anything else breaks the protocol.
 TRANSITIONS: Final[dict[tuple[State, Type], State]] = {
     (State.NEW, Type.HELLO): State.READY,
+    (State.READY, Type.CHECK): State.READY,
     (State.READY, Type.OPEN): State.READY,
     (State.READY, Type.CHANGES): State.READY,
     (State.READY, Type.FIND): State.READY,
@@ -77,6 +83,7 @@ TRANSITIONS: Final[dict[tuple[State, Type], State]] = {
     (State.WRITING, Type.ABORT): State.READY,
     (State.READY, Type.CLEAN_UP): State.READY,
     (State.READY, Type.SNAPSHOT): State.SNAPSHOT,  # READY again, unless it is wanted
+    (State.READY, Type.WHOLE): State.SNAPSHOT,
     (State.SNAPSHOT, Type.BUCKET): State.SNAPSHOT,
     (State.SNAPSHOT, Type.APPEND): State.SNAPSHOT,
     (State.SNAPSHOT, Type.SNAPSHOT_END): State.READY,
@@ -189,6 +196,20 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """Begin a version that stands on nothing, of about `state_bytes`, with keys by column family."""
+
+    store: str
+    run: str
+    checkpoint: str
+    version: int
+    attempt: Attempt
+    state_bytes: int
+    keys: dict[int, int]
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
 class CleanUp:
     """Remove what the last `retain` versions do not need: at least `least` versions or none, at most `most`; 0: all."""
 
@@ -240,6 +261,9 @@ class _Body:
 
     def attempt(self) -> Attempt:
         return Attempt(self.take(16))
+
+    def keys(self) -> dict[int, int]:
+        return {self.u16(): self.u64() for _ in range(self.u16())}
 
     def rest(self) -> bytes:
         return self.take(len(self._body) - self._at)
@@ -308,6 +332,8 @@ def parse_begin(body: bytes) -> Begin:
     fields = _Body(body)
     begin = Begin(fields.text(), fields.text(), fields.text(), fields.u64(), fields.attempt(), fields.attempt())
     fields.end()
+    if begin.base + 1 >= VERSIONS:
+        raise MismatchError("there is no version after this one", store=begin.store, base=begin.base)
     if begin.attempt == NO_ATTEMPT or (begin.base == 0) != (begin.parent == NO_ATTEMPT):
         raise MismatchError(
             "an attempt needs an id, and a parent unless its base is version 0", store=begin.store, base=begin.base
@@ -326,8 +352,7 @@ def parse_append(body: bytes) -> Append:
 
 def parse_commit(body: bytes) -> Commit:
     fields = _Body(body)
-    keys = {fields.u16(): fields.u64() for _ in range(fields.u16())}
-    request = Commit(keys, fields.text())
+    request = Commit(fields.keys(), fields.text())
     fields.end()
     return request
 
@@ -346,6 +371,18 @@ def parse_snapshot(body: bytes) -> Snapshot:
     store, run, version, attempt = fields.text(), fields.text(), fields.u64(), fields.attempt()
     request = Snapshot(store, run, version, attempt, fields.u64(), fields.u32())
     fields.end()
+    return request
+
+
+def parse_whole(body: bytes) -> Whole:
+    fields = _Body(body)
+    names = fields.text(), fields.text(), fields.text()
+    request = Whole(*names, fields.u64(), fields.attempt(), fields.u64(), fields.keys(), fields.text())
+    fields.end()
+    if request.attempt == NO_ATTEMPT or not 2 <= request.version < VERSIONS:
+        raise MismatchError(
+            "a version that is written whole needs an id, and is above 1", store=request.store, version=request.version
+        )
     return request
 
 
@@ -426,6 +463,12 @@ def commit(request: Commit) -> bytes:
 def snapshot(request: Snapshot) -> bytes:
     names = _text(request.store) + _text(request.run) + _U64.pack(request.version) + request.attempt
     return frame(Type.SNAPSHOT, names + _U64.pack(request.state_bytes) + _U32.pack(request.min_deltas))
+
+
+def whole(request: Whole) -> bytes:
+    names = _text(request.store) + _text(request.run) + _text(request.checkpoint)
+    version = _U64.pack(request.version) + request.attempt + _U64.pack(request.state_bytes)
+    return frame(Type.WHOLE, names + version + _keys(request.keys) + _text(request.schema))
 
 
 def bucket(number: int) -> bytes:

@@ -1,9 +1,8 @@
-"""The only module that imports pyspark: the jar, and `configure`."""
+"""The only module that imports pyspark: the jar, plain conf, and `configure`."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import replace
 from decimal import Decimal
@@ -21,11 +20,24 @@ try:
 except ImportError as missing:
     raise ConfigurationError("pyspark is not installed here; pip install 'dynastate[spark]'") from missing
 
+#: The minors of Spark that have a jar each.
+MINORS = ("4.0", "4.1", "4.2", "4.3")
+#: Its trait of state stores is not that of 4.0.1 and later.
+UNFINISHED = "4.0.0"
+#: In checkpoint format 2 it fails every query with an operator of one partition, such as an aggregation without keys.
+UNFIT_FOR_IDS = "4.0"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS = "spark.jars"
 EXTENSIONS = "spark.sql.extensions"
 EXTENSION_CLASS = "org.apache.spark.sql.dynastate.DynastateExtensions"
+#: Spark looks for stores that upload no snapshot files, to warn of them. Ours have none: snapshots lie in the tables,
+#: and are made when they save money. The second cannot be without the first.
+LAG_REPORTS = tuple(
+    f"spark.sql.streaming.stateStore.{name}"
+    for name in ("coordinatorReportSnapshotUploadLag", "forceSnapshotUploadOnLag")
+)
 
 Builder = TypeVar("Builder", bound=SparkSession.Builder)
 
@@ -34,31 +46,48 @@ def jar_path() -> Path:
     """Path of the jar for the Spark that is installed here.
 
     Raises:
-        ConfigurationError: there is none for this Spark, or it was not built.
+        ConfigurationError: dynastate is not for this Spark, or the jar was not built.
     """
-    found = re.match(r"(\d+\.\d+)\.", pyspark.__version__)
-    minor = found.group(1) if found else pyspark.__version__
-    folder = Path(__file__).parent / "jars"
-    jar = folder / f"dynastate-spark-{minor}_2.13-{__version__}.jar"
-    if jar.is_file():
-        return jar
-    shipped = sorted(other.name for other in folder.glob("*.jar")) if folder.is_dir() else []
-    if shipped:
+    version = pyspark.__version__
+    minor = _minor()
+    if minor not in MINORS or version == UNFINISHED:
         raise ConfigurationError(
-            f"pyspark {pyspark.__version__} is installed, and dynastate {__version__} has no jar for it; "
-            "install a Spark it has one for",
-            jars=",".join(shipped),
+            f"pyspark {version} is installed, and dynastate {__version__} has no jar for it; "
+            f"it has one each for Spark {', '.join(MINORS)}, but none for {UNFINISHED}"
         )
-    raise ConfigurationError(
-        "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar
-    )
+    jar = Path(__file__).parent / "jars" / f"dynastate-spark-{minor}_2.13-{__version__}.jar"
+    if not jar.is_file():
+        raise ConfigurationError(
+            "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar
+        )
+    return jar
+
+
+def _minor() -> str:
+    return ".".join(pyspark.__version__.split(".")[:2])
+
+
+def plain_conf() -> dict[str, str]:
+    """What `configure` sets for the Spark that is installed here, settings apart, as for `spark-defaults.conf`.
+
+    Raises:
+        ConfigurationError: dynastate is not for this Spark, or the jar was not built.
+    """
+    return {
+        JARS: str(jar_path()),
+        EXTENSIONS: EXTENSION_CLASS,
+        PROVIDER: PROVIDER_CLASS,
+        CHECKPOINT_FORMAT: "1" if _minor() == UNFIT_FOR_IDS else "2",
+        **dict.fromkeys(LAG_REPORTS, "false"),
+    }
 
 
 def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     """Let the sessions of a builder keep streaming state in DynamoDB.
 
-    Adds the jar to `spark.jars` (keeping what is there), sets the provider class, checkpoint format version 2 for new
-    queries, and the given settings. The names of settings are the fields of `dynastate.Settings`:
+    Adds the jar to `spark.jars` and the extension to `spark.sql.extensions` (keeping what is there), sets the provider
+    class, checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of snapshot files that are not
+    uploaded, and the given settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
 
@@ -76,19 +105,23 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
             f"unknown setting {unknown[0]}; known are {', '.join(sorted(Settings.__dataclass_fields__))}"
         )
     checked = Settings(**settings)  # type: ignore[arg-type]  # Settings checks the type of each value itself
-    jar = str(jar_path())
+    wanted = plain_conf()
+    jar = wanted[JARS]
     _refuse_running_session(jar)
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if not checked.python and _is_local(options) and not _names_python(options):
         checked = replace(checked, python=sys.executable)
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
         _require_submitted_jar(jar)  # spark-submit has started the JVM, and its jars are settled
-    else:
-        builder.config(JARS, _with(options.get(JARS, ""), jar))
-    builder.config(EXTENSIONS, _with(options.get(EXTENSIONS, ""), EXTENSION_CLASS))
-    builder.config("spark.sql.streaming.stateStore.providerClass", PROVIDER_CLASS)
-    builder.config(CHECKPOINT_FORMAT, options.get(CHECKPOINT_FORMAT, "2"))
-    for name, value in checked.to_spark().items():
+        del wanted[JARS]
+    for name, value in wanted.items():
+        if name in (JARS, EXTENSIONS):
+            builder.config(name, _with(options.get(name, ""), value))
+        elif name == PROVIDER:
+            builder.config(name, value)
+        else:
+            builder.config(name, options.get(name, value))
+    for name, value in checked.to_spark(settings).items():
         builder.config(name, value)
     return builder
 

@@ -1,0 +1,32 @@
+"""The Java that Spark will take, looked at before Spark is started: its own message for a missing one says little."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from dynastate.errors import ConfigurationError
+
+_JAVA_MIN = 17
+
+
+def check_java(what: str) -> None:
+    """Look for a Java that is new enough for Spark; `what` needs it.
+
+    Raises:
+        ConfigurationError: there is none; the message says what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    install = f"install a JRE {_JAVA_MIN} or 21 (Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless)"
+    if java is None or not os.access(java, os.X_OK):
+        raise ConfigurationError(f"{what} needs Java; {install}", looked_at=java or "PATH")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version.group(1)) < _JAVA_MIN:
+        raise ConfigurationError(
+            f"{what} needs Java {_JAVA_MIN} or newer; {install}", found=version.group(1) if version else said[:80]
+        )

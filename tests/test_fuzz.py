@@ -1,0 +1,712 @@
+"""Any bytes, on every reader of the protocol and of the format: a declared error or a value; no hang, bounded memory.
+
+Most inputs are made from right ones: whole frames and items with bytes, lengths and attributes changed, and checksums
+made right again, so that what lies behind a checksum is reached. Examples are the same at every run;
+DYNASTATE_FUZZ=50 tries fifty times as many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dynastate
+from dynastate import blocks, directory, layout, protocol, rows, spending, upkeep
+from dynastate.cli_options import json_text
+from dynastate.errors import CorruptStateError, DynastateError, MismatchError, VersionMissingError
+from dynastate.frames import columns_of, row_to_json, to_arrow
+from dynastate.layout import NO_ATTEMPT, Chunk, History, Item, Key, Role, Value
+from dynastate.overview import overview, versions
+from dynastate.protocol import Type
+from dynastate.settings import Settings
+from dynastate.sidecar import READ_BUFFER_BYTES, _converse, _parse_settings
+from dynastate.state import StateReader, parse_families
+from dynastate.state_keys import SEED as HASH_SEED
+from dynastate.state_keys import make_encoder
+from dynastate.store import Engine
+from dynastate.tables import Meter, from_wire
+from dynastate.unsafe_row import Struct, described_families, parse_schema
+from dynastate.verify import verify
+from tests.damage import NEWEST, STORE, damages, victim
+from tests.fakes import MemoryTables
+from tests.states import Version, attempt, begin, chunk, engine, fold, read
+from tests.test_sidecar import FixedEngines
+from tests.written import COUNTS, RAW, USER, Written, counted, family, struct, user
+
+TIMES = int(os.environ.get("DYNASTATE_FUZZ", "1"))
+SEED = 20_250_107
+TOKEN = bytes(range(32))
+HELLO = protocol.hello(TOKEN, dynastate.__version__, "{}")
+HEAD = protocol.HEADER.size
+VECTORS = Path(__file__).parent / "vectors"
+FRAMES = [bytes.fromhex(each["frame"]) for each in json.loads((VECTORS / "protocol.json").read_text())["frames"]]
+PARSERS: dict[Type, Callable[[bytes], object]] = {
+    Type.HELLO: protocol.parse_hello,
+    Type.OPEN: protocol.parse_open,
+    Type.FIND: protocol.parse_find,
+    Type.READ: protocol.parse_read,
+    Type.BEGIN: protocol.parse_begin,
+    Type.APPEND: protocol.parse_append,
+    Type.COMMIT: protocol.parse_commit,
+    Type.WHOLE: protocol.parse_whole,
+    Type.CHANGES: protocol.parse_changes,
+    Type.SNAPSHOT: protocol.parse_snapshot,
+    Type.BUCKET: protocol.parse_bucket,
+    Type.CLEAN_UP: protocol.parse_clean_up,
+}
+#: Numbers that lengths and counts go wrong with.
+EXTREMES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+
+
+Test = Callable[..., None]
+
+
+def examples(count: int) -> Callable[[Test], Test]:
+    """So many examples of each test, or some times as many."""
+    return settings(max_examples=count * TIMES, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def mutated(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
+    """Bytes of a right input, changed in up to four places: other bytes, extreme numbers, cut out or put in."""
+    raw = bytearray(draw(st.sampled_from(wholes)))
+    for _ in range(draw(st.integers(0, 4))):
+        place = draw(st.integers(0, len(raw)))
+        kind = draw(st.sampled_from(("flip", "number", "cut", "put", "twice", "end")))
+        if kind == "flip" and place < len(raw):
+            raw[place] ^= draw(st.integers(1, 255))
+        elif kind == "number":
+            size = draw(st.sampled_from((2, 4, 8)))
+            raw[place : place + size] = (draw(st.sampled_from(EXTREMES)) % 256**size).to_bytes(size, "little")
+        elif kind == "cut":
+            del raw[place : place + draw(st.integers(1, 9))]
+        elif kind == "put":
+            raw[place:place] = draw(st.binary(min_size=1, max_size=9))
+        elif kind == "twice":
+            raw[place:place] = raw[place : place + draw(st.integers(1, 40))]
+        elif kind == "end":
+            del raw[place:]
+    return bytes(raw)
+
+
+@contextlib.contextmanager
+def bounded(most: int) -> Iterator[None]:
+    """Let nothing in here take more than so many bytes at once."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= most, f"{peak} bytes were taken, {most} may be"
+
+
+# ------------------------------------------------------------------------------------------------------------ protocol
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+@examples(120)
+@given(data=st.data())
+def test_any_body_is_a_message_or_a_mismatch(kind: Type, data: st.DataObject) -> None:
+    """Each parser, on bodies made from right ones of its own kind and of others: MismatchError, and little memory."""
+    own = [frame[HEAD:] for frame in FRAMES if frame[4] == kind] * 8
+    body = data.draw(mutated(own + [frame[HEAD:] for frame in FRAMES]))
+    with bounded(200 * len(body) + 100_000), contextlib.suppress(MismatchError):
+        PARSERS[kind](body)
+
+
+@examples(300)
+@given(
+    text=st.text(max_size=60) | st.recursive(st.none() | st.text(max_size=9) | st.integers(), st.lists).map(json.dumps)
+)
+def test_any_settings_are_settings_or_an_error(text: str) -> None:
+    """Whatever HELLO brings as settings is a declared error, or settings."""
+    with contextlib.suppress(DynastateError):
+        _parse_settings(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 500_000, '{"a":' * 100_000, "1" * 1_000_000, '"\\ud800"', '{"region": "\\ud800"}']
+)
+def test_hostile_settings_are_refused(text: str) -> None:
+    """Settings nested deeper than Python's stack, or of a million digits, are refused like any other."""
+    with pytest.raises(DynastateError):
+        _parse_settings(text)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> bytes:
+    """What a JVM might send: frames in a legal order or not, some of them changed, to stores that are there or not."""
+    one, parent = attempt(NEWEST), draw(st.sampled_from((attempt(NEWEST), attempt(99), NO_ATTEMPT)))
+    base = draw(st.sampled_from((NEWEST, NEWEST, 3, 0, 2**63 - 1, 2**64 - 1)))
+    store = draw(st.sampled_from((STORE, STORE, "new/0/0/default", "", "a#b", "n" * 1025)))
+    run = draw(st.sampled_from(("run-2", "run-1", "run-3", "")))
+    new = attempt(draw(st.integers(1000, 1010)))
+    changes = {b"%d" % number: b"x" * number for number in range(draw(st.integers(1, 5)))}
+    some = chunk(changes)
+    right = [
+        protocol.open_(protocol.Open(store, draw(st.integers(1, 14)), draw(st.sampled_from((NO_ATTEMPT, one))), ())),
+        protocol.open_(protocol.Open(store, NEWEST, NO_ATTEMPT, ((9, attempt(9)), (2**64 - 1, one)))),
+        protocol.find(protocol.Find(store, NEWEST, one)),
+        protocol.read(protocol.Read(store, NEWEST, one, draw(st.integers(0, 3)), 0)),
+        protocol.changes(protocol.Changes(store, draw(st.integers(1, 4)), NEWEST, one)),
+        protocol.begin(protocol.Begin(store, run, "file:/tmp/ck/state", base, parent if base else NO_ATTEMPT, new)),
+        protocol.append(protocol.Append(some.records, some.hash_min, some.hash_max, some.run)),
+        protocol.append(protocol.Append(1, 0, 2**32 - 1, b"\xff" * 9)),
+        protocol.commit(protocol.Commit({0: 1, 65_535: 2**64 - 1}, "{}")),
+        protocol.frame(Type.ABORT),
+        protocol.snapshot(protocol.Snapshot(store, run, NEWEST, one, draw(st.sampled_from((1, 2**22, 2**64 - 1))), 1)),
+        protocol.whole(
+            protocol.Whole(
+                store, run, "file:/tmp/ck/state", draw(st.sampled_from((NEWEST + 1, 2))), new, 1, {0: 1}, "{}"
+            )
+        ),
+        protocol.bucket(draw(st.sampled_from((0, 1, 7, 2**32 - 1)))),
+        protocol.frame(Type.SNAPSHOT_END),
+        protocol.clean_up(protocol.CleanUp(store, run, NEWEST, one, draw(st.integers(0, 9)), 0, 0)),
+    ]
+    hello = HELLO if draw(st.integers(0, 9)) else draw(mutated([HELLO]))
+    frame = st.sampled_from(right) | st.sampled_from(right) | st.sampled_from(right) | mutated(right + FRAMES)
+    return b"".join([hello, *draw(st.lists(frame, max_size=8))])
+
+
+def converse(sent: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes]], bool]:
+    """Send these bytes over a socket, and close; return the answers, and whether the sidecar's thread has ended."""
+    at = engine(tables, parallel_requests=1)
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=_converse, args=(theirs, TOKEN, FixedEngines(at)), daemon=True)
+    thread.start()
+
+    def send() -> None:
+        with contextlib.suppress(OSError):  # it has hung up already
+            ours.sendall(sent)
+            ours.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    ours.settimeout(20)
+    answers = []
+    with ours, ours.makefile("rb") as stream, contextlib.suppress(ConnectionResetError):
+        while header := stream.read(HEAD):
+            length, kind = protocol.HEADER.unpack(header)
+            answers.append((kind, stream.read(protocol.check_length(length))))
+    thread.join(20)
+    sender.join(20)
+    is_over = not thread.is_alive() and not sender.is_alive()
+    at.close()
+    return answers, is_over
+
+
+class Crashes(logging.Handler):
+    """Keeps traces: whatever is no error of ours is logged with its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.traces: list[object] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.traces.append(record.exc_info)
+
+
+@examples(250)
+@given(sent=conversations())
+def test_any_conversation_ends(sent: bytes) -> None:
+    """Whatever is sent, the answers are frames, nothing unexpected is raised inside, and the conversation ends."""
+    whole = victim(cleaned=False)
+    tables = whole.tables()
+    log = logging.getLogger("dynastate.sidecar")
+    crashes = Crashes()
+    log.addHandler(crashes)
+    try:
+        answers, is_over = converse(sent, tables)
+    finally:
+        log.removeHandler(crashes)
+    assert is_over, "the conversation does not end"
+    assert crashes.traces == []
+    for kind, body in answers:
+        assert kind >= Type.WELCOME
+        if kind == Type.ERROR:
+            fields = protocol._Body(body)
+            assert 1 <= fields.take(1)[0] <= 7
+            assert fields.text() or fields.text()
+
+
+@pytest.mark.parametrize("length", [READ_BUFFER_BYTES + 2, protocol.FRAME_BYTES_MAX, 2**31, 2**32 - 1])
+def test_a_stranger_takes_no_memory(length: int) -> None:
+    """Before HELLO a frame that says it is long is refused by its header, however long it says it is."""
+    with bounded(4 * READ_BUFFER_BYTES):
+        answers, is_over = converse(protocol.HEADER.pack(length, Type.HELLO) + HELLO[HEAD:], MemoryTables())
+    assert is_over
+    assert [kind for kind, _ in answers] == [Type.ERROR]
+
+
+def test_a_frame_that_never_comes_takes_no_more_than_a_frame() -> None:
+    """After HELLO the length of a frame is believed up to the largest there may be, and no further."""
+    with bounded(protocol.FRAME_BYTES_MAX + 4 * READ_BUFFER_BYTES):
+        sent = HELLO + protocol.HEADER.pack(protocol.FRAME_BYTES_MAX, Type.APPEND) + b"some"
+        answers, is_over = converse(sent, MemoryTables())
+    assert is_over
+    assert [kind for kind, _ in answers] == [Type.WELCOME]
+
+
+# -------------------------------------------------------------------------------------------------------------- format
+
+WHOLE = victim(cleaned=False)
+ENTRIES = [
+    raw
+    for key, item in WHOLE.items.items()
+    if key.sort.startswith("group/") and key.store_shard.startswith(STORE) and isinstance(item["versions"], list)
+    for raw in item["versions"]
+]
+ENTRIES += [
+    layout.encode_entry(STORE, replace(layout.decode_entry(STORE, raw), home=layout.Home("origin/0/0/default", 4)))
+    for raw in ENTRIES[:2]
+]
+DIRECTORIES = [
+    item["data"]
+    for key, item in WHOLE.items.items()
+    if key.sort.startswith("directory/") and key.store_shard.startswith(STORE) and isinstance(item["data"], bytes)
+]
+DIRECTORIES += [
+    directory.encode(
+        STORE,
+        replace(
+            found,
+            buckets=tuple(
+                replace(bucket, home=layout.Home("origin/0/0/default", 4)) if bucket.parts else bucket
+                for bucket in found.buckets
+            ),
+        ),
+    )
+    for found in [directory.decode(STORE, raw) for raw in DIRECTORIES[:2]]
+]
+RUNS = [
+    rows.encode(
+        [
+            rows.Change(rows.PUT, 0, b"key", b"value"),
+            rows.Change(rows.PUT, 4095, b"", None),
+            rows.Change(rows.MERGE, 1, b"key", b""),
+        ]
+    ),
+    b"",
+]
+
+
+@examples(400)
+@given(raw=mutated([each[:-4] for each in ENTRIES]))
+def test_any_entry_behind_its_checksum_is_one_or_an_error(raw: bytes) -> None:
+    """A version entry whose checksum is right, whatever it holds."""
+    with bounded(100 * len(raw) + 100_000), contextlib.suppress(CorruptStateError):
+        layout.decode_entry(STORE, layout.seal(STORE, raw))
+
+
+@examples(400)
+@given(raw=mutated([each[:-4] for each in DIRECTORIES]))
+def test_any_directory_behind_its_checksum_is_one_or_an_error(raw: bytes) -> None:
+    """A directory whose checksum is right, whatever it holds: no more memory than some times its bytes."""
+    with bounded(300 * len(raw) + 2_000_000), contextlib.suppress(CorruptStateError):
+        directory.decode(STORE, layout.seal(STORE, raw))
+
+
+@examples(300)
+@given(run=mutated(RUNS))
+def test_any_run_is_changes_or_an_error(run: bytes) -> None:
+    """A run of changes, whatever lengths it says."""
+    with bounded(100 * len(run) + 100_000), contextlib.suppress(CorruptStateError):
+        list(rows.decode(run))
+
+
+@examples(300)
+@given(
+    packed=st.binary(max_size=40) | mutated([blocks.compress(bytes(3000))[1], blocks.compress(b"abc" * 99)[1]]),
+    raw_bytes=st.integers(-1, 5000) | st.sampled_from((2**16, 2**24, layout.RAW_BYTES_MAX, *EXTREMES)),
+    codec=st.sampled_from(blocks.CODECS),
+)
+def test_any_block_is_a_chunk_or_an_error(packed: bytes, raw_bytes: int, codec: str) -> None:
+    """A block of LZ4 that says it is 64 MiB before compression takes memory by what it holds, not by what it says."""
+    with bounded(600 * len(packed) + 100_000), contextlib.suppress(CorruptStateError):
+        assert len(blocks.decompress(codec, packed, raw_bytes)) == raw_bytes
+
+
+def wire() -> st.SearchStrategy[dict[str, Any]]:
+    """Attribute values as boto3 may give them."""
+    number = st.sampled_from(("0", "-1", "1.5", "1E+30", "9" * 38, "-0", "NaN", ""))
+    scalar = st.one_of(
+        st.fixed_dictionaries({"S": st.text(max_size=5)}),
+        st.fixed_dictionaries({"N": number}),
+        st.fixed_dictionaries({"B": st.binary(max_size=5)}),
+        st.fixed_dictionaries({"BOOL": st.booleans()}),
+        st.just({"NULL": True}),
+        st.fixed_dictionaries({"SS": st.lists(st.text(max_size=3), min_size=1, max_size=2)}),
+        st.fixed_dictionaries({"NS": st.lists(number, min_size=1, max_size=2)}),
+        st.fixed_dictionaries({"BS": st.lists(st.binary(max_size=3), min_size=1, max_size=2)}),
+    )
+    return st.recursive(
+        scalar,
+        lambda inner: (
+            st.fixed_dictionaries({"L": st.lists(inner, max_size=3)})
+            | st.fixed_dictionaries({"M": st.dictionaries(st.text(max_size=3), inner, max_size=3)})
+        ),
+        max_leaves=6,
+    )
+
+
+@examples(300)
+@given(raw=st.dictionaries(st.text(max_size=5), wire(), max_size=4))
+def test_any_attributes_are_ours_or_an_error(raw: dict[str, Any]) -> None:
+    """Whatever kinds of values an item holds."""
+    with contextlib.suppress(CorruptStateError):
+        from_wire(raw)
+
+
+VALUES: st.SearchStrategy[Value] = st.one_of(
+    st.integers(-2, 9) | st.sampled_from((256, 257, 2**31, 2**63, 10**37, -(10**37))),
+    st.text(max_size=8),
+    st.binary(max_size=24),
+    st.lists(st.binary(max_size=24) | st.sampled_from(ENTRIES), max_size=4),
+    st.dictionaries(st.text(max_size=5), st.integers(-1, 4), max_size=3),
+)
+SORTS = st.one_of(
+    st.sampled_from(sorted({key.sort for key in WHOLE.items})),
+    st.sampled_from(
+        ("meta", "group/", "group/x", "snapshot/", "snapshot/1/2", "schema/", "journal", "group/~", "metal")
+    ),
+    st.text(alphabet="group/snapshotmeta0123456789abcdef~", min_size=1, max_size=70),
+)
+ROLES: tuple[Role, ...] = ("delta", "snapshot")
+ATTRIBUTES = st.sampled_from(sorted({name for item in WHOLE.items.values() for name in item} | {"strange"}))
+
+
+@st.composite
+def foreign_items(draw: st.DrawFn, items: dict[Key, Item], sorts: st.SearchStrategy[str]) -> dict[Key, Item]:
+    """Items of whatever attributes, in the place of ours, or beside them under our partition keys."""
+    found: dict[Key, Item] = {}
+    for _ in range(draw(st.integers(1, 4))):
+        role: Role = draw(st.sampled_from(ROLES))
+        sort = draw(sorts)
+        here = [key for key in items if key.sort == sort and key.role == role]
+        shard = layout.store_shard(STORE, draw(st.integers(0, 3)))
+        is_here = len(here) > 0 and draw(st.booleans())
+        key = draw(st.sampled_from(here)) if is_here else Key(role, shard, sort)
+        whole: Item = dict(items.get(key, {"format": 1})) if draw(st.integers(0, 3)) else {}
+        changed = draw(st.dictionaries(ATTRIBUTES, VALUES, max_size=3))
+        found[key] = {**whole, **changed, **layout.item_key(key)}
+    return found
+
+
+def everything(at: Engine) -> Iterator[Callable[[], object]]:
+    """Every operation of an engine on the store, run by run."""
+    newest = (NEWEST, attempt(NEWEST))
+
+    def write() -> None:
+        under_way = begin(at, STORE, attempt(99), newest, run="run-3")
+        under_way.append(chunk({b"new": b"row"}))
+        under_way.commit({0: 1}, "{}")
+
+    def take_snapshot() -> None:
+        under_way, _ = at.snapshot(STORE, "run-2", *newest, state_bytes=1, min_deltas=1)
+        if under_way is not None:
+            under_way.abort()
+
+    yield lambda: read(at, STORE, *newest)
+    yield lambda: [list(chunks) for _, chunks in at.changes(STORE, 1, *newest).versions]
+    yield lambda: fold(at.bucket(STORE, *newest, 1, 0).chunks)
+    yield lambda: at.lineage(STORE)
+    yield lambda: fold(at.lookup(STORE, *newest, 7).chunks)
+    yield take_snapshot
+    yield lambda: at.clean_up(STORE, "run-2", *newest, 4, 0, 0)
+    yield write
+
+
+@examples(300)
+@given(items=foreign_items(WHOLE.items, SORTS))
+def test_any_items_in_the_tables_are_state_or_an_error(items: dict[Key, Item]) -> None:
+    """Whatever lies among a store's items, each operation does what it should or raises an error of ours."""
+    tables = WHOLE.tables()
+    tables.items.update(items)
+    report = verify(tables, STORE)
+    assert report.lines(tables.names)
+    at = engine(tables, parallel_requests=1)
+    for operation in everything(at):
+        with contextlib.suppress(DynastateError):
+            operation()
+    at.close()
+
+
+@examples(100)
+@given(sort=SORTS, shard=st.integers(0, 3), is_part=st.booleans())
+def test_clean_up_leaves_what_is_not_ours(sort: str, shard: int, is_part: bool) -> None:  # noqa: FBT001  # drawn
+    """An item under one of our partition keys, with a sort key that dynastate never makes, is never deleted."""
+    key = Key("delta" if is_part else "snapshot", layout.store_shard(STORE, shard), sort)
+    is_ours = any((maker(key) is not None) for maker in MAKERS) or key in WHOLE.items
+    tables = WHOLE.tables()
+    tables.items[key] = tables.items.get(key, layout.item_key(key))
+    at = engine(tables, parallel_requests=1)
+    with contextlib.suppress(CorruptStateError):
+        at.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), 4, 0, 0)
+    at.close()
+    assert is_ours or key in tables.items
+
+
+MAKERS = (layout.maker_of_part, layout.maker_of_directory, layout.maker_of_bucket)
+
+
+@examples(200)
+@given(data=st.data())
+def test_history_takes_any_item(data: st.DataObject) -> None:
+    """What opening reads first, with its items changed in several ways at once: an error of ours or a history."""
+    chance = random.Random(data.draw(st.integers(0, 2**32)))  # noqa: S311  # which damages, no secret
+    held: dict[Key, Item | None] = dict(WHOLE.items)
+    for damage in chance.sample(HISTORY_DAMAGES, 3):
+        held.update(damage.changes)
+    low, high = layout.history_range(0, NEWEST)
+    shard = ("snapshot", layout.store_shard(STORE, 0))
+    listed = [(key, item) for key, item in held.items() if key[:2] == shard and low <= key.sort <= high and item]
+    with contextlib.suppress(CorruptStateError, VersionMissingError):
+        history = History(STORE, sorted(listed, key=lambda pair: pair[0]))
+        base, entries = history.chain(NEWEST, NO_ATTEMPT, ())
+        assert base[0] + len(entries) == NEWEST
+
+
+HISTORY_DAMAGES = [
+    damage
+    for damage in damages(WHOLE.items, random.Random(SEED), 4)  # noqa: S311  # which bytes, no secret
+    if damage.kind in ("group", "meta", "schema", "snapshot")
+]
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+
+UNSAFE_ROWS = json.loads((VECTORS / "unsafe_rows.json").read_text())
+ROWS: list[dict[str, Any]] = UNSAFE_ROWS["rows"]
+KEYS: list[dict[str, Any]] = UNSAFE_ROWS["keys"]
+ROW_BYTES = [bytes.fromhex(each["bytes"]) for each in ROWS]
+KEY_BYTES = [bytes.fromhex(each["bytes"]) for each in KEYS]
+
+
+def most(described: dict[str, Any], raw: bytes) -> int:
+    """How many bytes the values of a row may take: each of its types may read all of it."""
+    return 100 * json.dumps(described).count('"type"') * (len(raw) + 100)
+
+
+def shown(columns: Struct, values: dict[str, Any]) -> str:
+    """Make what the commands show of a row, in UTF-8."""
+    text = json_text(row_to_json(columns, values))
+    assert text.encode()
+    return text
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=[each["sql"][:30] for each in ROWS])
+@examples(120)
+@given(data=st.data())
+def test_any_row_is_values_or_an_error(number: int, data: st.DataObject) -> None:
+    """Rows of every type, changed anywhere: an error of ours, or values that can be shown, hashed and written again."""
+    columns = parse_schema(ROWS[number]["schema"])
+    raw = data.draw(mutated([ROW_BYTES[number]] * 20 + ROW_BYTES) | st.binary(max_size=200))
+    values = None
+    with bounded(most(ROWS[number]["schema"], raw)), contextlib.suppress(DynastateError):
+        values = columns.decode(raw)
+    if values is not None:
+        text = shown(columns, values)
+        assert shown(columns, columns.decode(columns.encode(values))) == text
+        with contextlib.suppress(DynastateError):  # of a variant there is none
+            columns.mix(values, HASH_SEED)
+
+
+@pytest.mark.parametrize("number", range(len(KEYS)), ids=[each["sql"][:30] for each in KEYS])
+@examples(120)
+@given(data=st.data())
+def test_any_key_is_columns_or_an_error(number: int, data: st.DataObject) -> None:
+    """The same of keys, by each of Spark's encoders."""
+    encoder = make_encoder(parse_schema(KEYS[number]["schema"]), KEYS[number]["spec"], "default")
+    raw = data.draw(mutated([KEY_BYTES[number]] * 20 + KEY_BYTES) | st.binary(max_size=100))
+    with bounded(most(KEYS[number]["schema"], raw)):
+        try:
+            key = encoder.decode(raw)
+        except DynastateError:
+            return
+    text = shown(encoder.columns, key)
+    assert 0 <= encoder.partition(key, 7) < 7
+    with contextlib.suppress(DynastateError):  # booleans in order are read, and not made
+        assert shown(encoder.columns, encoder.decode(encoder.encode(key))) == text
+
+
+FAMILIES = json.dumps(
+    {
+        "families": [
+            family(
+                key=[("k", KEYS[number]["schema"])], value=[("v", row["schema"])], id=number, name=f"family-{number}"
+            )
+            | {"key": KEYS[number]["schema"], "key_encoder": KEYS[number]["spec"], "multiple": number % 2 == 0}
+            for number, row in enumerate(ROWS[: len(KEYS)])
+        ]
+    }
+)
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    (None, True, -1, 10**30, 1.5, float("inf"), float("nan"), "", "type", "interval ", "decimal(38,39)", [], {}, [[]])
+) | st.sampled_from(("decimal(99,1)", "decimal(5,-99)", "time(6)", "void", "variant", {"type": "map"}, {"type": []}))
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> str:
+    """The text of a schema item, changed in its bytes, or with other values somewhere in it."""
+    if draw(st.booleans()):
+        return draw(mutated([FAMILIES.encode()])).decode(errors="replace")
+    made = json.loads(FAMILIES)
+    for _ in range(draw(st.integers(1, 3))):
+        at: Any = made
+        while True:
+            places: list[Any] = list(at) if isinstance(at, dict) else list(range(len(at)))
+            place = draw(st.sampled_from(places))
+            if not isinstance(at[place], (dict, list)) or not at[place] or draw(st.integers(0, 9)) == 0:
+                break
+            at = at[place]
+        what = draw(st.sampled_from(("junk", "junk", "gone", "within itself")))
+        if what == "gone":
+            del at[place]
+        else:
+            at[place] = copy.deepcopy(draw(JUNK) if what == "junk" else made)
+        if not made:
+            break
+    return json.dumps(made)
+
+
+@examples(250)
+@given(text=schemas(), data=st.data())
+def test_any_schema_is_families_or_an_error(text: str, data: st.DataObject) -> None:
+    """Whatever a schema item says: an error of ours, or families that rows are read with, or not, as with any."""
+    with contextlib.suppress(DynastateError):
+        assert json_text(described_families(text))
+    found: dict[str, Any] = {}
+    with contextlib.suppress(DynastateError):
+        found = parse_families(text, "left-keyWithIndexToValue")
+    for each in found.values():
+        key, value = data.draw(st.sampled_from(KEY_BYTES)), data.draw(st.sampled_from(ROW_BYTES))
+        with contextlib.suppress(DynastateError):
+            columns = each.encoder.columns
+            shown(columns, each.encoder.decode(key))
+            each.encoder.partition(each.encoder.decode(key), 7)
+        with contextlib.suppress(DynastateError):
+            each.row(key, data.draw(st.sampled_from((value, [value], [value, value]))))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"families":[' * 50_000, '{"families":' + "1" * 9_999 + "}", '"\\ud800"']
+)
+def test_hostile_schemas_are_refused(text: str) -> None:
+    """Nested deeper than Python's stack, or with numbers of thousands of digits."""
+    with pytest.raises(CorruptStateError):
+        described_families(text)
+
+
+# ------------------------------------------------------------------------------------------------------------- readers
+
+
+def readable() -> dict[Key, Item]:
+    """Make a store whose rows people can read: two column families, the one of lists, and a snapshot on the way."""
+    tables = MemoryTables()
+    at = engine(tables, parallel_requests=1)
+    store = Written(at, STORE, family(), family(1, "lists", value=[("at", "long")], multiple=True))
+    for number in range(1, 7):
+        if number % 2:
+            store.commit((user("a"), counted(number)), (user(f"b{number}"), counted(0, "note")))
+        else:
+            store.commit((user("a"), {"at": number}), (user("a"), {"at": 0}), of=1)
+        if number == 3:
+            upkeep.compact(at, tables, STORE)
+    at.close()
+    return tables.items
+
+
+READABLE = readable()
+LAST: Version = (6, attempt(6))
+
+
+def looks(tables: MemoryTables) -> Iterator[Callable[[], object]]:
+    """Every way to look at the store from outside, one by one, and then upkeep."""
+    yield lambda: overview(tables, STORE, Meter()).as_json()
+    yield lambda: versions(tables, STORE, Meter())
+    yield lambda: spending.holdings(tables, STORE.split("/")[0], Meter())
+    for name in ("default", "lists"):
+        settings_ = Settings(parallel_requests=1)
+        with contextlib.suppress(DynastateError), StateReader(tables, settings_, STORE, name) as state:
+            yield from reads(state)
+    at = engine(tables, parallel_requests=1)
+    yield lambda: upkeep.compact(at, tables, STORE)
+    yield lambda: upkeep.clean(at, tables, STORE, 2)
+    at.close()
+
+
+def reads(state: StateReader) -> Iterator[Callable[[], object]]:
+    """Every way to read rows."""
+    yield lambda: (len(state), state.families, state.versions())
+    yield lambda: state.get(user("a"))
+    yield lambda: [shown(columns_of(state), row) for row in state]
+    yield lambda: to_arrow(state)
+    yield lambda: list(state.at(2))
+    yield lambda: list(state.changes(0))
+    yield lambda: state.history(user("a"))
+    yield lambda: list(state.diff(1, state.version))
+    yield state.refresh
+
+
+READABLE_SORTS = st.sampled_from(sorted({key.sort for key in READABLE}))
+
+
+@examples(200)
+@given(items=foreign_items(READABLE, READABLE_SORTS))
+def test_any_items_are_rows_or_an_error(items: dict[Key, Item]) -> None:
+    """Whatever lies among a store's items, whoever looks at it from outside gets what is there or an error of ours."""
+    tables = MemoryTables()
+    tables.items = READABLE | items
+    for look in looks(tables):
+        with contextlib.suppress(DynastateError):
+            look()
+
+
+ENCODER = make_encoder(parse_schema(struct(USER)), RAW, "default")
+RECORDS = [
+    rows.encode([rows.Change(operation, number, ENCODER.encode(user("a")), value)])
+    for operation, number, value in (
+        (rows.PUT, 0, parse_schema(struct(COUNTS)).encode(counted(1, "note"))),
+        (rows.MERGE, 0, parse_schema(struct(COUNTS)).encode(counted(1, "note"))),
+        (rows.PUT, 1, bytes(16)),
+        (rows.MERGE, 1, bytes(16)),
+        (rows.PUT, 0, None),
+        (rows.REMOVE_RANGE, 0, b""),
+    )
+]
+
+
+@examples(200)
+@given(runs=st.lists(mutated(RECORDS), min_size=1, max_size=4))
+def test_any_changes_that_are_committed_are_rows_or_an_error(runs: list[bytes]) -> None:
+    """Whatever an executor commits, checksums and all, whoever reads it gets rows or an error of ours."""
+    tables = MemoryTables()
+    tables.items = dict(READABLE)
+    at = engine(tables, parallel_requests=1)
+    under_way = begin(at, STORE, attempt(7), LAST)
+    for run in runs:
+        under_way.append(Chunk(1, 0, 2**32 - 1, run))
+    schema = next(str(item["text"]) for key, item in READABLE.items() if key.sort.startswith("schema/"))
+    under_way.commit({0: 4, 1: 1}, schema)
+    at.close()
+    for look in looks(tables):
+        with contextlib.suppress(DynastateError):
+            look()
