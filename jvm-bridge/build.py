@@ -1,10 +1,15 @@
 """Compile the Scala bridge with the compiler that is among pyspark's own jars, and pack it into one jar.
 
-    python jvm-bridge/build.py                            the bridge, into src/dynastate/jars/
-    python jvm-bridge/build.py --sources DIR --jar FILE   another Scala tree that stands on it (tests, benchmarks)
+    python jvm-bridge/build.py                            the bridge for the pyspark here, into src/dynastate/jars/
+    python jvm-bridge/build.py --sources DIR --jar FILE   other Scala trees that stand on it (tests, benchmarks)
+    python jvm-bridge/build.py --all                      the bridge for every Spark in SPARKS
+    python jvm-bridge/build.py --fetch 4.1                pyspark in an environment of its own, build/spark-4.1/
 
-Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt, no download. A jar that is newer
-than all its sources is left alone.
+Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt. `--all` and `--fetch` download what is
+missing of the other pysparks, 430 MB each, once. A jar that is newer than all its sources is left alone.
+
+All minors of Spark share one tree. Where they differ, folders beside it tell which minors take them: `scala-since-4.2`,
+`scala-before-4.2`, `scala-since-4.2-before-4.3`. The same holds for the trees of `--sources`.
 """
 
 from __future__ import annotations
@@ -21,7 +26,9 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 BRIDGE = ROOT / "jvm-bridge" / "src" / "main" / "scala"
-SPARK_MINOR = "4.3"
+ENVIRONMENTS = ROOT / "build"
+#: The minors of Spark we support, and with which version of each its jar is compiled.
+SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
 #: Zip entries carry one fixed time, so that the same sources give the same jar.
 EPOCH = (2026, 1, 1, 0, 0, 0)
 
@@ -42,15 +49,29 @@ def java() -> str:
     return str(command)
 
 
-def pyspark_jars() -> Path:
-    """The folder of pyspark's jars, once it is known to be a Spark this source tree compiles against."""
+def pyspark() -> tuple[str, Path]:
+    """Minor version of the installed pyspark, and the folder of its jars, once it is known to be one we support."""
     try:
         import pyspark
     except ImportError:
-        fail(f"pyspark is missing; run 'make setup', or pip install 'pyspark=={SPARK_MINOR}.*'")
-    if not pyspark.__version__.startswith(SPARK_MINOR + "."):
-        fail(f"pyspark {pyspark.__version__} is installed; the bridge needs pip install 'pyspark=={SPARK_MINOR}.*'")
-    return Path(pyspark.__file__).parent / "jars"
+        fail("pyspark is missing; run 'make setup', or pip install pyspark")
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    if minor not in SPARKS:
+        fail(f"pyspark {pyspark.__version__} is installed; the bridge is for Spark {', '.join(SPARKS)}")
+    return minor, Path(pyspark.__file__).parent / "jars"
+
+
+def fetch(spark: str) -> Path:
+    """The interpreter of an environment with one pyspark, such as 4.1 or 4.0.1; downloads it where it is missing."""
+    version = SPARKS.get(spark, spark)
+    folder = ENVIRONMENTS / f"spark-{spark}"
+    interpreter = folder / "bin" / "python"
+    if not list(folder.glob(f"lib/python*/site-packages/pyspark-{version}.dist-info")):
+        print(f"installing pyspark {version} into {folder.relative_to(ROOT)} (once; 430 MB)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        install = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, f"pyspark=={version}"], check=True)
+    return interpreter
 
 
 def package_version() -> str:
@@ -62,25 +83,40 @@ def package_version() -> str:
     return str(found.group(1))
 
 
-def bridge_jar() -> Path:
-    return ROOT / "src" / "dynastate" / "jars" / f"dynastate-spark-{SPARK_MINOR}_2.13-{package_version()}.jar"
+def bridge_jar(minor: str) -> Path:
+    return ROOT / "src" / "dynastate" / "jars" / f"dynastate-spark-{minor}_2.13-{package_version()}.jar"
 
 
-def compile_to(jar: Path, sources: Path, extra_classpath: list[Path], resources: dict[str, str]) -> bool:
-    """Compile every .scala file under sources into jar; False when the jar was up to date."""
-    files = sorted(sources.rglob("*.scala"))
+def is_for(folder: Path, minor: str) -> bool:
+    """Whether a minor of Spark takes the sources of a folder, by the folder's name."""
+    bounds = re.fullmatch(r"[^-]+(?:-since-([\d.]+))?(?:-before-([\d.]+))?", folder.name)
+    if bounds is None:
+        fail(f"{folder} is named neither since-, before- nor since-X-before-Y")
+
+    def number(version: str) -> list[int]:
+        return [int(each) for each in version.split(".")]
+
+    since, before = bounds.groups()
+    return (not since or number(since) <= number(minor)) and (not before or number(minor) < number(before))
+
+
+def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], resources: dict[str, str]) -> bool:
+    """Compile the .scala files of trees that are for the installed pyspark; False when the jar was up to date."""
+    minor, spark_jars = pyspark()
+    folders = [each for tree in sources for each in tree.parent.glob(f"{tree.name}*") if each.is_dir()]
+    files = sorted(file for folder in folders if is_for(folder, minor) for file in folder.rglob("*.scala"))
     if not files:
-        fail(f"no .scala file under {sources}")
+        fail(f"no .scala file under {', '.join(map(str, sources))}")
     inputs = [*files, *extra_classpath, Path(__file__), ROOT / "src" / "dynastate" / "__init__.py"]
     if jar.exists() and all(jar.stat().st_mtime >= source.stat().st_mtime for source in inputs):
         return False
-    classpath = ":".join([f"{pyspark_jars()}/*", *map(str, extra_classpath)])
+    classpath = ":".join([f"{spark_jars}/*", *map(str, extra_classpath)])
     with tempfile.TemporaryDirectory(prefix="dynastate-build-") as scratch:
         command = [java(), "-Xss8m", "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp"]
         command += ["-deprecation", "-feature", "-Xlint:infer-any,missing-interpolator", "-Werror", "-release", "17"]
         command += ["-d", scratch, *map(str, files)]
         if subprocess.run(command, check=False).returncode != 0:
-            fail(f"the Scala compiler refused {sources.relative_to(ROOT)}; its messages stand above")
+            fail(f"the Scala compiler refused {jar.name} for Spark {minor}; its messages stand above")
         jar.parent.mkdir(parents=True, exist_ok=True)
         partial = jar.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -96,26 +132,37 @@ def compile_to(jar: Path, sources: Path, extra_classpath: list[Path], resources:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sources", type=Path, help="a Scala tree that stands on the bridge")
-    parser.add_argument("--jar", type=Path, help="where its jar goes")
+    parser.add_argument("--sources", type=Path, nargs="+", help="Scala trees that stand on the bridge")
+    parser.add_argument("--jar", type=Path, help="where their jar goes")
+    parser.add_argument("--all", action="store_true", help="the bridge for every Spark we support")
+    parser.add_argument("--fetch", metavar="SPARK", help="only install this pyspark below build/")
     parser.add_argument("--check-java", action="store_true", help="only say whether a usable Java is installed")
     given = parser.parse_args()
     if given.check_java:
         java()
-        return
-    if (given.sources is None) != (given.jar is None):
+    elif given.fetch:
+        fetch(given.fetch)
+    elif given.all:
+        for spark in SPARKS:
+            interpreter = sys.executable if spark == pyspark()[0] else fetch(spark)
+            if subprocess.run([interpreter, __file__], check=False).returncode != 0:
+                fail(f"there is no jar for Spark {spark}")
+    elif (given.sources is None) != (given.jar is None):
         parser.error("--sources and --jar go together")
-    bridge = bridge_jar()
-    built = compile_to(bridge, BRIDGE, [], {"dynastate-version.txt": package_version()})
-    if built:
-        for old in bridge.parent.glob("*.jar"):
-            if old != bridge:
-                old.unlink()
+    else:
+        build(given.sources, given.jar)
+
+
+def build(sources: list[Path] | None, jar: Path | None) -> None:
+    """Build the bridge for the installed pyspark, and what stands on it."""
+    bridge = bridge_jar(pyspark()[0])
+    built = compile_to(bridge, [BRIDGE], [], {"dynastate-version.txt": package_version()})
+    for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, SPARKS)):
+        old.unlink()
     print(("built " if built else "up to date: ") + str(bridge.relative_to(ROOT)))
-    if given.sources is not None:
-        jar = given.jar.resolve()
-        built = compile_to(jar, given.sources.resolve(), [bridge], {})
-        print(("built " if built else "up to date: ") + str(given.jar))
+    if sources is not None and jar is not None:
+        built = compile_to(jar.resolve(), [tree.resolve() for tree in sources], [bridge], {})
+        print(("built " if built else "up to date: ") + str(jar))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
     """The command line of a main class of this folder's Scala: `java(name, *arguments)`. Builds the jars if need be."""
-    jar = build_jar(Path(__file__).parent / "scala", "conformance.jar")
+    jar = build_jar(Path(__file__).parent / "scala", "conformance")
 
     def command(name: str, *arguments: str) -> list[str]:
         # RocksDB's working copy goes to the folder for temporary files.

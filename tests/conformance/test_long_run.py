@@ -101,10 +101,10 @@ class Trap:
             return forward(request)
         if self._applied:
             forward(request)
-        self._kill()
         self.struck = f"{request.operation} {'done' if self._applied else 'not sent'}"
         # After a write, and something was still to come: what was not sent, or what a read was for.
         self.was_in_the_middle = before > 0 and not (is_write and self._applied)
+        self._kill()
         raise CutError
 
 
@@ -268,11 +268,14 @@ class Walk:
             return
         changes = self.make_changes(base.state) if self.format == 2 else taken.changes
         self.other.change(base, changes)
-        made = self.commit(self.other, base, changes)
-        is_zombie = self.other.run != self.active.run
-        self.happened["zombie" if is_zombie else "twin"] += 1
-        if self.format == 1 or (not is_zombie and self.chance.random() < 0.5):
-            self.chain[-1] = made
+        if self.other.run != self.active.run:
+            # Refused where it has seen the newer run; else nobody names what it makes, and its epoch is the lower one.
+            self.happened["zombie refused" if self.other.fails("commit") else "zombie"] += 1
+        else:
+            made = self.commit(self.other, base, changes)
+            self.happened["twin"] += 1
+            if self.format == 1 or self.chance.random() < 0.5:
+                self.chain[-1] = made
         self.check(self.newest)
 
     def roll_back(self) -> None:

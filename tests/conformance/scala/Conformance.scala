@@ -7,6 +7,7 @@ import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.ObjectMapper
+import io.dynastate.later.Absent
 
 /** What a state store has to do. `needs`: without these the provider must refuse. */
 final case class Case(name: String, needs: Set[Need], play: Scene => Unit)
@@ -33,6 +34,7 @@ abstract class Cases {
  *  - `ok`: every check held;
  *  - `differs: <how>`: exactly those checks did not hold that `Differences` says, for the reason given there;
  *  - `unsupported: <why>`: the provider refused, as `Differences` says;
+ *  - `absent: <what>`: every check held, up to a call that this Spark does not have;
  *  - `FAIL: <what>`: anything else, such as a difference that is in the table and not in the provider.
  *
  * Arguments: `kind=`, `root=` (a folder), and Spark conf as `name=value`; `only=` a case's name.
@@ -79,6 +81,7 @@ object Conformance {
       catch { case NonFatal(e) => Some(e) }
       finally scene.close()
     (refusal, raised) match {
+      case (_, Some(absent: Absent)) if scene.failures.isEmpty => s"absent: ${absent.getMessage}"
       case (Some(expected), Some(e)) if Scene.names(e).contains(expected.condition) => s"unsupported: ${expected.reason}"
       case (Some(expected), _) => s"FAIL: it should have refused with ${expected.condition}; ${raised.map(Scene.told).getOrElse("it did not refuse")}"
       case (None, _) => judged(subject, each, scene.failures ++ raised.map(e => Failure(s"raises ${Scene.names(e).head}", traced(e))))

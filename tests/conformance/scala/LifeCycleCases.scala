@@ -4,6 +4,7 @@ import java.util.concurrent.{Callable, Executors, TimeUnit}
 
 import Rows.v
 import Shapes._
+import io.dynastate.later._
 
 import org.apache.spark.sql.execution.streaming.state._
 
@@ -220,7 +221,7 @@ object LifeCycleCases extends Cases {
   test("a-snapshot-is-asked-for") { scene =>
     import scene._
     val provider = scene.provider()
-    val store = provider.getStore(0, None, forceSnapshotOnCommit = true)
+    val store = openForSnapshot(provider, 0)
     new Table(store, Plain).put(v("a", 0), v(1))
     commit(store)
     same("reloaded", rowsAt(scene.provider(), 1), Seq(v("a", 0) -> v(1)))
@@ -231,7 +232,7 @@ object LifeCycleCases extends Cases {
     val provider = scene.provider()
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
     // Offline repartition: the rows are written anew into the next version.
-    val store = provider.getStore(2, None, loadEmpty = true)
+    val store = openEmpty(provider, 2)
     same("it is empty", new Table(store, Plain).sorted, Nil)
     new Table(store, Plain).put(v("new", 0), v(1))
     commit(store)

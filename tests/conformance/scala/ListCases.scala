@@ -2,6 +2,7 @@ package io.dynastate.conformance
 
 import Rows.{v, Values}
 import Shapes._
+import io.dynastate.later._
 
 import org.apache.spark.sql.types._
 
@@ -231,15 +232,15 @@ object ListCases extends Cases {
     import scene._
     val store = open(scene.provider(families = true), 0)
     val t = table(store, Prefixed.named("single"))
-    val times = table(store, TimeFirst.named("times"))
     val kinds = Seq("IllegalStateException", "IllegalArgumentException", "UnsupportedOperationException", "STATE_STORE_UNSUPPORTED_OPERATION")
     refuses("merge", kinds: _*)(t.merge(Key, v(1)))
     refuses("mergeList", kinds: _*)(t.mergeList(Key, v(1)))
     refuses("valuesIterator", kinds: _*)(t.list(Key))
+    same("nothing was changed", t.rows, Nil)
+    val times = table(store, TimeFirst.named("times"))
     refuses("iteratorWithMultiValues", kinds: _*)(t.allValues)
     refuses("prefixScanWithMultiValues", kinds: _*)(t.allPrefixed(v("k")))
     refuses("rangeScanWithMultiValues", kinds: _*)(times.allInRange(None, None))
-    same("nothing was changed", t.rows, Nil)
     store.abort()
   }
 

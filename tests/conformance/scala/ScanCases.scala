@@ -2,6 +2,7 @@ package io.dynastate.conformance
 
 import Rows.{v, Values}
 import Shapes._
+import io.dynastate.later._
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
@@ -129,7 +130,7 @@ object ScanCases extends Cases {
     val store = open(provider, 1)
     val t = table(store, Longs)
     // What timers do: each that is due is removed, and sets others, some of them before the end of the scan.
-    val due = store.rangeScan(None, Some(t.keyRow(v(40L, ""))), Longs.name)
+    val due = t.scan(None, Some(v(40L, "")))
     val fired = due.map { pair =>
       val (key, _) = t.pairOf(pair)
       val number = key.head.asInstanceOf[Long]

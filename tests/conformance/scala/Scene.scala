@@ -6,7 +6,9 @@ import scala.collection.concurrent.TrieMap
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
+import io.dynastate.later._
 import org.apache.hadoop.conf.Configuration
+
 import org.apache.spark.SparkThrowable
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -103,6 +105,10 @@ final class Scene(val subject: Subject, root: String) {
   def same(label: String, found: Any, expected: Any): Unit =
     holds(label, found == expected)(s"found ${shown(found)}, expected ${shown(expected)}")
 
+  /** Where this Spark can ask for them. */
+  def sameFamilies(label: String, store: ReadStateStore, expected: Set[String]): Unit =
+    namesOfFamilies(store).foreach(same(label, _, expected))
+
   def holds(label: String, condition: Boolean)(message: => String = "it does not hold"): Unit =
     if (!condition) noted += Failure(label, message)
 
@@ -112,12 +118,17 @@ final class Scene(val subject: Subject, root: String) {
       val answer = body
       noted += Failure(label, s"it was allowed, and answered ${shown(answer)}")
     } catch {
+      case absent: Absent => throw absent
       case NonFatal(e) => holds(label, Scene.names(e).exists(name => kinds.exists(name.startsWith)))(s"it was refused otherwise: ${Scene.told(e)}")
     }
 
   /** The body must not fail. */
   def allows(label: String)(body: => Any): Unit =
-    try body catch { case NonFatal(e) => noted += Failure(label, s"it was refused: ${Scene.told(e)}") }
+    try body
+    catch {
+      case absent: Absent => throw absent
+      case NonFatal(e) => noted += Failure(label, s"it was refused: ${Scene.told(e)}")
+    }
 
   private def shown(value: Any): String = Scene.cut(String.valueOf(value), 400)
 }

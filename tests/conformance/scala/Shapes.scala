@@ -2,6 +2,9 @@ package io.dynastate.conformance
 
 import scala.collection.mutable
 
+import io.dynastate.later
+import io.dynastate.later._
+
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, InterpretedUnsafeProjection, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.execution.streaming.state._
@@ -25,8 +28,8 @@ object Shapes {
   /** What most cases use, and what Spark's own suites use: (string, int) -> int. */
   val Plain: Shape = Shape(StateStore.DEFAULT_COL_FAMILY_NAME, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
   val Prefixed: Shape = Plain.copy(spec = PrefixKeyScanStateEncoderSpec(WordAndNumber, 1))
-  val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = TimestampAsPrefixKeyStateEncoderSpec(WordAndTime))
-  val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = TimestampAsPostfixKeyStateEncoderSpec(WordAndTime))
+  lazy val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = timeFirst(WordAndTime))
+  lazy val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = timeLast(WordAndTime))
 
   /** Keys of these columns, c0, c1, …, in the order of all of them, and a string behind them that has no part in the order. */
   def ranged(types: DataType*): Shape = {
@@ -104,10 +107,13 @@ final class Table(val store: ReadStateStore, val shape: Shape) {
   def allPrefixed(prefix: Values): Seq[(Values, Values)] = drain(store.prefixScanWithMultiValues(prefixRow(prefix), shape.name))
 
   def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(store.rangeScan(from.map(keyRow), until.map(keyRow), shape.name))
+    drain(scan(from, until))
+
+  def scan(from: Option[Values], until: Option[Values]): StateStoreIterator[UnsafeRowPair] =
+    later.rangeScan(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name)
 
   def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(store.rangeScanWithMultiValues(from.map(keyRow), until.map(keyRow), shape.name))
+    drain(later.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name))
 
   def keyRow(key: Values): UnsafeRow = row(shape.key, key)
 
@@ -122,7 +128,7 @@ final class Table(val store: ReadStateStore, val shape: Shape) {
   private def prefixSchema: StructType = shape.spec match {
     case PrefixKeyScanStateEncoderSpec(_, columns) => StructType(shape.key.take(columns))
     case RangeKeyScanStateEncoderSpec(_, ordinals) => StructType(ordinals.map(shape.key(_)))
-    case _: TimestampAsPostfixKeyStateEncoderSpec => StructType(shape.key.init)
+    case spec if isTimeLast(spec) => StructType(shape.key.init)
     case _ => StructType(shape.key.take(1))
   }
 

@@ -9,6 +9,8 @@ import scala.util.Random
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import io.dynastate.later._
+
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 
@@ -39,14 +41,13 @@ object StoreServer {
   private val Value = Shapes.schema("number" -> LongType, "text" -> StringType)
   private val RangeKey = Shapes.schema("low" -> LongType, "high" -> DoubleType, "name" -> StringType)
 
-  /** One family of each kind of key. */
-  val Families: Seq[Shape] = Seq(
+  /** One family of each kind of key that this Spark has. */
+  val Families: Seq[Shape] = (Seq(
     Shapes.Plain.named("hash"),
     Shapes.Prefixed.named("prefix"),
     Shapes.Plain.copy(name = "range", key = RangeKey, spec = RangeKeyScanStateEncoderSpec(RangeKey, Seq(0, 1))),
-    Shapes.Plain.named("lists").lists,
-    Shapes.TimeLast.named("times").lists,
-    Shapes.TimeFirst.named("index")).map(_.copy(value = Value))
+    Shapes.Plain.named("lists").lists) ++ (if (hasTimes) Seq(Shapes.TimeLast.named("times").lists, Shapes.TimeFirst.named("index")) else Nil)
+    ).map(_.copy(value = Value))
 
   /** What an operator without families has. */
   val OneFamily: Shape = Shapes.Plain.copy(value = Value)

@@ -5,6 +5,8 @@ import java.util.concurrent.TimeUnit
 
 import Rows.{v, Values}
 import Shapes._
+import io.dynastate.later
+import io.dynastate.later._
 
 import org.apache.spark.sql.execution.streaming.state._
 
@@ -37,10 +39,11 @@ object VersionCases extends Cases {
 
   test("run-again-by-another-executor") { scene =>
     import scene._
-    val first = scene.provider()
+    val run = Some(java.util.UUID.randomUUID().toString)
+    val first = scene.provider(run = run)
     write(first, 0)(_.put(v("a", 0), v(1)))
     write(first, 1)(_.put(v("a", 0), v(2)))
-    val second = scene.provider()
+    val second = scene.provider(run = run)
     write(second, 1)(_.put(v("a", 0), v(3)))
     // The first still holds its own attempt at version 2 in memory.
     same("the first reads what the second committed", rowsAt(first, 2), one(3))
@@ -50,7 +53,8 @@ object VersionCases extends Cases {
 
   test("moved-to-another-executor-and-back") { scene =>
     import scene._
-    val (here, there) = (scene.provider(), scene.provider())
+    val run = Some(java.util.UUID.randomUUID().toString)
+    val (here, there) = (scene.provider(run = run), scene.provider(run = run))
     write(here, 0)(_.put(v("a", 0), v(1)))
     write(there, 1) { t =>
       t.put(v("a", 0), v(2))
@@ -389,7 +393,7 @@ object VersionCases extends Cases {
 
   private def feed(
       scene: Scene, provider: StateStoreProvider, first: Long, last: Long, shape: Shape = Plain, family: Option[String] = None): Seq[Change] = {
-    val reader = replay(provider).getStateStoreChangeDataReader(first, last, family, scene.idOf(last))
+    val reader = later.changes(replay(provider), first, last, family, scene.idOf(last))
     try {
       reader.map { case (kind, key, value, batch) =>
         (kind.toString, Rows.values(shape.key, key), Rows.values(shape.value, value), batch)
@@ -435,7 +439,7 @@ object VersionCases extends Cases {
     val provider = scene.provider()
     for (version <- 0 to 2) write(provider, version)(t => for (number <- 1 to 100) t.put(v("a", number), v(version)))
     for (_ <- 1 to 3) {
-      val reader = replay(provider).getStateStoreChangeDataReader(1, 3, None, idOf(3))
+      val reader = later.changes(replay(provider), 1, 3, None, idOf(3))
       holds("there are changes", reader.hasNext)()
       reader.next()
       reader.closeIfNeeded()
@@ -473,20 +477,20 @@ object VersionCases extends Cases {
     // Where a snapshot lies is the provider's business; the shipped ones want one there, ours needs none.
     def replayed(from: Long, to: Long): Option[Seq[Int]] =
       try {
-        val store = replay(fresh).replayReadStateFromSnapshot(from, to, idOf(from), idOf(to))
+        val store = replayReadState(replay(fresh), from, to, idOf(from), idOf(to))
         try Some(new Table(store, Plain).sorted.map(_._2.head.asInstanceOf[Int])) finally store.abort()
       } catch { case e: Exception if Scene.names(e).exists(name => name.startsWith("CANNOT_LOAD_STATE_STORE") || name.contains("FileNotFound")) => None }
     val found = (1L to 7L).map(replayed(_, 7))
     holds("from one version at least", found.exists(_.isDefined))()
     same("always to the same rows", found.flatten.distinct, Seq(0 until 7))
     val from = 1L + found.indexWhere(_.isDefined)
-    val store = replay(fresh).replayStateFromSnapshot(from, 8, snapshotVersionStateStoreCkptId = idOf(from), endVersionStateStoreCkptId = idOf(8))
+    val store = replayState(replay(fresh), from, 8, idOf(from), idOf(8))
     same("version", store.version, 8L)
     same("to write", new Table(store, Plain).sorted.map(_._2.head), 0 until 8)
     store.abort()
-    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replay(fresh).replayStateFromSnapshot(0, 8, endVersionStateStoreCkptId = idOf(8)).abort())
+    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(replay(fresh), 0, 8, None, idOf(8)).abort())
     refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE") {
-      replay(fresh).replayStateFromSnapshot(5, 4, snapshotVersionStateStoreCkptId = idOf(5), endVersionStateStoreCkptId = idOf(4)).abort()
+      replayState(replay(fresh), 5, 4, idOf(5), idOf(4)).abort()
     }
   }
 }

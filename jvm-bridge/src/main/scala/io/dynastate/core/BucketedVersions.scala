@@ -24,20 +24,29 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   import BucketedVersions._
 
   override val changed = new ChangedBuckets(startsAt)
-  /** Bytes of heap of a row, of those that were seen. */
+  /** Bytes of heap of a row, of those that were seen; before, what the number of buckets says of them. */
   @volatile private[this] var rowBytes = 100L
+  @volatile private[this] var sawRows = false
 
   /** Version 0: no rows. */
   def empty(schema: String): Version = new BucketedVersion(0L, Attempt.None, schema, this, Array.empty, 0, Array(new Bucket(this, new Families)))
 
   /** A version that is durable, of which nothing is in memory. */
-  def absent(number: Long, attempt: Attempt, schema: String, keys: Array[Long], bits: Int): Version =
+  def absent(number: Long, attempt: Attempt, schema: String, keys: Array[Long], bits: Int): Version = {
+    if (!sawRows && bits > 0 && keys.sum > 0) rowBytes = math.max(RowBytesMin, (bucketBytes << bits) / keys.sum)
     new BucketedVersion(number, attempt, schema, this, keys, bits, Array.fill(1 << bits)(new Bucket(this, null)))
+  }
 
   override def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = {
     val of = version.asInstanceOf[BucketedVersion]
     val table = load(of, ChangedBuckets.bucketOf(hash, of.bits)).existing(family)
     if (table == null) null else table.find(hash, base, offset, length)
+  }
+
+  /** Whether the rows of a hash's bucket are in memory. */
+  def isThere(version: Version, hash: Int): Boolean = {
+    val of = version.asInstanceOf[BucketedVersion]
+    of.buckets(ChangedBuckets.bucketOf(hash, of.bits)).rows != null
   }
 
   override def bucketBits(version: Version): Int = version.asInstanceOf[BucketedVersion].bits
@@ -91,14 +100,19 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     val before = base.asInstanceOf[BucketedVersion]
     val buckets = before.buckets.clone()
     var keys = java.util.Arrays.copyOf(before.keys, math.max(before.keys.length, changes.bound))
+    var rows, bytes = 0L
     byBucket(changes, before.bits).forEach { (number: Integer, of: Families) =>
       val there = buckets(number).rows
       val old = if (there != null) there else source.read(before, before.bits, number)
       val made = changedBy(old, of)
       keys = difference(keys, old.counts, made.counts)
-      val rows = made.rows
-      if (rows > 0) rowBytes = math.max(16L, made.heapBytes / rows)
+      rows += made.rows
+      bytes += made.heapBytes
       buckets(number) = new Bucket(this, if (there != null) made else null)
+    }
+    if (rows > 0) {
+      rowBytes = math.max(RowBytesMin, bytes / rows)
+      sawRows = true
     }
     val bits = bitsFor(keys.sum * rowBytes, before.bits, bucketBytes)
     new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, before.bits, bits))
@@ -163,6 +177,7 @@ object BucketedVersions {
   /** Heap of one bucket, about: read in one piece, and small enough that few of them hold the rows of a batch that are near each other. */
   val BucketBytes: Long = 512L * 1024
   private val ScanRowsMin = 1024L
+  private val RowBytesMin = 16L
 
   /** A version as its buckets. */
   private final class BucketedVersion(

@@ -167,8 +167,11 @@ final class ValueList(val previous: AnyRef, val value: Array[Byte]) {
 
 /** A random 128-bit id of one task's try at producing one version. `Attempt.None` stands for none. */
 final case class Attempt(high: Long, low: Long) {
-  /** The form Spark sees, as a checkpoint id. */
-  override def toString: String = new UUID(high, low).toString
+  /** 32 hex digits, as in keys of the tables and in what the sidecar logs. */
+  override def toString: String = checkpointId.replace("-", "")
+
+  /** The form Spark sees: a UUID. */
+  def checkpointId: String = new UUID(high, low).toString
 
   def writeTo(buffer: ByteBuffer): Unit = {
     // Bytes of an attempt are in the order in which they are spelt, whatever the order of the numbers around them.
@@ -188,7 +191,7 @@ object Attempt {
   def parse(text: String): Option[Attempt] =
     try {
       val id = UUID.fromString(text)
-      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(attempt => attempt.toString == text && attempt != None)
+      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(attempt => attempt.checkpointId == text && attempt != None)
     } catch { case _: IllegalArgumentException => scala.None }
 
   def readFrom(buffer: ByteBuffer): Attempt =

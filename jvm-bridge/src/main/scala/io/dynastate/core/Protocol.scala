@@ -27,6 +27,8 @@ object Protocol {
   val CleanUp = 11
   val Find = 12
   val Read = 13
+  val Check = 14
+  val Whole = 15
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -37,6 +39,7 @@ object Protocol {
   val Wanted = 71
   val Maintained = 72
   val Content = 73
+  val Checked = 74
   val Error = 127
 
   /** Bytes before the run in an APPEND frame: header and three numbers. */
@@ -95,11 +98,12 @@ object Protocol {
     out.flip()
   }
 
-  def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, 2 + 10 * keys.length + textBytes(schema)) { out =>
-    out.putShort(keys.length.toShort)
-    keys.indices.foreach(family => out.putShort(family.toShort).putLong(keys(family)))
+  def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, keysBytes(keys) + textBytes(schema)) { out =>
+    putKeys(out, keys)
     putText(out, schema)
   }
+
+  def check(): ByteBuffer = frame(Check, 0)(_ => ())
 
   def abort(): ByteBuffer = frame(Abort, 0)(_ => ())
 
@@ -109,6 +113,17 @@ object Protocol {
       out.putLong(version)
       attempt.writeTo(out)
       out.putLong(stateBytes).putInt(minDeltas)
+    }
+
+  def whole(
+      store: String, run: String, checkpoint: String, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
+    frame(Whole, Seq(store, run, checkpoint, schema).map(textBytes).sum + 8 + 16 + 8 + keysBytes(keys)) { out =>
+      Seq(store, run, checkpoint).foreach(putText(out, _))
+      out.putLong(version)
+      attempt.writeTo(out)
+      out.putLong(stateBytes)
+      putKeys(out, keys)
+      putText(out, schema)
     }
 
   def bucket(number: Int): ByteBuffer = frame(Bucket, 4)(_.putInt(number))
@@ -166,6 +181,13 @@ object Protocol {
       throw new DynastateException(ErrorKind.Configuration, s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
     }
     length
+  }
+
+  private def keysBytes(keys: Array[Long]): Int = 2 + 10 * keys.length
+
+  private def putKeys(out: ByteBuffer, keys: Array[Long]): Unit = {
+    out.putShort(keys.length.toShort)
+    keys.indices.foreach(family => out.putShort(family.toShort).putLong(keys(family)))
   }
 
   private def textBytes(text: String): Int = 4 + text.getBytes(UTF_8).length

@@ -94,6 +94,9 @@ object Runs {
     }
 
     def advance(): Boolean = run.hasRemaining && {
+      if (run.remaining < Entry.TagBytes + Entry.HeaderBytes) {
+        throw new DynastateException(ErrorKind.Corrupt, s"a run ends within the head of a change left=${run.remaining}")
+      }
       tag = run.getShort & 0xFFFF
       at = run.position()
       keyLength = run.getInt(at)
@@ -101,8 +104,9 @@ object Runs {
       if (tag >>> 12 > 1 || keyLength < 0 || valueLength < Entry.DeleteMarker) {
         throw new DynastateException(ErrorKind.Corrupt, s"a change of an unknown kind tag=$tag keyLength=$keyLength valueLength=$valueLength")
       }
-      length = Math.addExact(Math.addExact(Entry.HeaderBytes, keyLength), math.max(valueLength, 0))
-      if (length > run.remaining) throw new DynastateException(ErrorKind.Corrupt, s"a change goes on behind its run length=$length left=${run.remaining}")
+      val whole = Entry.HeaderBytes + keyLength.toLong + math.max(valueLength, 0)
+      if (whole > run.remaining) throw new DynastateException(ErrorKind.Corrupt, s"a change goes on behind its run length=$whole left=${run.remaining}")
+      length = whole.toInt
       run.position(at + length)
       true
     }

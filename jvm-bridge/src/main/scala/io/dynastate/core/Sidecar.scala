@@ -1,15 +1,18 @@
 package io.dynastate.core
 
-import java.io.{BufferedInputStream, BufferedReader, DataInputStream, EOFException, IOException, InputStreamReader, OutputStream}
+import java.io.{BufferedInputStream, BufferedReader, DataInputStream, EOFException, IOException, InputStream, InputStreamReader, OutputStream}
 import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
-import java.nio.ByteBuffer
+import java.nio.{BufferUnderflowException, ByteBuffer}
 import java.nio.channels.{Channels, ClosedByInterruptException, SocketChannel}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 import java.security.SecureRandom
 import java.util.HexFormat
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, ScheduledExecutorService, ScheduledThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, ConcurrentLinkedDeque, ScheduledExecutorService}
+import java.util.concurrent.{ScheduledThreadPoolExecutor, TimeoutException, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
+import java.util.concurrent.locks.ReentrantLock
 
 import scala.util.control.NonFatal
 
@@ -28,33 +31,55 @@ final case class Wanted(base: Long, bits: Int)
 /**
  * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and
  * again after it died. Its standard input stays open as long as this JVM lives; that is how it knows when to end.
+ * On its standard output it shows that it lives, or else is killed. Every wait for it has a deadline (docs/protocol.md).
  *
  * Connections are pooled: one belongs to one store from `lease` to `giveBack`.
  */
 final class Sidecar private (python: String) {
   import Sidecar.{Process, log}
 
+  /** One that a task which Spark kills need not wait for. */
+  private[this] val lock = new ReentrantLock
   private[this] var process: Process = _
+  private[this] var failed: DynastateException = _
+  private[this] var failedAt = 0L
 
   /** A connection for these settings (a JSON object), new or used before. */
   def lease(settings: String): Connection = {
-    val running = synchronized {
-      if (process == null || !process.isAlive) {
-        if (process != null) {
-          log.warn(s"sidecar died, a new one is started: ${process.obituary}")
-          process.end()
-        }
-        process = Process.start(python)
+    val asked = System.nanoTime()
+    lock.lockInterruptibly()
+    val leased = try running(asked) finally lock.unlock()
+    leased.connect(settings)
+  }
+
+  /** Who waited here while an interpreter did not start has the same answer; who asks after that has it started anew. */
+  private[this] def running(asked: Long): Process = {
+    if (process == null || !process.isAlive) {
+      if (failed != null && asked - failedAt < 0) throw failed
+      if (process != null) {
+        log.warn(s"sidecar died, a new one is started: ${process.obituary}")
+        process.end()
+        process = null
       }
-      process
+      try process = Process.start(python)
+      catch {
+        case e: DynastateException =>
+          failed = e
+          failedAt = System.nanoTime()
+          throw e
+      }
     }
-    running.connect(settings)
+    process
   }
 }
 
 object Sidecar {
   private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
   private val StartDeadlineSeconds = 60L
+  /** It shows that it lives every 2 seconds; one that does not for so long hangs. */
+  private val SilenceDeadlineSeconds = 20L
+  private val LookSeconds = 2L
+  private val LastLinesDeadlineMillis = 1000L
   private val byPython = new ConcurrentHashMap[String, Sidecar]
 
   /** The version of this jar, which must be the Python package's. */
@@ -82,25 +107,33 @@ object Sidecar {
   private[core] final class Process(os: java.lang.Process, order: OutputStream, folder: Path, socket: Path, token: Array[Byte]) {
     private[this] val idle = new ConcurrentHashMap[String, ConcurrentLinkedDeque[Connection]]
     private[this] val lastLines = new ConcurrentLinkedDeque[String]
+    private[this] val firstLine = new CompletableFuture[String]
+    private[this] val signsOfLife = new AtomicLong
+    private[this] var logCopier: Thread = _
+    @volatile private[this] var hung = ""
 
     def isAlive: Boolean = os.isAlive
 
     def pid: Long = os.pid
 
     /** Who this JVM runs as, by the folder that it made. */
-    lazy val user: String = Files.getOwner(folder).getName
+    val user: String = Files.getOwner(folder).getName
 
     /** How it ended, with the last lines of its log, for an error message. */
     def obituary: String = {
       val ended = os.waitFor(2, TimeUnit.SECONDS)
       val how = if (ended) s"exit code ${os.exitValue}" else "it is alive but does not answer"
-      s"$how; last lines of its log: ${if (lastLines.isEmpty) "none" else lastLines.toArray.mkString(" | ")}"
+      if (ended) logCopier.join(LastLinesDeadlineMillis)
+      s"$hung$how; last lines of its log: ${if (lastLines.isEmpty) "none" else lastLines.toArray.mkString(" | ")}"
     }
 
     def connect(settings: String): Connection = {
       val waiting = idle.computeIfAbsent(settings, _ => new ConcurrentLinkedDeque[Connection])
       var connection = waiting.pollFirst()
-      while (connection != null && !connection.isUsable) connection = waiting.pollFirst()
+      while (connection != null && !connection.isUsable) {
+        connection.close() // the process has just ended, and does not find it in the pool
+        connection = waiting.pollFirst()
+      }
       if (connection != null) connection
       else Connection.connect(this, UnixDomainSocketAddress.of(socket), token, settings, waiting)
     }
@@ -108,44 +141,91 @@ object Sidecar {
     /** Close standard input, which ends the process, and remove what it may have left. */
     def end(): Unit = {
       try order.close() catch { case _: IOException => () } // it is gone already
-      os.destroy()
+      kill()
+      removeSocket()
+    }
+
+    /** Java closes no channel that nobody has any more. */
+    private def closeIdle(): Unit = idle.values.forEach(_.forEach(_.close()))
+
+    private def removeSocket(): Unit = {
       Files.deleteIfExists(socket)
       Files.deleteIfExists(folder)
     }
 
-    /** Copy its log into ours, until it ends. */
-    private[core] def copyLog(): Unit = {
-      val reader = new BufferedReader(new InputStreamReader(os.getErrorStream, UTF_8))
+    /** Kill it, also where it is stopped, with what a script in the interpreter's place has started. */
+    private def kill(): Unit = {
+      val started = os.descendants.toList
+      os.destroyForcibly()
+      started.forEach(_.destroyForcibly())
+    }
+
+    /** Copy its log into ours, and take what it says on standard output, until it ends. */
+    private[core] def readOutput(): Unit = {
+      os.onExit.thenRun { () =>
+        firstLine.complete("")
+        closeIdle()
+        removeSocket()
+      }
+      eachLine("dynastate-sidecar-life", os.getInputStream) { line =>
+        firstLine.complete(line)
+        signsOfLife.incrementAndGet()
+      }
+      logCopier = eachLine("dynastate-sidecar-log", os.getErrorStream) { line =>
+        lastLines.addLast(line)
+        if (lastLines.size > 8) lastLines.pollFirst()
+        if (line.startsWith("INFO") || line.startsWith("DEBUG")) log.info(line) else log.warn(line)
+      }
+    }
+
+    /** In a thread of its own: nothing can end a read from a pipe that stays open. */
+    private def eachLine(name: String, from: InputStream)(take: String => Unit): Thread = {
+      val reader = new BufferedReader(new InputStreamReader(from, UTF_8))
       val thread = new Thread(() => {
-        try {
-          var line = reader.readLine()
-          while (line != null) {
-            lastLines.addLast(line)
-            if (lastLines.size > 8) lastLines.pollFirst()
-            if (line.startsWith("INFO") || line.startsWith("DEBUG")) log.info(line) else log.warn(line)
-            line = reader.readLine()
-          }
-        } catch { case _: IOException => () } // the process ended
-      }, "dynastate-sidecar-log")
+        try Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(take)
+        catch { case _: IOException => () } // the process ended
+      }, name)
       thread.setDaemon(true)
       thread.start()
+      thread
     }
 
     private[core] def awaitReady(python: String): Unit = {
-      val overdue = deadlines.schedule(new Runnable { def run(): Unit = os.destroyForcibly() }, StartDeadlineSeconds, TimeUnit.SECONDS)
       var isReady = false
       try {
-        isReady = new BufferedReader(new InputStreamReader(os.getInputStream, UTF_8)).readLine() == "ready"
+        val said =
+          try firstLine.get(StartDeadlineSeconds, TimeUnit.SECONDS)
+          catch {
+            case _: TimeoutException =>
+              throw new DynastateException(ErrorKind.Unavailable, s"the sidecar did not start within $StartDeadlineSeconds s: $obituary")
+          }
+        isReady = said == "ready"
         if (!isReady) {
           throw new DynastateException(ErrorKind.Configuration,
             s"the sidecar did not start with the interpreter $python; the package must be installed there (pip install dynastate==$packageVersion), " +
               s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $obituary")
         }
+        watch()
       } finally {
-        overdue.cancel(false)
         // Also when the task is killed while it waits.
         if (!isReady) end()
       }
+    }
+
+    /** Look again and again whether it lives. Looks are counted, not seconds: after a pause of this JVM there is one look, not many. */
+    private def watch(): Unit = {
+      var seen = signsOfLife.get
+      var silent = 0
+      val looking = deadlines.scheduleWithFixedDelay(() => {
+        silent = if (signsOfLife.get == seen) silent + 1 else 0
+        seen = signsOfLife.get
+        if (silent == SilenceDeadlineSeconds / LookSeconds) {
+          hung = s"it gave no sign of life for $SilenceDeadlineSeconds s and was killed, "
+          log.warn(s"sidecar gives no sign of life for $SilenceDeadlineSeconds s and is killed pid=$pid")
+          kill()
+        }
+      }, LookSeconds, LookSeconds, TimeUnit.SECONDS)
+      os.onExit.thenRun(() => looking.cancel(false))
     }
   }
 
@@ -161,6 +241,7 @@ object Sidecar {
     }
 
     def start(python: String): Process = {
+      val started = System.nanoTime()
       val folder = makeFolder()
       val socket = folder.resolve("socket")
       val token = new Array[Byte](Protocol.TokenBytes)
@@ -178,7 +259,7 @@ object Sidecar {
         }
       val order = os.getOutputStream
       val process = new Process(os, order, folder, socket, token)
-      process.copyLog()
+      process.readOutput()
       try {
         // JSON needs no escapes here but for what a folder's name could hold.
         val path = socket.toString.replace("\\", "\\\\").replace("\"", "\\\"")
@@ -186,7 +267,7 @@ object Sidecar {
         order.flush()
       } catch { case _: IOException => () } // it ended at once; awaitReady says why
       process.awaitReady(python)
-      log.info(s"sidecar started pid=${process.pid} python=$python")
+      log.info(s"sidecar started pid=${process.pid} python=$python ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)}")
       process
     }
   }
@@ -195,7 +276,7 @@ object Sidecar {
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ (open | find | read | changes nextChanges* | cleanUp | begin append* (commit | abort) | snapshot [(bucket append*)* (endSnapshot | abort)])* }}}
+ * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* (commit | abort) | snapshot [(bucket append*)* (endSnapshot | abort)])* }}}
  *
  * Where `snapshot` says that none is wanted, nothing of it follows.
  *
@@ -206,6 +287,12 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   @volatile private[this] var overdue = false
 
   def isUsable: Boolean = channel.isOpen && process.isAlive
+
+  /** See that DynamoDB can be reached and the tables fit; one out of reach is told within seconds. */
+  def check(deadlineSeconds: Long): Unit = converse("looking for the tables") {
+    send(Protocol.check())
+    expect(Protocol.Checked, receive(deadlineSeconds))
+  }
 
   /**
    * Open a version. `onFound` is called before rows arrive through `onRows` as runs of changes, oldest first; called again, it makes void
@@ -274,7 +361,8 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   /** Commit, and return what it cost. */
   def commit(keys: Array[Long], schema: String, deadlineSeconds: Long): Map[String, Long] =
     converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown) {
-      send(Protocol.commit(keys, schema))
+      // Behind changes that wait for DynamoDB, it may take as long as an answer.
+      within(deadlineSeconds)(sendAll(Protocol.commit(keys, schema)))
       val body = expect(Protocol.Committed, receive(deadlineSeconds))
       body.getLong
       Protocol.takeCounters(body)
@@ -289,13 +377,14 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
     converse(s"offering a snapshot of store=$store") {
       send(Protocol.snapshot(store, run, version.number, version.attempt, stateBytes, minDeltas))
       val frame = receive(deadlineSeconds)
-      if (frame.frameType == Protocol.Maintained) Left(Protocol.takeCounters(frame.body))
-      else {
-        val body = expect(Protocol.Wanted, frame)
-        val wanted = Wanted(body.getLong, body.get & 0xFF)
-        require(wanted.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${wanted.bits}")
-        Right(wanted)
-      }
+      if (frame.frameType == Protocol.Maintained) Left(Protocol.takeCounters(frame.body)) else Right(wantedIn(frame))
+    }
+
+  /** Begin a version that stands on nothing. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
+  def whole(store: String, run: String, checkpoint: String, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
+    converse(s"writing a version whole store=$store") {
+      send(Protocol.whole(store, run, checkpoint, version.number, version.attempt, stateBytes, version.keys, version.schema))
+      wantedIn(receive(deadlineSeconds))
     }
 
   /** What is appended from here on lies in this bucket. */
@@ -318,7 +407,11 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   /** Drop the attempt, or the snapshot. There is no answer, and a sidecar that is gone has dropped it already. */
   def abort(): Unit = try send(Protocol.abort()) catch { case _: IOException => close() }
 
-  def giveBack(): Unit = if (isUsable) pool.addFirst(this) else close()
+  def giveBack(): Unit = {
+    if (isUsable) pool.addFirst(this)
+    // Also where the process has ended meanwhile, and did not find it in the pool.
+    if (!isUsable) close()
+  }
 
   def close(): Unit = channel.close()
 
@@ -344,6 +437,13 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   private def foundIn(body: ByteBuffer): Found =
     Found(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeText(body))
 
+  private def wantedIn(frame: Protocol.Frame): Wanted = {
+    val body = expect(Protocol.Wanted, frame)
+    val wanted = Wanted(body.getLong, body.get & 0xFF)
+    require(wanted.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${wanted.bits}")
+    wanted
+  }
+
   private def maintained(deadlineSeconds: Long): Map[String, Long] =
     Protocol.takeCounters(expect(Protocol.Maintained, receive(deadlineSeconds)))
 
@@ -358,6 +458,10 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
         if (said.isDefined) throw said.get
         val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.obituary}"
         throw new DynastateException(kind, s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
+      case e: BufferUnderflowException =>
+        close()
+        val what = if (kind == ErrorKind.Unknown) kind else ErrorKind.Mismatch
+        throw new DynastateException(what, s"a frame of the sidecar ends within a field: jar and Python package may differ; while $doing", e)
       case NonFatal(e) =>
         // Half a conversation cannot be gone on with.
         close()
@@ -393,14 +497,11 @@ final class Connection private (channel: SocketChannel, process: Sidecar.Process
   private def expect(frameType: Int, frame: Protocol.Frame): ByteBuffer =
     if (frame.frameType == frameType) frame.body else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
 
-  /** Closes the channel at the deadline, which ends any read or write on it. */
-  private def within[A](seconds: Long)(body: => A): A = {
-    val closing = Sidecar.deadlines.schedule(new Runnable { def run(): Unit = { overdue = true; channel.close() } }, seconds, TimeUnit.SECONDS)
-    try body finally closing.cancel(false)
-  }
+  private def within[A](seconds: Long)(body: => A): A = Connection.within(channel, seconds, { overdue = true })(body)
 }
 
 object Connection {
+  private val ConnectDeadlineSeconds = 10L
   private val HelloDeadlineSeconds = 60L
   private val SendDeadlineSeconds = 60L
   private val LastWordDeadlineSeconds = 1L
@@ -409,7 +510,7 @@ object Connection {
       process: Sidecar.Process, address: UnixDomainSocketAddress, token: Array[Byte], settings: String,
       pool: ConcurrentLinkedDeque[Connection]): Connection = {
     val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
-    try channel.connect(address)
+    try within(channel, ConnectDeadlineSeconds, ())(channel.connect(address))
     catch {
       case e: IOException =>
         channel.close()
@@ -422,6 +523,12 @@ object Connection {
     }
     catch { case NonFatal(e) => connection.close(); throw e }
     connection
+  }
+
+  /** Closes the channel at the deadline, which ends whatever waits on it. */
+  private def within[A](channel: SocketChannel, seconds: Long, onOverdue: => Unit)(body: => A): A = {
+    val closing = Sidecar.deadlines.schedule(new Runnable { def run(): Unit = { onOverdue; channel.close() } }, seconds, TimeUnit.SECONDS)
+    try body finally closing.cancel(false)
   }
 
   /** The token is told to nobody but a process of our own user, whatever became of the folder since it was made. */

@@ -148,8 +148,8 @@ final class VersionTree private (private[this] val tables: Families, val changed
 }
 
 object VersionTree {
-  /** Version 0: no rows, whatever the tables hold. */
-  def empty(schema: String): Version = load(new Families, 0L, Attempt.None, schema)
+  /** No rows, whatever the tables hold: version 0, or what stands for the one below a version that is written whole. */
+  def empty(schema: String, number: Long = 0L): Version = load(new Families, number, Attempt.None, schema)
 
   /** A tree whose head is a version that the engine brought. The tables belong to the tree from then on. */
   def load(tables: Families, number: Long, attempt: Attempt, schema: String): Version =

@@ -100,7 +100,9 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
   val keyColumns: Int = family.keySchema.length
   val valueColumns: Int = family.valueSchema.length
 
-  def scansInOrder: Boolean = encoder != null && encoder.supportsRangeScan
+  def scansInOrder: Boolean = encoder != null && Spark42.supportsRangeScan(family.spec, encoder)
+
+  def supportsDeleteRange: Boolean = encoder != null && Spark42.supportsDeleteRange(family.spec, encoder)
 
   /** The key of an entry; `row` is used where no decoding is needed. */
   def keyOf(entry: Array[Byte], row: UnsafeRow): UnsafeRow =

@@ -16,7 +16,7 @@ import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
 /** Reads of one open version, for read stores and write stores alike. Rows handed out are views of arrays that never change. */
-private[spark] trait VersionReads {
+private[spark] trait VersionReads extends ReadStateStore43 {
   protected def provider: DynamoDBStateStoreProvider
 
   protected def view: OpenVersion
@@ -32,10 +32,10 @@ private[spark] trait VersionReads {
   private[this] var lastName: String = _
   private[this] var last: OpenFamily = _
 
-  def id: StateStoreId = provider.stateStoreId
+  override def id: StateStoreId = provider.stateStoreId
 
   /** The first value, where there are several. */
-  def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
     val family = familyOf("get", colFamilyName)
     val row = find(family, key)
     if (row == null) null
@@ -46,47 +46,47 @@ private[spark] trait VersionReads {
     }
   }
 
-  def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = find(familyOf("keyExists", colFamilyName), key) != null
+  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = find(familyOf("keyExists", colFamilyName), key) != null
 
-  def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = keys.iterator.map(get(_, colFamilyName))
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = keys.iterator.map(get(_, colFamilyName))
 
-  def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
     val family = needMultiple("valuesIterator", colFamilyName)
     valuesOf(find(family, key), family)
   }
 
   /** All pairs as of now; in the order of their bytes where keys can be scanned by range. Pair and rows are reused. */
-  def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = familyOf("iterator", colFamilyName)
     pairs(all(family), family)
   }
 
-  def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = needMultiple("iteratorWithMultiValues", colFamilyName)
     valuePairs(all(family), family)
   }
 
-  def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = familyOf("prefixScan", colFamilyName)
     pairs(prefixed(family, prefixKey), family)
   }
 
-  def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = needMultiple("prefixScanWithMultiValues", colFamilyName)
     valuePairs(prefixed(family, prefixKey), family)
   }
 
-  def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = familyOf("rangeScan", colFamilyName)
     pairs(range(family, startKey, endKey), family)
   }
 
-  def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = needMultiple("rangeScanWithMultiValues", colFamilyName)
     valuePairs(range(family, startKey, endKey), family)
   }
 
-  def allColumnFamilyNames: Set[String] = schema.ids.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
+  override def allColumnFamilyNames: Set[String] = schema.ids.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
 
   protected def forgetFamily(name: String): Unit = {
     open.remove(name)
@@ -226,25 +226,12 @@ private[spark] object NoChanges extends ChangeSink {
 final class DynamoDBReadStateStore private[spark] (
     protected val provider: DynamoDBStateStoreProvider,
     private[spark] val base: Version,
-    private[spark] val load: Option[Load]) extends ReadStateStore with VersionReads {
+    private[spark] val load: Option[Load]) extends VersionReads {
   protected val view = new OpenVersion(base, NoChanges)
   override protected def isWriter: Boolean = false
   schema = provider.schemaOf(base)
 
   override def version: Long = base.number
-
-  override def id: StateStoreId = super[VersionReads].id
-
-  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = super[VersionReads].keyExists(key, colFamilyName)
-
-  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = super[VersionReads].multiGet(keys, colFamilyName)
-
-  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    super[VersionReads].rangeScan(startKey, endKey, colFamilyName)
-
-  override def rangeScanWithMultiValues(
-      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    super[VersionReads].rangeScanWithMultiValues(startKey, endKey, colFamilyName)
 
   /** The state reader registers on one store and reads from the next, so families are the provider's. */
   override def registerColFamily(
@@ -267,6 +254,8 @@ final class DynamoDBReadStateStore private[spark] (
  * UPDATING --abort---> ABORTED          reads then show the base
  * }}}
  *
+ * One that `isWhole` stands on nothing: all its rows are kept here, and written at commit.
+ *
  * Changes are legal while UPDATING only; reads, metrics and a second abort always. Used by one thread at a time, but not
  * always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized.
  */
@@ -274,7 +263,8 @@ final class DynamoDBStateStore private[spark] (
     protected val provider: DynamoDBStateStoreProvider,
     base: Version,
     baseCheckpointId: Option[String],
-    load: Option[Load]) extends StateStore with VersionReads with ChangeSink {
+    load: Option[Load],
+    isWhole: Boolean = false) extends StateStore43 with VersionReads with ChangeSink {
   import DynamoDBStateStore._
 
   protected val view = new OpenVersion(base, this)
@@ -327,7 +317,7 @@ final class DynamoDBStateStore private[spark] (
   override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
     mustBeUpdating("deleteRange")
     val family = familyOf("deleteRange", colFamilyName)
-    if (family.encoder == null || !family.encoder.supportsDeleteRange) {
+    if (!family.supportsDeleteRange) {
       throw new IllegalStateException(s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
     }
     val rows = range(family, Some(beginKey), Some(endKey))
@@ -378,10 +368,10 @@ final class DynamoDBStateStore private[spark] (
       provider.writeMarker()
       view.flush() // 1
       val next = view.fold(attempt, schema.text) // 2
-      committed = commitAttempt(next.keys) // 3
+      committed = if (isWhole) provider.commitWhole(next) else commitAttempt(next.keys) // 3
       read = provider.takeRead()
       maintained = provider.takeMaintained()
-      provider.retainCommitted(base, next) // 4
+      if (!isWhole) provider.retainCommitted(base, next) // 4
       view.show(next)
       state = Committed
       provider.reportCommit(next.number) // 5
@@ -401,7 +391,8 @@ final class DynamoDBStateStore private[spark] (
       view.drop()
       if (connection != null) {
         connection.abort()
-        connection.giveBack()
+        // The engine is busy deleting what the attempt wrote; nobody should have to wait for that.
+        connection.close()
         connection = null
       }
       log.info(s"aborted store=${provider.storeName} version=${version + 1} attempt=$attempt")
@@ -421,28 +412,13 @@ final class DynamoDBStateStore private[spark] (
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
     if (state != Committed) throw StateStoreErrors.stateStoreOperationOutOfOrder("checkpoint info is asked for before commit")
-    val checkpointId = if (provider.config.enableStateStoreCheckpointIds) Some(attempt.toString) else None
+    val checkpointId = if (provider.config.enableStateStoreCheckpointIds) Some(attempt.checkpointId) else None
     StateStoreCheckpointInfo(id.partitionId, version + 1, checkpointId, baseCheckpointId)
   }
 
   /** One chunk of changes, on its way to the engine; the first one starts the attempt there. */
   override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit =
-    leased().append(records, hashMin, hashMax, run, length, provider.deadlineSeconds)
-
-  override def id: StateStoreId = super[VersionReads].id
-
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = super[VersionReads].iterator(colFamilyName)
-
-  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = super[VersionReads].keyExists(key, colFamilyName)
-
-  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = super[VersionReads].multiGet(keys, colFamilyName)
-
-  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    super[VersionReads].rangeScan(startKey, endKey, colFamilyName)
-
-  override def rangeScanWithMultiValues(
-      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    super[VersionReads].rangeScanWithMultiValues(startKey, endKey, colFamilyName)
+    if (!isWhole) leased().append(records, hashMin, hashMax, run, length, provider.deadlineSeconds)
 
   override def toString: String = s"DynamoDBStateStore[store=${provider.storeName}, version=$version, attempt=$attempt]"
 

@@ -1,14 +1,14 @@
 package io.dynastate.spark
 
 import java.nio.ByteBuffer
-import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, Executors, ExecutorService}
 import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import io.dynastate.core.{Attempt, BucketCache, BucketedVersions, BucketSink, BucketSource, Buckets, ChangedBuckets, Connection, Content}
-import io.dynastate.core.{DynastateException, Entry, ErrorKind, Families, Found, Runs, Sidecar, Version, VersionTree, Wanted}
+import io.dynastate.core.{DynastateException, Entry, ErrorKind, Families, Found, LoadingVersions, Runs, Sidecar, Version, VersionTree, Wanted}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.slf4j.LoggerFactory
@@ -29,8 +29,8 @@ import org.apache.spark.sql.types.StructType
  *
  * Safe for threads: `retained` is guarded by this object, trees guard themselves, and no lock is held during I/O.
  */
-class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGrainedReplay {
-  import DynamoDBStateStoreProvider.log
+class DynamoDBStateStoreProvider extends StateStoreProvider43 {
+  import DynamoDBStateStoreProvider._
 
   private[this] var id: StateStoreId = _
   private[this] var default: ColumnFamily = _
@@ -41,6 +41,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   private[this] var runId: String = _
   /** Column families as operators described them, by name. */
   private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
+  private[this] val readStores = new ReadStores41
   /** The parsed schema of the newest version: nearly every version has the same. */
   @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
   /** Newest use first. */
@@ -52,7 +53,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   @volatile private[this] var isClosed = false
   /** The version that was last offered as a snapshot, and the one at which was last cleaned up; 0: none. */
   @volatile private[this] var snapshotAskedAt = 0L
-  /** What maintenance cost, and what reading single buckets did, since it was last told. */
+  /** What maintenance cost, and what single buckets and loads behind tasks did, since it was last told. */
   private[this] var maintained, read = Map.empty[String, Long]
   @volatile private[this] var cleanUpAskedAt = 0L
 
@@ -83,16 +84,21 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
 
   override def getStore(
       version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore = {
-    if (loadEmpty) {
-      throw StateStoreErrors.unsupportedOperationException("getStore(loadEmpty), offline repartition", "DynamoDB state store")
+    // An empty store at version 0 is one like others. Above it, what is made of one is written whole, and stands on nothing.
+    if (loadEmpty && version > 0) new DynamoDBStateStore(this, VersionTree.empty("", version), None, None, isWhole = true)
+    else readStores.take(version, stateStoreCkptId) match {
+      case Some(read) => upgradeReadStoreToWriteStore(read, version, stateStoreCkptId, forceSnapshotOnCommit)
+      case None =>
+        val (found, load) = find(version, stateStoreCkptId)
+        new DynamoDBStateStore(this, found, stateStoreCkptId, load)
     }
-    val (found, load) = find(version, stateStoreCkptId)
-    new DynamoDBStateStore(this, found, stateStoreCkptId, load)
   }
 
   override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = {
     val (found, load) = find(version, uniqueId)
-    new DynamoDBReadStateStore(this, found, load)
+    val store = new DynamoDBReadStateStore(this, found, load)
+    readStores.opened(store, uniqueId)
+    store
   }
 
   /** The read store may be of an earlier instance of this provider: it holds its version itself. */
@@ -143,26 +149,29 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     val least = math.max(1, conf.minDeltasForSnapshot)
     // Numbers go back, too, where a query is started again from an older batch.
     newest().filter(version => math.abs(version.number - snapshotAskedAt) >= least).foreach { version =>
-      snapshotAskedAt = version.number
       maintain("a snapshot was not written", version) { connection =>
         val started = System.nanoTime()
         connection.snapshot(settings.store, runId, version, version.tree.stateBytes(version), least, deadlineSeconds)
           .fold(spent, wanted => spent(sendSnapshot(connection, version, wanted, started)))
+        snapshotAskedAt = version.number
       }
     }
   }
 
+  /** Every `minVersionsToDelete` versions; at the next maintenance already where more could have gone, or it failed. */
   override def doCleanupMaintenance(): Unit = {
     val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
     newest().filter(version => cleanUpAskedAt == 0 || math.abs(version.number - cleanUpAskedAt) >= least).foreach { version =>
-      cleanUpAskedAt = version.number
       maintain("nothing was cleaned up", version) { connection =>
         val started = System.nanoTime()
-        val most = math.max(0, conf.maxVersionsToDeletePerMaintenance)
+        val most = math.max(0, Spark41.maxVersionsToDeletePerMaintenance(conf))
         val counters = connection.cleanUp(settings.store, runId, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
         spent(counters)
-        val deleted = counters.getOrElse("itemsDeleted", 0L)
-        if (deleted > 0) log.info(s"cleaned up store=${settings.store} version=$version itemsDeleted=$deleted ms=${millisSince(started)}")
+        val (deleted, left) = (counters.getOrElse("itemsDeleted", 0L), counters.getOrElse("versionsLeft", 0L))
+        cleanUpAskedAt = if (left == 0) version.number else 0
+        if (deleted > 0) {
+          log.info(s"cleaned up store=${settings.store} version=$version itemsDeleted=$deleted versionsLeft=$left ms=${millisSince(started)}")
+        }
       }
     }
   }
@@ -191,8 +200,9 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     val known = lastSchema
     if (known.text == version.schema) known
     else {
-      lastSchema = (if (version.schema.isEmpty) StateSchema.Empty else StateSchema.parse(version.schema)).add(default)
-      lastSchema
+      val parsed = (if (version.schema.isEmpty) StateSchema.Empty else StateSchema.parse(version.schema)).add(default)
+      lastSchema = parsed
+      parsed
     }
   }
 
@@ -243,12 +253,11 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     hasCommitted = true
   }
 
-  private[spark] def reportCommit(newVersion: Long): Unit =
-    if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(newVersion, id, hadoopConf)
+  private[spark] def reportCommit(newVersion: Long): Unit = Spark41.reportCommit(newVersion, id, conf, hadoopConf)
 
   /** Spark's cheap check for wrong schemas: on the first row pair that is read. Like RocksDB's, without column families only. */
   private[spark] def validateFormat(key: UnsafeRow, value: UnsafeRow): Unit = if (!formatIsValidated) {
-    if (!useColumnFamilies) StateStoreProvider.validateStateRowFormat(key, default.keySchema, value, default.valueSchema, id, conf)
+    if (!useColumnFamilies) Spark41.validateStateRowFormat(key, default.keySchema, value, default.valueSchema, id, conf)
     formatIsValidated = true
   }
 
@@ -282,17 +291,27 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   private def sendSnapshot(connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {
     val changed = if (wanted.base == 0) null else version.tree.changed.since(wanted.base)
     val isSent = Array.tabulate(1 << wanted.bits)(bucket => changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
-    Buckets.send(version, wanted.bits, isSent, new BucketSink {
+    val counters = sendBuckets(connection, version, wanted.bits, isSent)
+    version.tree.changed.forget(version.number)
+    log.info(s"snapshot store=${settings.store} version=$version base=${wanted.base} buckets=${isSent.count(identity)}/${isSent.length} " +
+      s"bytesWritten=${counters.getOrElse("bytesWritten", 0L)} writeUnits=${counters.getOrElse("writeUnits", 0L)} ms=${millisSince(started)}")
+    counters
+  }
+
+  /** Write a version that stands on nothing, and commit it; what it cost. */
+  private[spark] def commitWhole(version: Version): Map[String, Long] = conversing { connection =>
+    val wanted = connection.whole(settings.store, runId, id.checkpointRootLocation, version, version.tree.stateBytes(version), deadlineSeconds)
+    sendBuckets(connection, version, wanted.bits, Array.fill(1 << wanted.bits)(true))
+  }
+
+  private def sendBuckets(connection: Connection, version: Version, bits: Int, isSent: Array[Boolean]): Map[String, Long] = {
+    Buckets.send(version, bits, isSent, new BucketSink {
       override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
 
       override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit =
         connection.append(records, hashMin, hashMax, run, length, deadlineSeconds)
     })
-    val counters = connection.endSnapshot(deadlineSeconds)
-    version.tree.changed.forget(version.number)
-    log.info(s"snapshot store=${settings.store} version=$version base=${wanted.base} buckets=${isSent.count(identity)}/${isSent.length} " +
-      s"bytesWritten=${counters.getOrElse("bytesWritten", 0L)} writeUnits=${counters.getOrElse("writeUnits", 0L)} ms=${millisSince(started)}")
-    counters
+    connection.endSnapshot(deadlineSeconds)
   }
 
   /** Maintenance belongs to no batch: what it cost is shown with the next commit. */
@@ -301,7 +320,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
   private def sum(one: Map[String, Long], other: Map[String, Long]): Map[String, Long] =
     other.foldLeft(one) { case (all, (name, value)) => all + (name -> (all.getOrElse(name, 0L) + value)) }
 
-  /** What reading single buckets has cost since this was last asked for. */
+  /** What single buckets and loads behind tasks have cost since this was last asked for. */
   private[spark] def takeRead(): Map[String, Long] = synchronized {
     val taken = read
     read = Map.empty
@@ -331,14 +350,18 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     held.find(each => each.number == version && each.attempt == attempt) match {
       case Some(found) => (found, None)
       case None =>
-        try if (isBounded) locate(version, attempt, held) else load(version, attempt, held.filter(_.number <= version))
+        try {
+          if (isBounded) locate(version, attempt, held)
+          else if (held.isEmpty) loadFromNothing(version, attempt)
+          else load(version, attempt, held.filter(_.number <= version))
+        }
         catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
     }
   }
 
   /** Find a wrong setting, a missing table or a missing package before the first batch is computed, not when it commits. */
   private def mustReachEngine(): Unit =
-    try lease().giveBack()
+    try conversing(_.check(deadlineSeconds))
     catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
 
   /** The attempt that a checkpoint id names; `Attempt.None`: whichever made the version. */
@@ -376,6 +399,48 @@ class DynamoDBStateStoreProvider extends StateStoreProvider with SupportsFineGra
     }
     (found, Some(Load(missed, millis, counters)))
   }
+
+  /**
+   * Find a version, of which nothing is held, and load it. A large one is loaded behind the task's back, which starts on the rows it needs
+   * first; they are read with their buckets. What that costs is shown with the next commit.
+   */
+  private def loadFromNothing(version: Long, attempt: Attempt): (Version, Option[Load]) = {
+    val started = System.nanoTime()
+    var answer: Found = null
+    var content: Content = null
+    val found = conversing(_.find(settings.store, version, attempt, deadlineSeconds) { (version: Found, holds: Content) =>
+      answer = version
+      content = holds
+    })
+    if (content.keys.sum < LoadBehindRowsMin) {
+      val (whole, load) = this.load(version, answer.attempt, Nil)
+      (whole, load.map(each => Load(missed = true, millisSince(started), sum(each.counters, found))))
+    } else {
+      lazy val loading: Version = new LoadingVersions(readBucket, whole => loaders.execute(() => loadBehind(loading, whole)))
+        .begin(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
+      retain(loading)
+      (loading, Some(Load(missed = true, millisSince(started), found)))
+    }
+  }
+
+  private def loadBehind(loading: Version, whole: CompletableFuture[Version]): Unit =
+    try {
+      val (found, load) = this.load(loading.number, loading.attempt, Nil)
+      load.foreach(each => synchronized { read = sum(read, each.counters + ("loadMs" -> each.millis)) })
+      whole.complete(found)
+    } catch {
+      // Whatever it is, tasks wait to be told.
+      case e: Throwable =>
+        log.warn(s"a load failed, and is tried again by the next task that needs it store=${settings.store} version=$loading: ${e.getMessage}")
+        whole.completeExceptionally(e match {
+          case failed: DynastateException => SparkInternals.cannotLoad(failed)
+          case other => other
+        })
+        if (!NonFatal(e)) throw e
+    } finally synchronized {
+      // The version that was loaded is the one to go on from.
+      retained -= loading
+    }
 
   private def isBounded: Boolean = settings.memoryBytes > 0
 
@@ -475,6 +540,14 @@ private[spark] final class ChangeReader(provider: DynamoDBStateStoreProvider, fa
 
 object DynamoDBStateStoreProvider {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
+  /** Smaller versions are there before it pays to ask for single buckets. */
+  private val LoadBehindRowsMin = 100000L
+  /** A thread for each load behind a task's back, of which no executor has more than stores. */
+  private val loaders: ExecutorService = Executors.newCachedThreadPool { task =>
+    val thread = new Thread(task, "dynastate-loader")
+    thread.setDaemon(true)
+    thread
+  }
 
   private def refuseUnsupported(conf: StateStoreConf): Unit = if (conf.stateStoreEncodingFormat != "unsaferow") {
     throw new DynastateException(ErrorKind.Configuration,

@@ -47,7 +47,7 @@ object ProviderMetrics {
 
   /**
    * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None where the version was in memory, `read`
-   * is what single buckets cost.
+   * is what single buckets cost, and loads behind the task's back.
    */
   def of(
       loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
@@ -58,7 +58,7 @@ object ProviderMetrics {
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
     val fromCommit = stored.map { case (name, metric) => metric -> committed.getOrElse(name, 0L) }
     (fromEngine ++ fromMaintenance ++ fromCommit).toMap ++ Map(
-      loadMs -> loaded.map(_.millis).getOrElse(0L),
+      loadMs -> (loaded.map(_.millis).getOrElse(0L) + read.getOrElse("loadMs", 0L)),
       commitMs -> commitMillis,
       internalKeys -> internal,
       cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L),

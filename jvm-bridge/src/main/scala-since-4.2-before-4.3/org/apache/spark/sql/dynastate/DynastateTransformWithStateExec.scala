@@ -2,13 +2,10 @@ package org.apache.spark.sql.dynastate
 
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
 import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
-import org.apache.spark.sql.catalyst.plans.logical.TransformWithStateInPySpark
 import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode}
-import org.apache.spark.sql.types.StructType
 
 /**
  * transformWithState without the check for the provider's class name. It is never equal to the node it stands for, because
@@ -31,7 +28,6 @@ final class DynastateTransformWithStateExec(
     eventTimeWatermarkForEviction: Option[Long],
     child: SparkPlan,
     isStreaming: Boolean,
-    isRealTimeMode: Boolean,
     hasInitialState: Boolean,
     initialStateGroupingAttrs: Seq[Attribute],
     initialStateDataAttrs: Seq[Attribute],
@@ -40,7 +36,7 @@ final class DynastateTransformWithStateExec(
   extends TransformWithStateExec(
     keyDeserializer, valueDeserializer, groupingAttributes, dataAttributes, statefulProcessor, timeMode, outputMode, keyEncoder,
     outputObjAttr, stateInfo, batchTimestampMs, prevBatchTimestampMs, eventTimeWatermarkForLateEvents,
-    eventTimeWatermarkForEviction, child, isStreaming, isRealTimeMode, hasInitialState, initialStateGroupingAttrs,
+    eventTimeWatermarkForEviction, child, isStreaming, hasInitialState, initialStateGroupingAttrs,
     initialStateDataAttrs, initialStateDeserializer, initialState) {
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
@@ -60,51 +56,6 @@ object DynastateTransformWithStateExec {
     node.keyDeserializer, node.valueDeserializer, node.groupingAttributes, node.dataAttributes, node.statefulProcessor,
     node.timeMode, node.outputMode, node.keyEncoder, node.outputObjAttr, node.stateInfo, node.batchTimestampMs,
     node.prevBatchTimestampMs, node.eventTimeWatermarkForLateEvents, node.eventTimeWatermarkForEviction, node.child,
-    node.isStreaming, node.isRealTimeMode, node.hasInitialState, node.initialStateGroupingAttrs, node.initialStateDataAttrs,
+    node.isStreaming, node.hasInitialState, node.initialStateGroupingAttrs, node.initialStateDataAttrs,
     node.initialStateDeserializer, node.initialState)
-}
-
-/** The same for the Python operator. */
-final class DynastateTransformWithStateInPySparkExec(
-    functionExpr: Expression,
-    groupingAttributes: Seq[Attribute],
-    outputAttrs: Seq[Attribute],
-    outputMode: OutputMode,
-    timeMode: TimeMode,
-    stateInfo: Option[StatefulOperatorStateInfo],
-    batchTimestampMs: Option[Long],
-    prevBatchTimestampMs: Option[Long],
-    eventTimeWatermarkForLateEvents: Option[Long],
-    eventTimeWatermarkForEviction: Option[Long],
-    userFacingDataType: TransformWithStateInPySpark.UserFacingDataType.Value,
-    child: SparkPlan,
-    isStreaming: Boolean,
-    hasInitialState: Boolean,
-    initialState: SparkPlan,
-    initialStateGroupingAttrs: Seq[Attribute],
-    initialStateSchema: StructType)
-  extends TransformWithStateInPySparkExec(
-    functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode, stateInfo, batchTimestampMs, prevBatchTimestampMs,
-    eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, userFacingDataType, child, isStreaming, hasInitialState,
-    initialState, initialStateGroupingAttrs, initialStateSchema) {
-
-  override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
-
-  override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): DynastateTransformWithStateInPySparkExec =
-    DynastateTransformWithStateInPySparkExec(super.withNewChildrenInternal(newLeft, newRight))
-
-  override def canEqual(that: Any): Boolean = that.isInstanceOf[DynastateTransformWithStateInPySparkExec]
-
-  override def equals(that: Any): Boolean = canEqual(that) && super.equals(that)
-
-  override def hashCode(): Int = super.hashCode()
-}
-
-object DynastateTransformWithStateInPySparkExec {
-  def apply(node: TransformWithStateInPySparkExec): DynastateTransformWithStateInPySparkExec =
-    new DynastateTransformWithStateInPySparkExec(
-      node.functionExpr, node.groupingAttributes, node.outputAttrs, node.outputMode, node.timeMode, node.stateInfo,
-      node.batchTimestampMs, node.prevBatchTimestampMs, node.eventTimeWatermarkForLateEvents,
-      node.eventTimeWatermarkForEviction, node.userFacingDataType, node.child, node.isStreaming, node.hasInitialState,
-      node.initialState, node.initialStateGroupingAttrs, node.initialStateSchema)
 }

@@ -1,0 +1,31 @@
+package org.apache.spark.sql.dynastate
+
+import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only. Set by
+ * `spark.sql.extensions`; `dynastate.configure` does so. Touches no plan of a session with another provider.
+ */
+class DynastateExtensions extends (SparkSessionExtensions => Unit) {
+  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => new ColumnarRule {
+    // Columnar rules run after the rule that fills in state information, so that the copies have it.
+    override val preColumnarTransitions: Rule[SparkPlan] = AllowTransformWithState
+  })
+}
+
+private object AllowTransformWithState extends Rule[SparkPlan] {
+  private val Provider = "io.dynastate.spark.DynamoDBStateStoreProvider"
+
+  override def apply(plan: SparkPlan): SparkPlan =
+    if (SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) != Provider) plan
+    else plan.transformUp {
+      case node: TransformWithStateExec if !node.isInstanceOf[DynastateTransformWithStateExec] => DynastateTransformWithStateExec(node)
+      case node: TransformWithStateInPySparkExec if !node.isInstanceOf[DynastateTransformWithStateInPySparkExec] =>
+        DynastateTransformWithStateInPySparkExec(node)
+    }
+}

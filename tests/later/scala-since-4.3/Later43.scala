@@ -1,0 +1,3 @@
+package io.dynastate.later
+
+trait Later43
