@@ -1,0 +1,273 @@
+"""DynamoDB in memory, at the client: the operations that dynastate uses, by their rules, each item for itself.
+
+Every method takes what the method of a boto3 client takes, does it at once, and gives or raises what boto3 would.
+`test_dynamodb.py` compares it with moto, request by request.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from dynastate.layout import SPECS, Role
+from tests.fakes import client_error
+
+Wire = dict[str, Any]
+#: Partition key and sort key.
+Place = tuple[str, str]
+KEY_NAMES: Final[dict[Role, Place]] = {role: (spec.hash_key, spec.range_key) for role, spec in SPECS.items()}
+
+
+class DynamoDB:
+    """The tables, by name. `watch` is told of every item that changes: role, place, and what it is, if it is."""
+
+    def __init__(self, names: Mapping[Role, str]) -> None:
+        self.roles: dict[str, Role] = {name: role for role, name in names.items()}
+        self.items: dict[str, dict[Place, Wire]] = {name: {} for name in self.roles}
+        self.watch: Callable[[Role, Place, Wire | None], None] = lambda *_: None
+        self._sorts: dict[str, dict[str, list[str]]] = {name: {} for name in self.roles}
+
+    # ------------------------------------------------------------------------------------------------------------ reads
+
+    def describe_table(self, *, TableName: str) -> Wire:  # noqa: N803  # the names are boto3's
+        hash_key, range_key = KEY_NAMES[self._role(TableName)]
+        return {
+            "Table": {
+                "TableStatus": "ACTIVE",
+                "KeySchema": [
+                    {"AttributeName": hash_key, "KeyType": "HASH"},
+                    {"AttributeName": range_key, "KeyType": "RANGE"},
+                ],
+                "AttributeDefinitions": [
+                    {"AttributeName": name, "AttributeType": "S"} for name in (hash_key, range_key)
+                ],
+            }
+        }
+
+    def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool) -> Wire:  # noqa: N803
+        _must_be_consistent(ConsistentRead)
+        found = self.item(TableName, Key)
+        return {} if found is None else {"Item": found}
+
+    def batch_get_item(self, *, RequestItems: Mapping[str, Wire]) -> Wire:  # noqa: N803
+        responses: dict[str, list[Wire]] = {}
+        for name, table in RequestItems.items():
+            _must_be_consistent(table["ConsistentRead"])
+            found = (self.item(name, key) for key in self._distinct(name, table["Keys"], 100))
+            responses[name] = [item for item in found if item is not None]
+        return {"Responses": responses, "UnprocessedKeys": {}}
+
+    def query(self, **request: Any) -> Wire:
+        """One page; it ends at `Limit` items, as one of DynamoDB's ends at 1 MB."""
+        name = request["TableName"]
+        names, values = request["ExpressionAttributeNames"], request["ExpressionAttributeValues"]
+        _must_be_consistent(request["ConsistentRead"])
+        _must_be(request["KeyConditionExpression"] == "#h = :h AND #r BETWEEN :low AND :high", "key condition")
+        _must_be((names["#h"], names["#r"]) == KEY_NAMES[self._role(name)], "keys of a query")
+        shard, low, high = (values[each]["S"] for each in (":h", ":low", ":high"))
+        sorts = self._sorts[name].get(shard, [])
+        first, end = bisect_left(sorts, low), bisect_right(sorts, high)
+        if "ExclusiveStartKey" in request:
+            first = bisect_right(sorts, request["ExclusiveStartKey"][names["#r"]]["S"])
+        page = sorts[first : min(end, first + request.get("Limit", end))]
+        found = [self.items[name][shard, sort] for sort in page]
+        projected = request.get("ProjectionExpression")
+        if projected is not None:
+            kept = [names[each] for each in projected.split(", ")]
+            found = [{each: item[each] for each in kept} for item in found]
+        answer: Wire = {"Items": found, "Count": len(found)}
+        # A page that ends at its limit does not know whether it was the last: the next one may be empty.
+        if len(page) == request.get("Limit"):
+            answer["LastEvaluatedKey"] = {names["#h"]: {"S": shard}, names["#r"]: {"S": page[-1]}}
+        return answer
+
+    # ----------------------------------------------------------------------------------------------------------- writes
+
+    def batch_write_item(self, *, RequestItems: Mapping[str, list[Wire]]) -> Wire:  # noqa: N803
+        writes = [(name, write) for name, each in RequestItems.items() for write in each]
+        for name, each in RequestItems.items():
+            keys = [
+                write["DeleteRequest"]["Key"] if "DeleteRequest" in write else write["PutRequest"]["Item"]
+                for write in each
+            ]
+            self._distinct(name, keys, 25)
+        if not 1 <= len(writes) <= 25:
+            raise client_error("ValidationException", message="too many items requested, or none")
+        for name, write in writes:
+            if "PutRequest" in write:
+                self._put(name, write["PutRequest"]["Item"])
+            else:
+                self._remove(name, write["DeleteRequest"]["Key"])
+        return {"UnprocessedItems": {}}
+
+    def put_item(self, *, TableName: str, Item: Wire, **condition: Any) -> Wire:  # noqa: N803
+        self._must_meet(TableName, Item, condition)
+        self._put(TableName, Item)
+        return {}
+
+    def delete_item(self, *, TableName: str, Key: Wire, **condition: Any) -> Wire:  # noqa: N803
+        self._must_meet(TableName, Key, condition)
+        self._remove(TableName, Key)
+        return {}
+
+    def update_item(self, *, TableName: str, Key: Wire, UpdateExpression: str, **request: Any) -> Wire:  # noqa: N803
+        request.setdefault("ExpressionAttributeNames", {})
+        request.setdefault("ExpressionAttributeValues", {})
+        self._must_meet(TableName, Key, request)
+        before = self.item(TableName, Key)
+        terms = Terms(before or {}, request["ExpressionAttributeNames"], request["ExpressionAttributeValues"])
+        after, changed = terms.update({**(before or {}), **Key}, UpdateExpression)
+        self._put(TableName, after)
+        wanted = request.get("ReturnValues", "NONE")
+        _must_be(wanted in ("NONE", "UPDATED_NEW", "ALL_NEW"), "ReturnValues")
+        if wanted == "ALL_NEW":
+            return {"Attributes": after}
+        return {"Attributes": {name: after[name] for name in changed}} if wanted == "UPDATED_NEW" else {}
+
+    def close(self) -> None:
+        """As a client has it."""
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def item(self, name: str, key: Wire) -> Wire | None:
+        return self.items[name].get(self._place(name, key))
+
+    def _role(self, name: str) -> Role:
+        if name not in self.roles:
+            raise client_error("ResourceNotFoundException", message="Requested resource not found")
+        return self.roles[name]
+
+    def _place(self, name: str, key: Wire) -> Place:
+        hash_key, range_key = KEY_NAMES[self._role(name)]
+        place = key[hash_key]["S"], key[range_key]["S"]
+        if not all(place):
+            raise client_error("ValidationException", message="a key attribute is empty")
+        return place
+
+    def _distinct(self, name: str, keys: list[Wire], most: int) -> list[Wire]:
+        if not 1 <= len(keys) <= most or len({self._place(name, key) for key in keys}) < len(keys):
+            raise client_error("ValidationException", message="too many keys, none, or one twice")
+        return keys
+
+    def _put(self, name: str, item: Wire) -> None:
+        place = self._place(name, item)
+        before = self.items[name].get(place)
+        self.items[name][place] = item
+        if before is None:
+            insort(self._sorts[name].setdefault(place[0], []), place[1])
+        self.watch(self.roles[name], place, item)
+
+    def _remove(self, name: str, key: Wire) -> None:
+        place = self._place(name, key)
+        before = self.items[name].pop(place, None)
+        if before is not None:
+            sorts = self._sorts[name][place[0]]
+            del sorts[bisect_left(sorts, place[1])]
+            self.watch(self.roles[name], place, None)
+
+    def _must_meet(self, name: str, key: Wire, request: Mapping[str, Any]) -> None:
+        condition = request.get("ConditionExpression")
+        if condition is None:
+            return
+        names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+        if not Terms(self.item(name, key) or {}, names, values).holds(condition):
+            raise client_error("ConditionalCheckFailedException", message="The conditional request failed")
+
+
+class Terms:
+    """Expressions over one item: those that dynastate sends. Any other is refused, so that nothing is passed over."""
+
+    def __init__(self, item: Wire, names: Mapping[str, str], values: Mapping[str, Wire]) -> None:
+        self._item = item
+        self._names = names
+        self._values = values
+
+    def holds(self, condition: str) -> bool:
+        return all(self._term_holds(term) for term in condition.split(" AND "))
+
+    def _term_holds(self, term: str) -> bool:
+        if found := re.fullmatch(r"attribute_(not_)?exists\(([^()]+)\)", term):
+            return (self._get(found[2]) is None) is bool(found[1])
+        if found := re.fullmatch(r"(\S+) = (\S+)", term):
+            left, right = self._get(found[1]), self._get(found[2])
+            return left is not None and left == right
+        raise AssertionError(f"the simulation knows no condition {term}")
+
+    def update(self, item: Wire, expression: str) -> tuple[Wire, list[str]]:
+        """The item after an update, and the top attributes that it set."""
+        if found := re.fullmatch(r"(ADD|DELETE) (#\w+) (:\w+)", expression):
+            name, texts = self._name(found[2]), set(self._values[found[3]]["SS"])
+            before = set(item.pop(name, {"SS": []})["SS"])
+            after = before | texts if found[1] == "ADD" else before - texts
+            return item | ({name: {"SS": sorted(after)}} if after else {}), [name]
+        parts = re.fullmatch(r"SET (.+?)(?: REMOVE (.+))?", expression)
+        assert parts, f"the simulation knows no update {expression}"
+        # All right sides are of the item as it was.
+        sets = [(path, self._value(value)) for path, _, value in (each.partition(" = ") for each in _clauses(parts[1]))]
+        changed = []
+        for path, value in sets:
+            top, _, inner = path.partition(".")
+            name = self._name(top)
+            changed.append(name)
+            if inner:
+                if "M" not in item.get(name, {}):
+                    raise client_error("ValidationException", message="The document path is invalid for update")
+                item[name] = {"M": {**item[name]["M"], self._name(inner): value}}
+            else:
+                item[name] = value
+        for path in _clauses(parts[2]) if parts[2] else ():
+            top, _, inner = path.partition(".")
+            name = self._name(top)
+            if inner:
+                gone = self._name(inner)
+                item[name] = {"M": {each: value for each, value in item[name]["M"].items() if each != gone}}
+            else:
+                item.pop(name, None)
+        return item, changed
+
+    def _value(self, expression: str) -> Wire:
+        if found := re.fullmatch(r"list_append\((.+), ([^,()]+)\)", expression):
+            return {"L": [*self._value(found[1])["L"], *self._value(found[2])["L"]]}
+        if found := re.fullmatch(r"if_not_exists\((\S+), (\S+)\)", expression):
+            return self._get(found[1]) or self._value(found[2])
+        if found := re.fullmatch(r"(\S+) \+ (\S+)", expression):
+            return {"N": str(int(self._value(found[1])["N"]) + int(self._value(found[2])["N"]))}
+        value = self._get(expression)
+        if value is None:
+            raise client_error("ValidationException", message="an attribute of the expression does not exist")
+        return value
+
+    def _get(self, path: str) -> Wire | None:
+        if path.startswith(":"):
+            return self._values[path]
+        top, _, inner = path.partition(".")
+        value: Wire | None = self._item.get(self._name(top))
+        if inner and value is not None:
+            value = value.get("M", {}).get(self._name(inner))
+        return value
+
+    def _name(self, word: str) -> str:
+        assert re.fullmatch(r"#?\w+", word), f"the simulation knows no path {word}"
+        return self._names[word] if word.startswith("#") else word
+
+
+def _clauses(text: str) -> Iterator[str]:
+    """What stands between the commas that are in no brackets."""
+    depth, begun = 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            yield text[begun:at].strip()
+            begun = at + 1
+    yield text[begun:].strip()
+
+
+def _must_be_consistent(given: object) -> None:
+    """Nothing that dynastate decides may rest on an eventually consistent read."""
+    _must_be(given is True, "an eventually consistent read")
+
+
+def _must_be(holds: bool, what: str) -> None:  # noqa: FBT001
+    assert holds, f"the simulation knows no such request: {what}"

@@ -1,0 +1,311 @@
+"""What lies between a process and DynamoDB: delays, losses, throttles, half-done batches, and ends of processes.
+
+A request is a list of pieces: a single item's operation is one; of a batch each item is for itself, as DynamoDB has it.
+Pieces arrive at times of their own, also when nobody waits for the answer any more, or who sent them is dead.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Final
+
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+
+from tests.fakes import client_error, lost_answer
+from tests.simulation.dynamodb import DynamoDB, Wire
+from tests.simulation.scheduler import Process, Scheduler, Task
+
+#: As in `tables.make_client`.
+READ_TIMEOUT_S: Final = 10.0
+USUAL_S: Final = 0.01
+#: A request is signed for five minutes; one that comes later is refused.
+LATEST_S: Final = 300.0
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How likely each fault is at one request, from 0 to 1, and how long delays are, in seconds."""
+
+    throttle: float = 0.0
+    part: float = 0.0
+    """A batch is done in part, and the rest given back."""
+    error: float = 0.0
+    """Answer 500; nothing, some or all of it was done."""
+    cut: float = 0.0
+    """The connection ends without an answer; nothing, some or all of it was or will be done."""
+    not_sent: float = 0.0
+    slow: float = 0.0
+    """It takes its time on either way: it may be overtaken, and may come after its sender has given up."""
+    slow_s: float = 1.0
+    nap: float = 0.0
+    """Whoever would send it stands still before it does, and does not notice."""
+    nap_s: float = 1.0
+    pause: float = 0.0
+    """The whole process stands still."""
+    pause_s: float = 10.0
+    die: float = 0.0
+    """The process dies, before or after the request arrived."""
+    page: float = 0.0
+    """A page of a Query ends after some items."""
+
+    def faults(self) -> str:
+        """Those that there are."""
+        return " ".join(
+            f"{each.name}={getattr(self, each.name):.3g}" for each in fields(self) if getattr(self, each.name)
+        )
+
+
+CALM: Final = Weather()
+
+
+def weather(chance: random.Random) -> Weather:
+    """The weather of a schedule: some kinds of faults, each rare or frequent, so that every kind has its stage."""
+    found = CALM
+    for kind, most in (
+        ("throttle", 0.3),
+        ("part", 0.5),
+        ("error", 0.2),
+        ("cut", 0.2),
+        ("not_sent", 0.1),
+        ("slow", 0.2),
+        ("nap", 0.1),
+        ("pause", 0.03),
+        ("die", 0.02),
+        ("page", 0.7),
+    ):
+        if chance.random() < 0.5:
+            found = replace(found, **{kind: most * chance.random() ** 2})
+    lengths = {"slow_s": (0.3, 3.0, 30.0, 200.0), "nap_s": (0.3, 3.0, 30.0), "pause_s": (1.0, 10.0, 100.0)}
+    return replace(found, **{name: chance.choice(seconds) for name, seconds in lengths.items()})
+
+
+class Client:
+    """A boto3 client of one process, as far as dynastate uses one."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        chance: random.Random,
+        dynamodb: DynamoDB,
+        process: Process,
+        sky: Callable[[], Weather],
+    ) -> None:
+        self._scheduler = scheduler
+        self._chance = chance
+        self._dynamodb = dynamodb
+        self._process = process
+        self._sky = sky
+
+    def __getattr__(self, operation: str) -> Callable[..., Wire]:
+        if operation.startswith("_"):
+            raise AttributeError(operation)
+        return lambda **request: _Sent(
+            self._scheduler, self._chance, self._dynamodb, self._process, self._sky()
+        ).answer(operation, request)
+
+    def close(self) -> None:
+        """As boto3's has it."""
+
+
+class _Sent:
+    """One request on its way."""
+
+    def __init__(
+        self, scheduler: Scheduler, chance: random.Random, dynamodb: DynamoDB, process: Process, weather: Weather
+    ) -> None:
+        self._scheduler = scheduler
+        self._chance = chance
+        self._dynamodb = dynamodb
+        self._process = process
+        self._weather = weather
+        self._refused: ClientError | None = None
+        self._answers: list[Wire] = []
+        self._to_come = 0
+        self._is_answered = False
+        self._is_given_up = False
+        #: A request that its process did not live to see answered is lost with it, or is not.
+        self._outlives = chance.random() < 0.5
+
+    def answer(self, operation: str, request: dict[str, Any]) -> Wire:
+        """Send it, and wait for what comes of it."""
+        task = self._scheduler.current
+        assert task is not None, "a request from outside of any task"
+        self._set_out(operation, request)
+        refused = self._refusal()
+        if refused is not None:
+            return self._fail(refused, self._delay())
+        pieces, undone = self._pieces(operation, request)
+        lost = self._happens(self._weather.cut)
+        failed = not lost and self._happens(self._weather.error)
+        if lost or failed:
+            pieces = pieces[: self._chance.randint(0, len(pieces))]
+        self._send(operation, pieces, task)
+        if lost:
+            return self._fail(lost_answer(), self._delay())
+        if failed:
+            return self._fail(client_error("InternalServerError", 500), self._delay())
+        return self._wait(operation, undone)
+
+    def _set_out(self, operation: str, request: dict[str, Any]) -> None:
+        """What happens to who sends it."""
+        scheduler, weather = self._scheduler, self._weather
+        # Most depends on when a commit comes, or what says how far a snapshot is.
+        if self._happens(weather.nap * (5 if operation in ("update_item", "put_item") else 1)):
+            scheduler.sleep(self._chance.uniform(0, weather.nap_s))
+        scheduler.note("%s", Described(operation, request))
+        if self._happens(weather.die):
+            if self._chance.random() < 0.5:
+                scheduler.kill(self._process)
+            scheduler.after(self._chance.uniform(0, 2 * USUAL_S), self._die)
+        if self._happens(weather.pause):
+            self._process.paused_until = scheduler.now + self._chance.uniform(0, weather.pause_s)
+            scheduler.note("%s stands still until %.1f", self._process.name, self._process.paused_until)
+
+    def _refusal(self) -> Exception | None:
+        """Why nothing of it is done."""
+        refused: Exception | None = None
+        if self._happens(self._weather.not_sent):
+            refused = EndpointConnectionError(endpoint_url="http://simulation")
+        elif self._happens(self._weather.throttle):
+            reasons = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": "a table"}]
+            code = self._chance.choice(("ProvisionedThroughputExceededException", "ThrottlingException"))
+            refused = client_error(code, ThrottlingReasons=reasons)
+        return refused
+
+    def _send(self, operation: str, pieces: list[dict[str, Any]], task: Task) -> None:
+        self._to_come = len(pieces)
+        arrival = self._delay()
+        for piece in pieces:
+            at = arrival if len(pieces) == 1 or self._chance.random() < 0.7 else arrival + self._delay()
+            if at < LATEST_S:
+                self._scheduler.after(at, partial(self._arrive, operation, piece, task))
+
+    def _wait(self, operation: str, undone: list[dict[str, Any]]) -> Wire:
+        scheduler = self._scheduler
+        until = scheduler.now + READ_TIMEOUT_S
+        while not self._is_answered:
+            if scheduler.now >= until:
+                return self._fail(ReadTimeoutError(endpoint_url="http://simulation"), 0)
+            scheduler.park(operation, until - scheduler.now)
+        if self._refused is not None:
+            scheduler.note("%s", self._refused)
+            raise self._refused
+        return _merge(operation, self._answers, undone)
+
+    def _happens(self, likely: float) -> bool:
+        return likely > 0 and self._chance.random() < likely
+
+    def _delay(self) -> float:
+        if self._happens(self._weather.slow):
+            return self._chance.uniform(0, self._weather.slow_s)
+        return self._chance.uniform(0, USUAL_S)
+
+    def _fail(self, error: Exception, seconds: float) -> Wire:
+        self._is_given_up = True
+        self._scheduler.sleep(min(seconds, READ_TIMEOUT_S))
+        self._scheduler.note("%s", type(error).__name__ if str(error).startswith("Connection") else error)
+        raise error
+
+    def _die(self) -> None:
+        if not self._process.is_dead:
+            self._scheduler.kill(self._process)
+
+    def _arrive(self, operation: str, piece: dict[str, Any], task: Task) -> None:
+        if self._process.is_dead and not self._outlives:
+            return
+        if self._is_given_up or self._process.is_dead:
+            self._scheduler.note("late from %s: %s", self._process.name, Described(operation, piece))
+        try:
+            self._answers.append(getattr(self._dynamodb, operation)(**piece))
+        except ClientError as refused:
+            self._refused = refused
+        self._to_come -= 1
+        if self._to_come == 0 and not self._is_given_up:
+            self._scheduler.after(self._delay(), lambda: self._come_back(task))
+
+    def _come_back(self, task: Task) -> None:
+        self._is_answered = True
+        if not self._is_given_up:
+            self._scheduler.unpark(task)
+
+    def _pieces(self, operation: str, request: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What is done, piece by piece, and what is given back undone."""
+        if operation == "query" and self._happens(self._weather.page):
+            return [{**request, "Limit": self._chance.randint(1, 6)}], []
+        if not operation.startswith("batch_"):
+            return [request], []
+        pieces = list(_single(operation, request))
+        self._chance.shuffle(pieces)
+        # At least one is done, else it would be throttled as a whole.
+        done = self._chance.randint(1, len(pieces)) if self._happens(self._weather.part) else len(pieces)
+        return pieces[:done], pieces[done:]
+
+
+def _single(operation: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, asked in request["RequestItems"].items():
+        if operation == "batch_write_item":
+            yield from ({"RequestItems": {name: [write]}} for write in asked)
+        else:
+            yield from ({"RequestItems": {name: {**asked, "Keys": [key]}}} for key in asked["Keys"])
+
+
+def _merge(operation: str, answers: list[Wire], undone: list[dict[str, Any]]) -> Wire:
+    """One answer of those to the pieces."""
+    if operation == "batch_write_item":
+        rest: dict[str, list[Wire]] = {}
+        for piece in undone:
+            for name, writes in piece["RequestItems"].items():
+                rest.setdefault(name, []).extend(writes)
+        return {"UnprocessedItems": rest}
+    if operation == "batch_get_item":
+        responses: dict[str, list[Wire]] = {}
+        for answer in answers:
+            for name, items in answer["Responses"].items():
+                responses.setdefault(name, []).extend(items)
+        keys: dict[str, Wire] = {}
+        for piece in undone:
+            for name, table in piece["RequestItems"].items():
+                keys.setdefault(name, {"Keys": []})["Keys"].extend(table["Keys"])
+        return {"Responses": responses, "UnprocessedKeys": keys}
+    return answers[0]
+
+
+def _keys_or_writes(table: Wire | list[Wire]) -> list[Wire]:
+    return table if isinstance(table, list) else list(table["Keys"])
+
+
+class Described:
+    """A request for people, put together only if someone reads it."""
+
+    def __init__(self, operation: str, request: dict[str, Any]) -> None:
+        self._operation = operation
+        self._request = request
+
+    def __str__(self) -> str:
+        request = self._request
+        if "RequestItems" in request:
+            asked = [each for table in request["RequestItems"].values() for each in _keys_or_writes(table)]
+            keys = [
+                ("-" if "DeleteRequest" in each else "")
+                + _short(each.get("PutRequest", {}).get("Item") or each.get("DeleteRequest", {}).get("Key") or each)
+                for each in asked
+            ]
+            return f"{self._operation} {' '.join(keys)}"
+        if self._operation == "query":
+            values = request["ExpressionAttributeValues"]
+            start = request.get("ExclusiveStartKey")
+            return f"query {values[':low']['S'][:40]} … {values[':high']['S'][:40]}" + (
+                f" after {_short(start)}" if start else ""
+            )
+        item = request.get("Item") or request.get("Key") or {}
+        stage = item.get("stage", {}).get("S", "")
+        return f"{self._operation} {_short(item)} {stage}".rstrip()
+
+
+def _short(item: Wire) -> str:
+    """A key as people tell items apart: without leading zeros and tails of ids."""
+    sort: str = (item.get("part") or item["entry"])["S"]
+    return "/".join(each.lstrip("0")[:8] or "0" for each in sort.split("/"))

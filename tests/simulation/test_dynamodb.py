@@ -1,0 +1,150 @@
+"""The simulation's DynamoDB does what moto does, request by request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from botocore.exceptions import ClientError
+
+from dynastate import layout
+from dynastate.layout import Item, Key, Role, item_key
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.tables import BotoTables, Meter
+from tests.fakes import StruckClient
+from tests.simulation.dynamodb import DynamoDB, Wire
+
+NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
+#: What is asked for, and no part of what DynamoDB says of the items.
+ASIDE = ("ResponseMetadata", "ConsumedCapacity", "ItemCollectionMetrics", "ScannedCount")
+
+
+class Both:
+    """Sends every request to both, and gives the answer on which they agree, or the error by its code."""
+
+    def __init__(self, *clients: Any) -> None:
+        self._clients = clients
+        self.refused: list[str] = []
+        self.answered: list[str] = []
+
+    def __getattr__(self, operation: str) -> Callable[..., Wire]:
+        def send(**request: Any) -> Wire:
+            one, other = (_outcome(getattr(client, operation), request) for client in self._clients)
+            assert _comparable(one) == _comparable(other), f"{operation} {request}"
+            if isinstance(one, ClientError):
+                self.refused.append(one.response["Error"]["Code"])
+                raise one
+            self.answered.append(operation)
+            return one
+
+        return send
+
+
+def _outcome(call: Callable[..., Wire], request: Any) -> Wire | ClientError:
+    try:
+        return call(**request)
+    except ClientError as refused:
+        return refused
+
+
+def _comparable(outcome: Wire | ClientError) -> object:
+    if isinstance(outcome, ClientError):
+        return outcome.response["Error"]["Code"]
+    answer = {name: value for name, value in outcome.items() if name not in ASIDE}
+    # Of what an update set, moto leaves out what was so before; of a new item it says the key, too.
+    made = answer.pop("Attributes", {}).get("versions")
+    # The items of a BatchGetItem come in no order.
+    responses = {name: sorted(map(repr, map(_sorted, items))) for name, items in answer.pop("Responses", {}).items()}
+    return answer, made, responses
+
+
+def _sorted(item: Wire) -> list[tuple[str, Any]]:
+    return sorted(item.items())
+
+
+@pytest.fixture
+def both(struck_client: StruckClient) -> Both:
+    """Moto, and the simulation's."""
+    return Both(struck_client, DynamoDB(NAMES))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
+    """Whatever the engine asks for, of few items, so that requests meet: items, conditions, lists, epochs, queries."""
+    chance = random.Random(seed)  # noqa: S311  # a test, no secret
+    tables = BotoTables(Settings(region="us-east-1"), client=both)
+    keys = [layout.part_key(store, version, layout.EMPTY[1], 0, 2) for version in range(12)]
+    names = [Key("snapshot", layout.store_shard(store, 0), name) for name in ("group/1", "group/2", "snapshot/1")]
+    meta = layout.meta_key(store)
+    tables.put_new(meta, item_key(meta) | {"format": 1, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
+    runs = [f"run-{number}" for number in range(6)]
+
+    def some_item(key: Key) -> Item:
+        return item_key(key) | {"stage": chance.choice("ab"), "id": chance.randbytes(1), "records": chance.randrange(3)}
+
+    def some(of: list[Key], most: int) -> list[Key]:
+        return chance.sample(of, chance.randint(1, most))
+
+    verbs: dict[str, Callable[[], object]] = {
+        "write": lambda: tables.write([(key, some_item(key)) for key in some(keys, 6)], Meter()),
+        "delete": lambda: tables.delete(some(keys, 4), Meter()),
+        "get": lambda: tables.get([*some(keys, 8), *some(names, 2)], Meter()),
+        "put_new": lambda: tables.put_new(key := chance.choice(names), some_item(key), Meter()),
+        "put_over": lambda: tables.put_over(key := chance.choice(names), some_item(key), {"stage": "a"}, Meter()),
+        "delete_over": lambda: tables.delete_over(chance.choice(names), {"stage": "b"}, Meter()),
+        "append": lambda: tables.append_version(layout.group_key(store, 40), chance.randbytes(2), Meter()),
+        "advance": lambda: tables.advance_epoch(
+            meta, chance.choice(runs), chance.randint(1, 6), chance.sample(runs, chance.randrange(2)), Meter()
+        ),
+        "query": lambda: tables.query(
+            "snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz"), Meter()
+        ),
+        "list": lambda: tables.list_keys(
+            "delta", layout.store_shard(store, chance.randrange(2)), "0", f"{chance.randrange(12):020d}", Meter()
+        ),
+    }
+    for _ in range(250):
+        chance.choice(list(verbs.values()))()
+    assert {"ConditionalCheckFailedException"} == set(both.refused)
+    assert len(both.refused) > 30
+    operations = {"batch_write_item", "batch_get_item", "put_item", "delete_item", "update_item", "query"}
+    assert operations <= set(both.answered)
+
+
+def test_pages_of_a_query(both: Both, store: str) -> None:
+    """A page that ends at its limit says where."""
+    tables = BotoTables(Settings(region="us-east-1"), client=both)
+    keys = [layout.part_key(store, version, layout.EMPTY[1], 0, 1) for version in range(5)]
+    tables.write([(key, item_key(key)) for key in keys], Meter())
+    request: Wire = {
+        "TableName": DELTA_TABLE,
+        "ConsistentRead": True,
+        "KeyConditionExpression": "#h = :h AND #r BETWEEN :low AND :high",
+        "ExpressionAttributeNames": {"#h": "store_shard", "#r": "part"},
+        "ExpressionAttributeValues": {":h": {"S": keys[0].store_shard}, ":low": {"S": "0"}, ":high": {"S": "1"}},
+        "Limit": 2,
+    }
+    first = both.query(**request)
+    second = both.query(**request, ExclusiveStartKey=first["LastEvaluatedKey"])
+    third = both.query(**request, ExclusiveStartKey=second["LastEvaluatedKey"])
+    assert [len(page["Items"]) for page in (first, second, third)] == [2, 2, 1]
+    assert "LastEvaluatedKey" not in third
+
+
+def test_what_dynamodb_refuses(both: Both, store: str) -> None:
+    """An item twice in one request, no such table; and more items than fit, which moto lets pass."""
+    wires = [{"store_shard": {"S": store}, "part": {"S": f"{number}"}} for number in range(101)]
+    puts = [{"PutRequest": {"Item": wire}} for wire in wires]
+    with pytest.raises(ClientError):
+        both.batch_write_item(RequestItems={DELTA_TABLE: [puts[0], puts[0]]})
+    with pytest.raises(ClientError):
+        both.batch_get_item(RequestItems={DELTA_TABLE: {"Keys": [wires[0], wires[0]], "ConsistentRead": True}})
+    with pytest.raises(ClientError):
+        both.put_item(TableName="another", Item=wires[0])
+    assert both.refused == ["ValidationException"] * 2 + ["ResourceNotFoundException"]
+    with pytest.raises(ClientError, match="ValidationException"):
+        DynamoDB(NAMES).batch_write_item(RequestItems={DELTA_TABLE: puts[:26]})
+    with pytest.raises(ClientError, match="ValidationException"):
+        DynamoDB(NAMES).batch_get_item(RequestItems={DELTA_TABLE: {"Keys": wires, "ConsistentRead": True}})

@@ -1,0 +1,215 @@
+"""What the engine asks of `threading` and `concurrent.futures`, by tasks of the scheduler in place of threads.
+
+Put in the place of those modules (`schedule.small`), so that the engine's own queues, locks and pools run as they are,
+and which of its threads goes on is the scheduler's to say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from tests.simulation.scheduler import Scheduler, Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """Stands for the module `threading`, and for the class `ThreadPoolExecutor`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def Lock(self) -> _Lock:  # noqa: N802  # the names are those of threading
+        return _Lock(self.scheduler)
+
+    def Condition(self, lock: _Lock | None = None) -> Condition:  # noqa: N802
+        return Condition(self.scheduler, lock or _Lock(self.scheduler))
+
+    def Thread(  # noqa: N802
+        self,
+        *,
+        target: Callable[..., None],
+        name: str = "",
+        args: Iterable[Any] = (),
+        daemon: bool = False,  # noqa: ARG002  # as threading has it
+    ) -> Thread:
+        return Thread(self.scheduler, target, name, tuple(args))
+
+    def ThreadPoolExecutor(self, max_workers: int, thread_name_prefix: str = "") -> Pool:  # noqa: N802
+        return Pool(self.scheduler, max_workers, thread_name_prefix)
+
+
+class _Lock:
+    """A mutual exclusion; held by a task, or by the test's own thread."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._is_held = False
+        self._waiting: deque[Task] = deque()
+
+    def acquire(self) -> bool:
+        while self._is_held:
+            assert self._scheduler.current is not None, "the test's own thread waits for a lock that a task holds"
+            self._waiting.append(self._scheduler.current)
+            self._scheduler.park("a lock")
+        self._is_held = True
+        return True
+
+    def release(self) -> None:
+        self._is_held = False
+        if self._waiting:
+            self._scheduler.unpark(self._waiting.popleft())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Condition:
+    """A lock with a place to wait for what its holders change. Who is not told goes on waiting, as in life."""
+
+    def __init__(self, scheduler: Scheduler, lock: _Lock) -> None:
+        self._scheduler = scheduler
+        self._lock = lock
+        self._waiting: deque[Task] = deque()
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        """Wait until it holds, or some seconds; what it gave last."""
+        until = None if timeout is None else self._scheduler.now + timeout
+        result = predicate()
+        while not result and (until is None or until > self._scheduler.now):
+            task = self._scheduler.current
+            assert task is not None, "the test's own thread waits for a task"
+            self._waiting.append(task)
+            self._lock.release()
+            try:
+                self._scheduler.park("a condition", None if until is None else until - self._scheduler.now)
+            finally:
+                if task in self._waiting:
+                    self._waiting.remove(task)
+                self._lock.acquire()
+            result = predicate()
+        return result
+
+    def notify(self, count: int = 1) -> None:
+        for _ in range(min(count, len(self._waiting))):
+            self._scheduler.unpark(self._waiting.popleft())
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiting))
+
+
+class Thread:
+    """A task that someone may wait for."""
+
+    def __init__(self, scheduler: Scheduler, target: Callable[..., None], name: str, args: tuple[Any, ...]) -> None:
+        self._scheduler = scheduler
+        self._target = target
+        self._name = name
+        self._args = args
+        self._is_over = False
+        self._ended = Condition(scheduler, _Lock(scheduler))
+
+    def start(self) -> None:
+        self._scheduler.spawn(self._name, self._run)
+
+    def join(self) -> None:
+        with self._ended:
+            self._ended.wait_for(lambda: self._is_over)
+
+    def _run(self) -> None:
+        self._target(*self._args)
+        with self._ended:
+            self._is_over = True
+            self._ended.notify_all()
+
+
+class Result(Future[T]):
+    """What a pool was asked for. Waiting for it passes control on."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._ended = Condition(scheduler, _Lock(scheduler))
+
+    def result(self, timeout: float | None = None) -> T:
+        with self._ended:
+            self._ended.wait_for(self.done, timeout)
+        return super().result(0)
+
+    def tell(self) -> None:
+        with self._ended:
+            self._ended.notify_all()
+
+
+class Pool(Executor):
+    """At most so many tasks at once, each made when it is first needed. Asked from outside of all, it acts at once."""
+
+    def __init__(self, scheduler: Scheduler, most: int, name: str) -> None:
+        self._scheduler = scheduler
+        self._most = most
+        self._name = name
+        self._tasks = 0
+        self._idle = 0
+        self._is_closed = False
+        self._queue: deque[tuple[Result[Any], Callable[[], Any]]] = deque()
+        self._work_came = Condition(scheduler, _Lock(scheduler))
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Result[T]:
+        result: Result[T] = Result(self._scheduler)
+        with self._work_came:
+            self._queue.append((result, lambda: fn(*args, **kwargs)))
+            if self._scheduler.current is None:
+                self._do_one()
+            elif self._idle:
+                self._work_came.notify()
+            elif self._tasks < self._most:
+                self._tasks += 1
+                self._scheduler.spawn(f"{self._name}-{self._tasks}", self._work)
+        return result
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002
+        with self._work_came:
+            self._is_closed = True
+            while cancel_futures and self._queue:
+                self._queue.popleft()[0].cancel()
+            self._work_came.notify_all()
+            if wait:
+                self._work_came.wait_for(lambda: self._tasks == 0)
+
+    def _work(self) -> None:
+        while True:
+            with self._work_came:
+                self._idle += 1
+                self._work_came.wait_for(lambda: self._queue or self._is_closed)
+                self._idle -= 1
+                if not self._queue:
+                    self._tasks -= 1
+                    self._work_came.notify_all()
+                    return
+            self._do_one()
+
+    def _do_one(self) -> None:
+        result, act = self._queue.popleft()
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(act())
+            except Exception as failed:  # noqa: BLE001  # whoever waits for it gets it
+                result.set_exception(failed)
+        result.tell()
