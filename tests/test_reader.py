@@ -249,3 +249,87 @@ def test_finding_a_version_reads_no_part(at: Engine, engines: Engines, store: st
     with pytest.raises(VersionMissingError):
         at.find(store, 21, NO_ATTEMPT)
     assert found.base == layout.EMPTY
+
+
+# ----------------------------------------------------------------------------------------------------------------- keys
+
+CHUNKS = 12
+
+
+def write_large(at: Engine, store: str) -> tuple[Version, State]:
+    """Two versions of many parts each, in the order of their hashes, and one of a single row."""
+    names = sorted((b"%d" % number for number in range(600)), key=rows.key_hash)
+    step = len(names) // CHUNKS
+    made, state = EMPTY, State()
+    for number in (1, 2):
+        changes = {name: b"%d of %d" % (number, at_) for at_, name in enumerate(names) if at_ % 3 != number}
+        listed = [{k: changes[k] for k in names[a : a + step] if k in changes} for a in range(0, len(names), step)]
+        made = write(at, store, attempt(number), *listed, base=made)
+        state |= changes
+    made = write(at, store, attempt(3), {b"7": b"last", b"8": None}, base=made)
+    del state[b"8"]
+    return made, state | {b"7": b"last"}
+
+
+def looked_up(at: Engine, store: str, version: Version, key: bytes) -> tuple[bytes | None, Meter]:
+    """What a key has, and what it cost."""
+    opening = at.lookup(store, *version, rows.key_hash(key))
+    return fold(opening.chunks, fold(opening.snapshot_chunks)).get(key), opening.meter
+
+
+def test_of_many_parts_those_are_read_that_may_hold_the_key(engines: Engines, store: str) -> None:
+    """The bounds of all of them once, then a part of each version; the same rows as by reading all."""
+    made, state = write_large(engines(), store)
+    at = engines(cache_bytes=MIB)
+    found, meter = looked_up(at, store, made, b"5")
+    assert found == state[b"5"]
+    assert meter.cache_misses <= 3
+    assert meter.items_read <= 2 * CHUNKS + 1 + 3 + 4  # bounds of all, parts of each version; lists, meta and schema
+    for number in range(601):
+        name = b"%d" % number
+        found, meter = looked_up(at, store, made, name)
+        assert found == state.get(name)
+        assert meter.requests <= 1
+    # Where all bounds are known nothing is asked for twice.
+    assert looked_up(at, store, made, b"5")[1].requests == 0
+
+
+def test_parts_that_are_passed_over_must_be_there(engines: Engines, tables: MemoryTables, store: str) -> None:
+    """A part that is lost, or that is another's, is an error though the key cannot be in it."""
+    made, _ = write_large(engines(), store)
+    listed = {key: item for key, item in parts_of(tables, store) if key.sort.startswith("0" * 19 + "1")}
+    far = next(key for key, item in listed.items() if int(str(item["hash_min"])) > rows.key_hash(b"5"))
+    for damage in (None, {"crc32": 7}, {"format": 2}, {"hash_max": b"x"}):
+        item = tables.items.pop(far)
+        if damage is not None:
+            tables.items[far] = item | damage
+        with pytest.raises(CorruptStateError):
+            looked_up(engines(cache_bytes=MIB), store, made, b"5")
+        tables.items[far] = item
+    assert looked_up(engines(cache_bytes=MIB), store, made, b"5")[0] is not None
+
+
+def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines, store: str) -> None:
+    """What is known of one fragment, and not of another, says nothing of the chunks beside it."""
+    dice = random.Random(6)  # noqa: S311  # bytes that cannot be compressed
+    first, last = sorted((b"a", b"b"), key=rows.key_hash)
+    state = {first: dice.randbytes(500_000), last: dice.randbytes(200_000)}
+    writing = engines()
+    one = write(writing, store, attempt(1), {first: state[first]}, {last: state[last]})
+    two = write(writing, store, attempt(2), {b"c": dice.randbytes(360_000)}, base=one)
+    at = engines(cache_bytes=MIB)
+    for version, key in ((one, first), (two, b"c"), (two, last), (two, first), (one, last)):
+        found, _ = looked_up(at, store, version, key)
+        assert key == b"c" or found == state[key]
+
+
+def test_a_row_in_many_parts_is_looked_up(engines: Engines, store: str) -> None:
+    """A chunk that is cut into fragments comes whole, beside others that are passed over."""
+    dice = random.Random(5)  # noqa: S311  # bytes that cannot be compressed
+    large = dice.randbytes(900_000)
+    names = sorted((b"%d" % number for number in range(40)), key=rows.key_hash)
+    changes = [{name: large if name == b"3" else name} for name in names]
+    made = write(engines(), store, attempt(1), *changes)
+    at = engines(cache_bytes=8 * MIB)
+    assert looked_up(at, store, made, b"3")[0] == large
+    assert looked_up(at, store, made, b"4")[0] == b"4"

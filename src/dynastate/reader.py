@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from dynastate import directory, layout
 from dynastate.cache import Cache
 from dynastate.directory import Bucket, Directory
-from dynastate.errors import CorruptStateError, InternalError
-from dynastate.layout import Attempt, Item, Key, Part, Tally, VersionEntry
-from dynastate.tables import Meter, Tables
+from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
+from dynastate.layout import Attempt, Bounds, Item, Key, Part, Tally, VersionEntry
+from dynastate.tables import KEYS_MAX, Meter, Tables, get_apart
 
 #: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25
@@ -26,6 +26,12 @@ WINDOW: Final = 25
 ROUTES_BYTES: Final = 32 * 1024 * 1024
 #: Snapshots found broken that one executor remembers; forgetting one costs finding out again.
 PASSED_MAX: Final = 1_000
+#: Of one key's changes, so many parts are read whole; of more, first which of them may hold it.
+WHOLE_PARTS: Final = 8
+#: Bytes of items that DynamoDB looks at for one BatchGetItem, which is at most 16 MB.
+LOOKED_AT_BYTES: Final = 12_000_000
+#: Parts of which the bounds are remembered; forgetting one costs reading them again.
+BOUNDS_MAX: Final = 100_000
 ENTRY_BYTES: Final = 500
 BUCKET_BYTES: Final = 200
 #: What a part in memory takes beside its data.
@@ -116,6 +122,39 @@ class Route:
         return ENTRY_BYTES * len(self.entries) + BUCKET_BYTES * (1 << self.snapshot.bits if self.snapshot else 0)
 
 
+@dataclass(frozen=True)
+class Lineage:
+    """The newest version of a store and those that it stands on, as far as they are listed, oldest first.
+
+    `schemas` are the texts of their schema items, by digest; `came` says how many versions came since all were read.
+    """
+
+    store: str
+    entries: tuple[VersionEntry, ...]
+    schemas: Mapping[bytes, str]
+    meter: Meter
+    came: int = 0
+
+    @property
+    def newest(self) -> VersionEntry:
+        return self.entries[-1]
+
+    def schema(self, entry: VersionEntry) -> str:
+        return self.schemas[entry.schema]
+
+    def find(self, version: int) -> VersionEntry:
+        """The entry of a version.
+
+        Raises:
+            VersionMissingError: the newest does not stand on it, or it is listed no more.
+        """
+        place = version - self.entries[0].version
+        if 0 <= place < len(self.entries):
+            return self.entries[place]
+        there = f"{self.entries[0].version}-{self.newest.version}"
+        raise VersionMissingError("this version cannot be read", store=self.store, version=version, versions=there)
+
+
 class Reader:
     """Reads parts and buckets with `threads` requests at once. Safe for threads.
 
@@ -129,6 +168,7 @@ class Reader:
         self._parts: Cache[Key, Part] = Cache(cache_bytes)
         #: The way to the newest version that was opened or committed here, by store.
         self._routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
+        self._bounds: Cache[Key, Bounds] = Cache(BOUNDS_MAX if cache_bytes else 0)
         #: What is wrong with snapshots, by their ids.
         self._passed: Cache[Attempt, CorruptStateError] = Cache(PASSED_MAX)
 
@@ -186,16 +226,73 @@ class Reader:
         Raises:
             CorruptStateError: while they are taken: a part is lost or broken.
         """
-        keys = (
-            key
-            for entry in entries
-            for key in layout.part_keys(store, entry.version, entry.attempt, entry.parts, shards)
-        )
+        keys = (key for entry in entries for key in layout.part_keys(store, entry, shards))
         parts = self._read(keys, meter, keep=self._fits(entries))
         for entry in entries:
-            listed = layout.where(layout.group_key(store, entry.version))
-            where = listed | {"version": entry.version, "attempt": entry.attempt.hex()}
-            yield from verified_chunks(entry, where, islice(parts, entry.parts), bucket)
+            yield from verified_chunks(entry, _where(store, entry), islice(parts, entry.parts), bucket)
+
+    def key_changes(
+        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, digest: int
+    ) -> Iterator[Rows]:
+        """The changes of versions, in order, in chunks that may hold the key with this hash.
+
+        Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
+        a key. Where there are many parts, only their bounds and checksums are read first: these must be the ones that
+        the entry names.
+
+        Raises:
+            CorruptStateError: while they are taken: a part is lost or broken.
+        """
+        named = [(entry, list(layout.part_keys(store, entry, shards))) for entry in entries]
+        known: dict[Key, Part | Bounds] = {}
+        for _, keys in named:
+            known |= {key: each for key in keys if (each := self._parts.get(key) or self._bounds.get(key)) is not None}
+        unknown = [(entry, keys) for entry, keys in named if any(key not in known for key in keys)]
+        if sum(entry.parts for entry, _ in unknown) > WHOLE_PARTS:
+            known |= self._learn_bounds(store, unknown, meter)
+        # All of an entry, or whole chunks: fragments of one have the same bounds.
+        wanted = [
+            [key for key in keys if known[key].hash_min <= digest <= known[key].hash_max]
+            if all(key in known for key in keys)
+            else keys
+            for _, keys in named
+        ]
+        parts = self._read(chain.from_iterable(wanted), meter, keep=True)
+        for entry, keys in zip(entries, wanted, strict=True):
+            found = islice(parts, len(keys))
+            if len(keys) == entry.parts:
+                yield from verified_chunks(entry, _where(store, entry), found, (digest, digest))
+            else:
+                yield from _whole_chunks(found)
+
+    def _learn_bounds(
+        self, store: str, named: Sequence[tuple[VersionEntry, list[Key]]], meter: Meter
+    ) -> dict[Key, Bounds]:
+        """Read the bounds of all parts of versions, of which there is at least one."""
+        parts = sum(entry.parts for entry, _ in named)
+        item_bytes = layout.PART_OVERHEAD_BYTES + sum(entry.stored_bytes for entry, _ in named) // parts
+        window = max(1, min(KEYS_MAX, LOOKED_AT_BYTES // item_bytes))
+        every = [key for _, keys in named for key in keys]
+        found: dict[Key, Bounds] = {}
+        windows = [every[at : at + window] for at in range(0, parts, window)]
+        for bounds, spent in self._pool.map(self._read_bounds, windows):
+            # The units are those of the whole items.
+            spent.read_units += len(bounds) * (-(-item_bytes // 4096) - 1)
+            meter.add(spent)
+            found |= bounds
+        for entry, keys in named:
+            if layout.parts_digest([found[key].crc32 for key in keys]) != entry.digest:
+                said = "parts and what names them do not agree"
+                raise CorruptStateError(said, **_where(store, entry), parts=entry.parts)
+        for key, each in found.items():
+            self._bounds.put(key, each, 1)
+        return found
+
+    def _read_bounds(self, keys: Sequence[Key]) -> tuple[dict[Key, Bounds], Meter]:
+        spent = Meter()
+        found = get_apart(self._tables, keys, spent, layout.BOUNDS_ATTRIBUTES)
+        _refuse_lost([key for key in keys if key not in found])
+        return {key: layout.parse_bounds(key, found[key]) for key in keys}, spent
 
     def rows(
         self, store: str, snapshot: Directory, shards: int, meter: Meter, *, bucket: HashRange | None = None
@@ -240,19 +337,44 @@ class Reader:
         parts = {key: part for key in keys if (part := self._parts.get(key)) is not None}
         wanted = [key for key in keys if key not in parts]
         spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
-        found = self._tables.get(wanted, spent) if wanted else {}
-        lost = [key for key in wanted if key not in found]
-        if lost:
-            raise CorruptStateError(
-                "a part that a version list or a directory names is not in its table",
-                **layout.where(lost[0]),
-                lost=len(lost),
-            )
+        found = get_apart(self._tables, wanted, spent)
+        _refuse_lost([key for key in wanted if key not in found])
         for key in wanted:
             part = parts[key] = layout.parse_part(key, found[key])
             if keep:
                 self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
         return [(key, parts[key]) for key in keys], spent
+
+
+def _where(store: str, entry: VersionEntry) -> dict[str, object]:
+    """What names an entry in an error."""
+    listed = layout.where(layout.group_key(store, entry.version))
+    return listed | {"version": entry.version, "attempt": entry.attempt.hex()}
+
+
+def _refuse_lost(lost: Sequence[Key]) -> None:
+    if lost:
+        raise CorruptStateError(
+            "a part that a version list or a directory names is not in its table",
+            **layout.where(lost[0]),
+            lost=len(lost),
+        )
+
+
+def _whole_chunks(parts: Iterable[tuple[Key, Part]]) -> Iterator[Rows]:
+    """The chunks of some parts.
+
+    Raises:
+        CorruptStateError: while they are taken: fragments of one do not follow each other, or are missing.
+    """
+    fragments: list[Part] = []
+    for key, part in parts:
+        fragments.append(part)
+        if len(fragments) == part.fragments:
+            yield part.records, layout.join_fragments(key, fragments)
+            fragments = []
+    if fragments:
+        raise CorruptStateError("fragments of a chunk are missing", **layout.where(key))
 
 
 def hash_range(bits: int, bucket: int) -> HashRange:
