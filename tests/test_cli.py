@@ -11,13 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import dynastate
 from dynastate import spending
+from dynastate.cli import app
 from dynastate.local import REGION, EmbeddedDynamoDB, credentials
+from dynastate.settings import Settings
+from dynastate.spark import jar_path, plain_conf
 from dynastate.tables import BotoTables, make_client
 from tests.states import EMPTY, attempt, engine, write
 
@@ -72,6 +78,23 @@ def test_version() -> None:
     assert run("--version").stdout == f"dynastate {dynastate.__version__}\n"
 
 
+def commands_of(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    """Every command of an application, with its name."""
+    if not hasattr(command, "commands"):
+        yield " ".join(names), command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands_of(each, *names, name)
+
+
+def test_every_command_is_for_programs_too() -> None:
+    """Each takes --json; and where it reads or writes tables, all that says which."""
+    found = {name: {spelt for each in one.params for spelt in each.opts} for name, one in commands_of(get_command(app))}
+    assert len(found) > 18
+    assert [name for name, options in found.items() if "--json" not in options] == []
+    where = {"--endpoint", "--region", "--delta-table", "--snapshot-table"}
+    assert [name for name, options in found.items() if not where <= options] == ["demo", "local", "jar"]
+
+
 def test_create_check_and_create_again(database: EmbeddedDynamoDB) -> None:
     """Tables made by `tables create` fit by `tables check`, and a second `tables create` leaves them as they are."""
     made = run("tables", "create", *at(database, "new-delta", "new-snapshot"))
@@ -79,6 +102,11 @@ def test_create_check_and_create_again(database: EmbeddedDynamoDB) -> None:
 
     fits = run("tables", "check", *at(database, "new-delta", "new-snapshot"))
     assert (fits.returncode, fits.stdout) == (0, "new-delta and new-snapshot: fit\n"), fits.stderr
+
+    said = run("tables", "check", "--json", *at(database, "new-delta", "new-snapshot"))
+    assert json.loads(said.stdout) == {"fit": True, "differs": []}
+    said = run("tables", "create", "--json", *at(database, "new-delta", "new-snapshot"))
+    assert json.loads(said.stdout) == {"new-delta": {"made": False}, "new-snapshot": {"made": False}}
 
     again = run("tables", "create", *at(database, "new-delta", "new-snapshot"))
     assert again.returncode == 0
@@ -90,6 +118,9 @@ def test_check_tells_which_keys_differ(database: EmbeddedDynamoDB) -> None:
     make_wrong_table(database, "wrong")
     found = run("tables", "check", *at(database, "wrong", "dynastate-snapshot-group"))
     assert found.returncode == 1, found.stderr
+    said = run("tables", "check", "--json", *at(database, "wrong", "dynastate-snapshot-group"))
+    assert said.returncode == 1
+    assert not json.loads(said.stdout)["fit"]
     assert (
         found.stdout == "differs table wrong has keys id (HASH, N), needed are store_shard (HASH, S), part (RANGE, S)\n"
     )
@@ -210,6 +241,26 @@ def test_cost_of_a_namespace(database: EmbeddedDynamoDB, namespace: str) -> None
     assert operator["workload"]["changed_rows"] == 10
 
 
+def test_cost_of_another_way(database: EmbeddedDynamoDB, namespace: str, tmp_path: Path) -> None:
+    """A day as it runs now, with another trigger, with other partitions, and with an item for each row."""
+    where = ["--endpoint", database.endpoint, "--region", REGION]
+    done = run("cost", namespace, *where, "--json", "--every", "10", "--trigger", "60", "--partitions", "4")
+    now, slower, wider, rows = json.loads(done.stdout)["predicted"]
+    assert [each["way"] for each in (now, slower, wider, rows)] == [
+        "as it runs now",
+        "a batch every 60 s",
+        "4 partitions",
+        "an item for each row",
+    ]
+    assert slower["write_units"] < now["write_units"] / 3
+    assert wider["write_units"] > now["write_units"] * 2
+    assert rows["write_units"] == 2 * rows["delete_units"] == 2 * 10 * 8_640
+    shown = run("cost", namespace, *where, "--progress", reported(tmp_path, 3), "--trigger", "60")
+    assert "a day in the long run, predicted" in shown.stdout, shown.stderr
+    assert "a prediction needs a namespace, and --every" in refused("cost", namespace, *where, "--trigger", "60")
+    assert "a prediction needs a namespace" in refused("cost", "--progress", reported(tmp_path, 3), "--trigger", "60")
+
+
 def test_cost_of_batches(tmp_path: Path) -> None:
     """From a file and from standard input; no table is read for it."""
     file = reported(tmp_path, 4)
@@ -282,14 +333,53 @@ def test_local_runs_until_it_is_stopped(end: signal.Signals) -> None:
         assert running.wait(10) == 0
 
     assert endpoint in lines[0]
-    assert conf["spark.sql.streaming.stateStore.providerClass"] == "io.dynastate.spark.DynamoDBStateStoreProvider"
-    assert conf["spark.jars"]
+    ours = Settings(endpoint=endpoint, region=REGION, python=sys.executable)
+    assert conf == plain_conf() | ours.to_spark()
     assert [line for line in lines if line.startswith("export ")] == [
         f"export {name}={value}" for name, value in credentials().items()
     ]
     assert check.returncode == 0, check.stderr
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(endpoint.rpartition(":")[2]))) != 0
+
+
+def test_local_for_programs() -> None:
+    """With --json it writes one line as soon as it serves, with all that the lines for people have; and serves on."""
+    words = command("local", "--port", "0", "--json")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+        assert running.stdout is not None
+        found = json.loads(running.stdout.readline())
+        check = run("tables", "check", "--endpoint", found["endpoint"], "--region", found["region"])
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.read() == ""
+        assert running.wait(10) == 0
+    assert check.returncode == 0, check.stderr
+    ours = Settings(endpoint=found["endpoint"], region=REGION, python=sys.executable)
+    assert found["spark"] == plain_conf() | ours.to_spark()
+    assert found["environment"] == credentials()
+
+
+def test_jar() -> None:
+    """The path and nothing else, for people and as JSON."""
+    assert run("jar").stdout == f"{jar_path()}\n"
+    assert json.loads(run("jar", "--json").stdout) == {"jar": str(jar_path())}
+
+
+def test_local_without_a_spark(tmp_path: Path) -> None:
+    """Where PySpark cannot be imported it serves all the same, and says on standard error why conf is missing."""
+    (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
+    without = environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    words, pipe = command("local", "--port", "0"), subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=without) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        lines = list(takewhile(lambda line: "in the shell" not in line, running.stdout))
+        running.terminate()
+        said = running.stderr.read()
+    assert said.count("\n") == 1
+    assert "not all that Spark needs: pyspark is not installed here" in said
+    names = [line.partition("=")[0].rpartition(".")[2] for line in lines if line.startswith("spark.")]
+    assert names == ["region", "endpoint", "python"]
 
 
 def test_an_unexpected_exception_shows_its_trace() -> None:

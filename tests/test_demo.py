@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -18,8 +19,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from dynastate import demo
+from dynastate.cli import app
 from dynastate.demo import flights, play, verify
 from dynastate.demo.contents import Figures
 from dynastate.demo.flights import Input
@@ -113,6 +116,28 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
     shown = io.StringIO()
     play.report(played.figures, Console(file=shown, width=80))
     assert f"{aircraft.state_rows + hours.state_rows:,}" in shown.getvalue()
+
+
+def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --json the figures are all that is on standard output; what people read goes to standard error."""
+
+    def play_again(_: Layout, __: Input, ___: int, console: Console) -> dict[str, Figures]:
+        console.print("told")
+        return played.figures
+
+    monkeypatch.setattr(play, "play", play_again)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = CliRunner().invoke(app, ["demo", "--json"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert sorted(found) == ["aircraft", "airport_hours"]
+    assert found["aircraft"]["state_rows"] == played.figures["aircraft"].state_rows
+    assert found["aircraft"]["dollars"] == played.figures["aircraft"].dollars
+    assert done.stderr.startswith("told\n")
+    assert "all values are equal" in done.stderr
 
 
 def test_nothing_of_spark_is_left(played: Played) -> None:

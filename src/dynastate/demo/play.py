@@ -35,10 +35,10 @@ _DIFFERENCES_SHOWN: Final = 20
 _ENVIRONMENT_DROPPED: Final = ("AWS_", "PYSPARK_", "SPARK_")
 
 
-def run(days: int, days_per_file: int) -> None:
+def run(days: int, days_per_file: int, *, stderr: bool = False) -> dict[str, Figures]:
     """Play the demo in a work folder of its own, which is kept only if it fails."""
     started = time.monotonic()
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=stderr)
     # An end by SIGTERM is to take the same way as Ctrl-C: out of every `with`.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     data = flights.load(days)
@@ -54,6 +54,7 @@ def run(days: int, days_per_file: int) -> None:
         raise
     shutil.rmtree(work.root, ignore_errors=True)
     console.print(f"[bold green]all values are equal[/], in {time.monotonic() - started:.0f} s")
+    return played
 
 
 def play(work: Layout, data: flights.Input, days_per_file: int, console: Console) -> dict[str, Figures]:
@@ -75,7 +76,7 @@ def play(work: Layout, data: flights.Input, days_per_file: int, console: Console
     ):
         with SparkProcess(work, database.settings) as spark:  # 2
             bars.say(f"embedded DynamoDB at {database.endpoint}, Spark in process {spark.pid}")
-            bars.follow(spark, until=files)  # of two queries: half of all batches
+            bars.follow(spark, until=files // 2)  # of two queries: a quarter of all batches
             for line in kill_in_mid_batch(spark, bars, tables):  # 3
                 bars.say(f"[red]{line}[/]")
         with SparkProcess(work, database.settings) as spark:  # 4
@@ -125,9 +126,9 @@ def kill_in_mid_batch(spark: SparkProcess, bars: _Bars, tables: Tables) -> list[
         if any(checkpoint.under_way() is not None for checkpoint in bars.checkpoints.values()):  # 1
             spark.stop()  # 2
             moments = _moments(bars, tables)
-            is_split = any(moment.is_split for moment in moments) and bars.all_recorded()
+            is_split = any(moment.is_split for moment in moments)
             is_late = time.monotonic() > picky_until and any(moment.batch is not None for moment in moments)
-            if is_split or is_late:
+            if (is_split or is_late) and bars.all_recorded():
                 spark.kill()  # 3
                 moments = _moments(bars, tables)  # 4
                 if all(moment.batch is None for moment in moments):

@@ -23,6 +23,8 @@ QUERIES: Final = ("aircraft", "airport_hours")
 FAILURE: Final = "failure"
 _STOP_SETTLES_S: Final = 0.05
 _END_DEADLINE_S: Final = 20.0
+#: Children of a killed process end by themselves; where nobody takes note of their end they stay as zombies.
+_GROUP_ENDS_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,12 @@ class SparkProcess:
         self._is_killed = True
         self._signal(signal.SIGKILL)
         self._process.wait(_END_DEADLINE_S)
+        # A process that was in a call when it was killed ends the call first: a file may still come to be.
+        deadline = time.monotonic() + _GROUP_ENDS_S
+        with suppress(OSError):  # the last of it has ended
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, 0)
+                time.sleep(_STOP_SETTLES_S)
         if self._process.stdin is not None:
             self._process.stdin.close()
 
