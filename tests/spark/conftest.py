@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
@@ -19,10 +20,10 @@ import dynastate
 from dynastate.layout import History, Item, Key, store_shard
 from dynastate.local import EmbeddedDynamoDB
 from dynastate.tables import BotoTables, Meter
-from tests.jvm import LOG4J, ROOT, build_jar
-from tests.processes import ENDED_WITHIN_S, is_alive, sidecars_of, wait_until
+from tests.jvm import LOG4J, ROOT, build_jar, tests_jar
+from tests.processes import is_alive, sidecars_of, wait_until
 
-TESTS_JAR = ROOT / "build" / "bridge-tests.jar"
+TESTS_JAR = tests_jar("bridge-tests")
 CONF = "spark.sql.streaming.stateStore"
 #: What a session needs to keep state in RocksDB instead.
 ON_ROCKSDB = {
@@ -58,10 +59,10 @@ def database() -> Iterator[EmbeddedDynamoDB]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def tests_jar() -> Path:
+@pytest.fixture(scope="session", name="tests_jar")
+def build_tests_jar() -> Path:
     """The jar of what is written in Scala here, and the bridge's own, up to date."""
-    return build_jar(ROOT / "tests" / "spark" / "scala", TESTS_JAR.name)
+    return build_jar(ROOT / "tests" / "spark" / "scala", "bridge-tests")
 
 
 @contextmanager
@@ -84,10 +85,13 @@ def spark_conf(scratch: Path) -> dict[str, str]:
         f"-Dlog4j2.configurationFile={LOG4J}",
         "-XX:-UsePerfData",
         "-XX:TieredStopAtLevel=1",
+        # The default with one tier is 48 MB; Spark's generated code fills it, and then nothing is compiled any more.
+        "-XX:ReservedCodeCacheSize=1g",
     ]
     return {
         "spark.driver.extraJavaOptions": " ".join(java),
-        "spark.driver.memory": "1g",
+        # One JVM for some 600 queries, of which Spark and Py4J's callbacks keep more than a megabyte each.
+        "spark.driver.memory": "4g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -128,9 +132,24 @@ def end_spark(session: SparkSession, scratch: Path) -> None:
     SparkContext._gateway = SparkContext._jvm = None
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(ENDED_WITHIN_S)
+    process.wait(60)
     wait_until(lambda: not any(map(is_alive, sidecars)), "a sidecar outlived its JVM")
     wait_until(lambda: not list((scratch / "tmp").glob("dynastate-*")), "a sidecar left its socket behind")
+
+
+def state_stores() -> Any:
+    """Spark's object that holds the providers of this executor."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    return jvm.org.apache.spark.sql.execution.streaming.state.StateStore
+
+
+@pytest.fixture
+def fresh_stores(spark: SparkSession) -> Iterator[None]:
+    """Maintenance takes its conf from whoever asks for the first store: let that be this test, and the next one."""
+    state_stores().stop()
+    yield
+    state_stores().stop()
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ def _parts(metadata: list[dict[str, object]]) -> Iterator[dict[str, str]]:
     for store in metadata:
         operator = {"operatorId": str(store["operatorId"])}
         properties = json.loads(str(store["operatorProperties"] or "{}"))
+        if properties.get("useVirtualColumnFamilies"):  # joins of state formats 3 and 4, which have one store
+            yield from (operator | {"joinSide": side} for side in ("left", "right"))
+            continue
         if "stateVariables" not in properties:
             yield operator | {"storeName": str(store["stateStoreName"])}
             continue

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-import dynastate
+import dynastate.spark
 from dynastate.errors import ConfigurationError
 from dynastate.local import EmbeddedDynamoDB
-from dynastate.settings import PREFIX
-from dynastate.spark import PROVIDER_CLASS, jar_path
-from tests.spark.conftest import CONF, Histories, spark_conf
+from dynastate.overview import overview
+from dynastate.settings import PREFIX, Settings
+from dynastate.spark import EXTENSION_CLASS, EXTENSIONS, JARS, PROVIDER_CLASS, jar_path, plain_conf
+from dynastate.tables import BotoTables, Meter
+from tests.processes import wait_until
+from tests.spark.conftest import CONF, Histories, only, spark_conf
 from tests.spark.streams import make_source
+from tests.test_documented import ROOT, code
 
 PROGRAMS = Path(__file__).parent / "programs"
+#: Pages with a command line of spark-submit for a program.
+SUBMITTED = ("README.md", "docs/getting-started.md")
 
 
 @pytest.fixture
@@ -42,19 +53,60 @@ def options(builder: SparkSession.Builder) -> dict[str, str]:
 
 
 def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builder) -> None:
-    """A builder gets the jar that is installed, the provider class, and checkpoint format 2."""
+    """A builder gets the jar that is installed, the extension, the provider class, and checkpoint format 2."""
     assert dynastate.configure(builder) is builder
+    assert plain_conf().items() <= options(builder).items()
     assert options(builder)["spark.jars"] == str(jar_path())
     assert jar_path().is_file()
+    assert options(builder)["spark.sql.extensions"] == "org.apache.spark.sql.dynastate.DynastateExtensions"
     assert options(builder)[f"{CONF}.providerClass"] == PROVIDER_CLASS
     assert options(builder)[f"{CONF}.checkpointFormatVersion"] == "2"
+    assert options(builder)[f"{CONF}.coordinatorReportSnapshotUploadLag"] == "false"
+    assert options(builder)[f"{CONF}.forceSnapshotUploadOnLag"] == "false"
 
 
-def test_it_keeps_the_users_jars(builder: SparkSession.Builder) -> None:
-    """Jars that are there stay, in their order, before ours; and ours comes once, however often it is called."""
-    builder.config("spark.jars", "/a.jar,/b.jar")
+@pytest.mark.parametrize("version", ["4.0.1", "4.0.5", "4.1.0", "4.2.1", "4.3.0"])
+def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each minor has its jar, whatever the patch; where it was not built, the error says how it is."""
+    monkeypatch.setattr(dynastate.spark, "__file__", str(tmp_path / "spark.py"))
+    monkeypatch.setattr(pyspark, "__version__", version)
+    wanted = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_2.13-{dynastate.__version__}.jar"
+    with pytest.raises(ConfigurationError, match=f"the jar is not built; run 'make setup'.* expected={wanted}"):
+        jar_path()
+    wanted.parent.mkdir()
+    wanted.touch()
+    assert jar_path() == wanted
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.0.0", "4.4.0", "4.30.0", "5.0.0.dev1"])
+def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the Spark that is there, and those that could be."""
+    monkeypatch.setattr(pyspark, "__version__", version)
+    with pytest.raises(ConfigurationError) as refused:
+        jar_path()
+    assert str(refused.value) == (
+        f"pyspark {version} is installed, and dynastate {dynastate.__version__} has no jar for it; "
+        "it has one each for Spark 4.0, 4.1, 4.2, 4.3, but none for 4.0.0"
+    )
+
+
+def test_it_keeps_the_users_jars_and_extensions(builder: SparkSession.Builder) -> None:
+    """Those that are there stay, in their order, before ours; and ours comes once, however often it is called."""
+    builder.config("spark.jars", "/a.jar,/b.jar").config(EXTENSIONS, "a.B")
     dynastate.configure(dynastate.configure(builder))
     assert options(builder)["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
+    assert options(builder)[EXTENSIONS] == f"a.B,{EXTENSION_CLASS}"
+
+
+@pytest.mark.parametrize(("version", "checkpoint_format"), [("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")])
+def test_checkpoint_format_is_one_that_this_spark_does_right(
+    version: str, checkpoint_format: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark 4.0 fails in format 2 as soon as an operator has one partition."""
+    monkeypatch.setattr(dynastate.spark, "jar_path", lambda: Path("/a.jar"))
+    monkeypatch.setattr(pyspark, "__version__", version)
+    dynastate.configure(builder)
+    assert options(builder)[f"{CONF}.checkpointFormatVersion"] == checkpoint_format
 
 
 def test_it_keeps_a_checkpoint_format_that_is_given(builder: SparkSession.Builder) -> None:
@@ -77,6 +129,14 @@ def test_it_passes_settings_on_by_sparks_names(builder: SparkSession.Builder) ->
         "storagePrice": "1",
         "python": sys.executable,
     }
+
+
+def test_a_default_that_is_given_takes_the_place_of_another_value(builder: SparkSession.Builder) -> None:
+    """What a session has from before, or spark-defaults.conf says, must not go on behind what the program says."""
+    builder.config(f"{PREFIX}deltaTable", "other").config(f"{PREFIX}memoryMb", "64")
+    dynastate.configure(builder, delta_table="dynastate-delta", memory_mb=0)
+    assert options(builder)[f"{PREFIX}deltaTable"] == "dynastate-delta"
+    assert options(builder)[f"{PREFIX}memoryMb"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -151,21 +211,23 @@ def test_session_of_a_configured_builder(spark: SparkSession, tests_jar: Path) -
 
 @dataclass(frozen=True)
 class Submit:
-    """Runs a program of ours with spark-submit, on the files of a source in a folder, and reads its answer."""
+    """Runs a program of ours with spark-submit, on the files of a source in a folder, and reads its answer.
+
+    `options` are as they are typed into a shell.
+    """
 
     folder: Path
     environment: dict[str, str]
 
-    def __call__(self, program: str, jars: str, conf: dict[str, str], *arguments: str) -> dict[str, Any]:
-        scripts = Path(sys.executable).parent
+    def __call__(self, program: str, options: str, *arguments: str) -> dict[str, Any]:
         answer = self.folder / "answer"
-        words = [str(scripts / "spark-submit"), "--master", "local[2]", "--jars", jars]
-        for name, value in (spark_conf(self.folder) | {"spark.pyspark.python": sys.executable} | conf).items():
-            words += ["--conf", f"{name}={value}"]
-        words += [str(PROGRAMS / program), str(self.folder / "files" / "released"), str(self.folder / "checkpoint")]
-        path = {"PATH": os.pathsep.join([str(scripts), self.environment["PATH"]])}
+        own = ["--master", "local[2]"]
+        for name, value in (spark_conf(self.folder) | {"spark.pyspark.python": sys.executable}).items():
+            own += ["--conf", f"{name}={value}"]
+        words = [PROGRAMS / program, self.folder / "files" / "released", self.folder / "checkpoint", answer, *arguments]
+        path = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), self.environment["PATH"]])}
         done = subprocess.run(
-            [*words, str(answer), *arguments],
+            ["bash", "-euc", f"spark-submit {shlex.join(own)} {options} {shlex.join(map(str, words))}"],
             cwd=self.folder,
             env=self.environment | path,
             capture_output=True,
@@ -174,7 +236,8 @@ class Submit:
             timeout=120,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert not list((self.folder / "tmp").glob("dynastate-*")), "the sidecar left its socket behind"
+        # It ends when it notices that Spark has.
+        wait_until(lambda: not list((self.folder / "tmp").glob("dynastate-*")), "the sidecar left its socket behind")
         found: dict[str, Any] = json.loads(answer.read_text())
         return found
 
@@ -193,28 +256,52 @@ def expected(spark: SparkSession, folder: Path) -> list[list[object]]:
     return sorted((list(row) for row in rows), key=repr)
 
 
-def test_spark_submit_with_plain_conf_lines(
-    expected: list[list[object]],
-    submit: Submit,
-    database: EmbeddedDynamoDB,
-    environment: dict[str, str],
-    histories: Histories,
-    folder: Path,
+def documented(page: str) -> str:
+    """The options of spark-submit that a page shows for a program, as they are typed."""
+    (options,) = (
+        re.fullmatch(r"spark-submit (.*) query\.py\n", body).group(1)  # type: ignore[union-attr]  # else it is a defect
+        for _, body in code(ROOT / page)
+        if "dynastate jar" in body and body.startswith("spark-submit")
+    )
+    return str(options)
+
+
+def documented_conf(page: str) -> dict[str, str]:
+    """The conf among these options."""
+    words = shlex.split(documented(page))
+    pairs = (after.partition("=") for word, after in pairwise(words) if word == "--conf")
+    return {name: value for name, _, value in pairs}
+
+
+@pytest.mark.parametrize("page", SUBMITTED)
+def test_documented_lines_are_what_configure_sets(page: str) -> None:
+    """A conf that `configure` sets stands on the page, with the same value; and the jar comes by `dynastate jar`."""
+    conf = {name: value for name, value in documented_conf(page).items() if not name.startswith(PREFIX)}
+    assert conf | {JARS: str(jar_path())} == plain_conf()
+    assert '--jars "$(dynastate jar)"' in documented(page)
+
+
+@pytest.mark.parametrize("page", SUBMITTED)
+def test_spark_submit_with_documented_lines(
+    page: str, expected: list[list[object]], submit: Submit, environment: dict[str, str]
 ) -> None:
-    """A program without any dynastate in it keeps its state in DynamoDB, by what spark-submit is given."""
-    command = [str(Path(sys.executable).parent / "dynastate"), "jar"]
-    jar = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    conf = {
-        f"{CONF}.providerClass": "io.dynastate.spark.DynamoDBStateStoreProvider",
-        f"{CONF}.checkpointFormatVersion": "2",
-        f"{CONF}.dynastate.endpoint": database.endpoint,
-        f"{CONF}.dynastate.region": database.settings.region,
-        f"{CONF}.dynastate.namespace": folder.name,
-    }
-    answer = submit("submitted.py", jar, conf)
-    assert sorted(answer["rows"], key=repr) == expected
-    assert answer["metrics"]["dynastateRequests"] > 0
-    assert histories(f"{folder.name}/0/0/default").versions() == [1, 2]
+    """A program without any dynastate in it keeps its state in DynamoDB, by the lines of the page as they stand.
+
+    Only the endpoint is added: of a DynamoDB with the page's tables in the page's Region. One query aggregates, one is
+    of transformWithState.
+    """
+    settings = {name: value for name, value in documented_conf(page).items() if name.startswith(PREFIX)}
+    wanted = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
+    with EmbeddedDynamoDB(settings=wanted) as database:
+        answer = submit("submitted.py", f"{documented(page)} --conf {PREFIX}endpoint={database.endpoint}")
+        with only(environment), closing(BotoTables(database.settings)) as tables:
+            found = [overview(tables, store, Meter()) for store in tables.find_stores(Meter())]
+    for query in ("sums", "running"):
+        assert sorted(answer[query]["rows"], key=repr) == expected
+        assert answer[query]["metrics"]["dynastateRequests"] > 0
+    assert [each.version for each in found] == [2] * 4  # two files, two partitions of two queries
+    if wanted.namespace:
+        assert {each.store.split("/")[0] for each in found} == {wanted.namespace, "another"}
 
 
 def test_spark_submit_of_a_program_that_configures(
@@ -228,8 +315,8 @@ def test_spark_submit_of_a_program_that_configures(
     """A program that calls `configure` works under spark-submit with the jar, and is told what to do without it."""
     settings = {"endpoint": database.endpoint, "region": database.settings.region, "namespace": folder.name}
     with pytest.raises(AssertionError, match="run spark-submit with --jars"):
-        submit("configured.py", str(tests_jar), {}, json.dumps(settings))
-    answer = submit("configured.py", f"{tests_jar},{jar_path()}", {}, json.dumps(settings))
+        submit("configured.py", f"--jars {tests_jar}", json.dumps(settings))
+    answer = submit("configured.py", f"--jars {tests_jar},{jar_path()}", json.dumps(settings))
     assert sorted(answer["rows"], key=repr) == expected
     assert [Path(jar).name for jar in answer["jars"].split(",")] == [tests_jar.name, jar_path().name]
     assert histories(f"{folder.name}/0/0/default").versions() == [1]

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyspark
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -30,6 +29,7 @@ from tests.spark.conftest import (
     jvm_pid,
 )
 from tests.spark.operators import CASES, group_state, sums
+from tests.spark.programs.cluster import cluster_environment
 from tests.spark.programs.dies import BATCH, PARTITION
 from tests.spark.programs.loses_executor import BATCH as BATCH_OF_EXECUTOR
 from tests.spark.programs.loses_executor import build
@@ -119,9 +119,15 @@ def wide_files(files: int, keys: int = 200, note_bytes: int = 25_000) -> list[li
     ]
 
 
-@pytest.mark.parametrize("rows_before", [1, 90], ids=["before changes are sent", "while changes are sent"])
-def test_sidecar_that_is_killed_in_mid_batch(rows_before: int, sessions: Sessions, folder: Path) -> None:
-    """The sidecar dies by SIGKILL while tasks write: they are tried again with a new one, and every value is right."""
+@pytest.mark.parametrize(
+    ("rows_before", "how"),
+    [(1, signal.SIGKILL), (90, signal.SIGKILL), (90, signal.SIGSTOP)],
+    ids=["killed before changes are sent", "killed while changes are sent", "stopped while changes are sent"],
+)
+def test_sidecar_that_dies_or_stops_in_mid_batch(
+    rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path
+) -> None:
+    """The sidecar ends while tasks write: they are tried again with a new one, and every value is right."""
     source = Source(folder / "files", wide_files(3))
     source.release()
     session = sessions({f"{CONF}.dynastate.python": interpreter(folder)})
@@ -142,7 +148,7 @@ def test_sidecar_that_is_killed_in_mid_batch(rows_before: int, sessions: Session
                 if rows >= rows_before and not told.exists():
                     told.touch()
                     for victim in victims:
-                        os.kill(victim, signal.SIGKILL)
+                        os.kill(victim, how)
                 yield taken
 
         return frame.mapInArrow(kill_once, frame.schema)
@@ -156,6 +162,7 @@ def test_sidecar_that_is_killed_in_mid_batch(rows_before: int, sessions: Session
     assert len(killed) == 1
     (fresh,) = set(sidecars_of(jvm_pid())) - others
     assert fresh != killed[0]
+    assert not is_alive(killed[0])
 
 
 @pytest.mark.parametrize("checkpoint_format", ["1", "2"])
@@ -184,12 +191,12 @@ def test_spark_that_is_killed_in_mid_batch(
         try:
             quiet = run(group_state(quiet_source.stream(sessions({}))), folder / "quiet", "append")
             ahead = f"{namespace}/0/{1 - PARTITION}/default"
-            wait_until(lambda: BATCH + 1 in histories(ahead).versions(), "the other partition did not commit", 30)
+            wait_until(lambda: BATCH + 1 in histories(ahead).versions(), "the other partition did not commit", 120)
             (jvm,) = children(program.pid)
             (sidecar,) = sidecars_of(jvm)
+            os.kill(jvm, signal.SIGKILL)
         finally:
             program.kill()
-    os.kill(jvm, signal.SIGKILL)
     wait_until(lambda: not is_alive(sidecar), "the sidecar outlived its JVM")
     assert not list((folder / "own" / "tmp").glob("dynastate-*")), "the sidecar left its socket behind"
     assert BATCH + 1 not in histories(f"{namespace}/0/{PARTITION}/default").versions()
@@ -211,8 +218,7 @@ def test_executor_that_is_killed_in_mid_batch(
     """One of two executors dies by SIGKILL: its partition goes on from DynamoDB, and every batch is right."""
     for seed, side in enumerate(("left", "right"), 12):
         make_source(folder / side, seed=seed, files=BATCH_OF_EXECUTOR + 2).release()
-    home = str(Path(pyspark.__file__).parent)
-    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": home, "SPARK_WORKER_DIR": str(folder / "work")}
+    own = cluster_environment(folder) | {"PYSPARK_PYTHON": sys.executable}
     words = [sys.executable, "-m", "tests.spark.programs.loses_executor", str(folder), database.endpoint, name]
     with subprocess.Popen(words, cwd=ROOT, env=environment | own, stderr=subprocess.PIPE, text=True) as program:
         quiet = run(build(name, sessions(ON_ROCKSDB), folder), folder / "quiet", CASES[name].mode)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.core.context import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.jvm import ROOT
-from tests.processes import sidecars_of, wait_until
-from tests.spark.conftest import CONF, Histories, Sessions, jvm_pid
+from tests.processes import sidecars_of, sockets, wait_until
+from tests.spark.conftest import CONF, Histories, Sessions, jvm_pid, state_stores
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Running, Source, in_batch, make_source, run
 
@@ -23,21 +21,6 @@ FILES = 4
 @pytest.fixture
 def source(folder: Path) -> Source:
     return make_source(folder / "files", seed=15, files=FILES)
-
-
-def state_stores() -> Any:
-    """Spark's object that holds the providers of this executor."""
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    return jvm.org.apache.spark.sql.execution.streaming.state.StateStore
-
-
-@pytest.fixture
-def fresh_stores(spark: SparkSession) -> Iterator[None]:
-    """Maintenance takes its conf from whoever asks for the first store: let that be this test, and the next one."""
-    state_stores().stop()
-    yield
-    state_stores().stop()
 
 
 def loaded(running: Running, checkpoint: Path, partitions: range = range(2)) -> list[bool]:
@@ -52,12 +35,6 @@ def loaded(running: Running, checkpoint: Path, partitions: range = range(2)) -> 
         for partition in partitions
     ]
     return [state_stores().isLoaded(each) for each in ids]
-
-
-def sockets(pid: int) -> int:
-    """How many sockets a process has open."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    return sum(link.startswith("socket:") for link in links)
 
 
 def threads(pid: int) -> int:
@@ -83,16 +60,25 @@ def test_snapshots_and_clean_up_beside_the_query(
         }
     )
     stores = [f"{folder.name}/0/{partition}/default" for partition in (0, 1)]
+
+    def is_maintained(store: str) -> bool:
+        found = histories(store)
+        return bool(found.snapshots()) and found.versions()[0] > 1
+
+    def wait_for_maintenance(batch: DataFrame, number: int) -> DataFrame:
+        if number == files - 1:
+            wait_until(lambda: all(map(is_maintained, stores)), "no snapshot was made, or nothing cleaned up", 60)
+        return batch
+
     for half in (files // 2, files):
         source.release(half)
-        outcome = run(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
+        stream = sums(source.stream(session), "key")
+        outcome = run(stream, folder / "checkpoint", "complete", wait_for_maintenance)
         expected = sums(source.read(session), "key").collect()
         assert outcome.rows[half - 1] == sorted((tuple(row) for row in expected), key=repr)
     for store in stores:
-        found = histories(store)
-        assert found.snapshots()
-        assert found.versions()[0] > 1
-        assert found.versions()[-1] == files
+        assert is_maintained(store)
+        assert histories(store).versions()[-1] == files
     states = session.read.format("statestore").load(str(folder / "checkpoint"))
     assert states.count() == len(outcome.rows[files - 1])
 
@@ -142,7 +128,7 @@ def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, fo
     session = sessions({})
     source.release(2)
     quiet = run(case.build(source.stream(session), source.stream(session)), folder / "quiet", case.mode)
-    before = [sockets(pid) for pid in sidecars_of(jvm_pid())]
+    before = {pid: sockets(pid) for pid in sidecars_of(jvm_pid())}
     assert before
     for _ in range(3):
         told = folder / "told"
@@ -157,10 +143,11 @@ def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, fo
     outcome = run(case.build(source.stream(session), source.stream(session)), folder / "checkpoint", case.mode)
     assert outcome.rows[1] == quiet.rows[1]
     assert outcome.state[1] == quiet.state[1]
-    wait_until(lambda: [sockets(pid) for pid in sidecars_of(jvm_pid())] <= before, "connections stay open")
+    wait_until(lambda: all(sockets(pid) <= most for pid, most in before.items()), "connections stay open")
+    assert set(sidecars_of(jvm_pid())) == set(before)
 
 
-def test_queries_leave_nothing_behind(sessions: Sessions, source: Source, folder: Path) -> None:
+def test_queries_leave_nothing_behind(fresh_stores: None, sessions: Sessions, source: Source, folder: Path) -> None:
     """The sixth query of a Spark needs no more sidecars, sockets and threads of a sidecar than the second."""
     source.release(1)
     session = sessions({})

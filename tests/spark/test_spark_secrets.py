@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from dynastate.tables import make_client
 from tests.gate import Forward, Gate, Reply, Request, error
 from tests.jvm import ROOT
 from tests.policies import accesses, allows, render
-from tests.processes import arguments, descendants, listening
+from tests.processes import arguments, descendants, is_alive, listening, wait_until
 from tests.spark.conftest import Sessions, interpreter, only
 from tests.spark.operators import sums
 from tests.spark.streams import Source, first_error, make_rows, make_source
@@ -96,7 +97,14 @@ class Program:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {f"file {file.relative_to(folder)}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    """What all files hold that do not go meanwhile."""
+    found: dict[str, bytes] = {}
+    for parent, _, names in os.walk(folder):
+        for file in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError):
+                if file.is_file():
+                    found[f"file {file.relative_to(folder)}"] = file.read_bytes()
+    return found
 
 
 def read_page(ui: str, path: str) -> bytes:
@@ -175,6 +183,7 @@ def found(database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path
             for page in PAGES:
                 places[f"ui {page}"] = read_page(said["ui"], page.replace("APPLICATION", said["application"]))
             assert program.end() == 0, program.log.read_text()
+            wait_until(lambda: not any(map(is_alive, pids)), "a process outlived the program")
         finally:
             program.process.kill()
             program.process.wait()

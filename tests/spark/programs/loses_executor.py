@@ -9,13 +9,12 @@ import json
 import sys
 from pathlib import Path
 
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-import dynastate
 from tests.processes import children, is_alive, sidecars_of, wait_until
-from tests.spark.conftest import TESTS_JAR, jvm_pid, spark_conf
+from tests.spark.conftest import jvm_pid
 from tests.spark.operators import CASES
+from tests.spark.programs.cluster import start_cluster
 from tests.spark.streams import in_batch, open_stream, run
 
 #: The batch in which an executor dies, and the partition whose executor it is.
@@ -30,14 +29,7 @@ def build(name: str, spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def main(folder: Path, endpoint: str, name: str) -> None:
-    home = str(Path(pyspark.__file__).parent)
-    conf = spark_conf(folder / "own") | {"spark.executor.memory": "1g"}
-    conf["spark.executor.extraJavaOptions"] = conf["spark.driver.extraJavaOptions"]
-    # Spark means this master for its own tests, and asks where it lives.
-    conf["spark.driver.extraJavaOptions"] += f" -Dspark.test.home={home}"
-    conf["spark.jars"] = str(TESTS_JAR)
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=dict(conf))
-    spark = dynastate.configure(builder, endpoint=endpoint, region="us-east-1").getOrCreate()
+    spark = start_cluster(folder, endpoint, {})
     kill = in_batch(BATCH, "killOnce", PARTITION, AHEAD_MS, str(folder / "told"))
     outcome = run(build(name, spark, folder), folder / "checkpoint", CASES[name].mode, kill)
 

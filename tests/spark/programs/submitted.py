@@ -1,23 +1,63 @@
-"""A user's program that knows nothing of dynastate: spark-submit's conf says where its state goes.
+"""A user's program that does not import dynastate: spark-submit's conf says where the state of its two queries goes.
 
 Run as `spark-submit --jars … --conf … submitted.py FILES CHECKPOINT ANSWER`.
 """
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+NAMESPACE = "spark.sql.streaming.stateStore.dynastate.namespace"
+
+
+class Sums(StatefulProcessor):
+    """How many rows a key had so far, and their sum."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.sums = handle.getValueState("sums", "rows long, amount long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        before = self.sums.get() if self.sums.exists() else (0, 0)
+        amounts = [row.amount for row in rows]
+        found = before[0] + len(amounts), before[1] + sum(amounts)
+        self.sums.update(found)
+        yield Row(key=key[0], rows=found[0], amount=found[1])
+
+    def close(self) -> None:
+        pass
+
+
+def run(frame: DataFrame, name: str, mode: str) -> dict[str, Any]:
+    """Run a query to the end of its files; what its sink has then, newest by key, and the metrics of its last batch."""
+    writer = frame.writeStream.outputMode(mode).format("memory").queryName(name).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(Path(checkpoint) / name)).start()
+    query.awaitTermination()
+    newest = frame.sparkSession.sql(f"SELECT key, max(rows), max_by(amount, rows) FROM {name} GROUP BY key")  # noqa: S608
+    metrics = query.recentProgress[-1].stateOperators[0].customMetrics
+    return {"rows": [list(row) for row in newest.collect()], "metrics": dict(metrics)}
+
 
 files, checkpoint, answer = sys.argv[1:]
 spark = SparkSession.builder.appName("submitted").getOrCreate()
-rows = spark.readStream.schema("key string, amount long").option("maxFilesPerTrigger", 1).json(files)
-sums = rows.groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
-writer = sums.writeStream.outputMode("complete").format("memory").queryName("sums").trigger(availableNow=True)
-query = writer.option("checkpointLocation", checkpoint).start()
-query.awaitTermination()
-metrics = query.recentProgress[-1].stateOperators[0].customMetrics
-found = {"rows": [list(row) for row in spark.table("sums").collect()], "metrics": dict(metrics)}
+other = spark.newSession()
+if spark.conf.get(NAMESPACE, None):
+    other.conf.set(NAMESPACE, "another")  # a namespace is of one query
+
+
+def stream(session: SparkSession) -> DataFrame:
+    return session.readStream.schema("key string, amount long").option("maxFilesPerTrigger", 1).json(files)
+
+
+sums = stream(spark).groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
+running = (
+    stream(other).groupBy("key").transformWithState(Sums(), "key string, rows long, amount long", "append", "none")
+)
+found = {"sums": run(sums, "sums", "complete"), "running": run(running, "running", "append")}
 Path(answer).write_text(json.dumps(found))
 spark.stop()

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 import dynastate
 from tests.spark.conftest import spark_conf
-from tests.spark.streams import RELEASED, SCHEMA
+from tests.spark.streams import RELEASED, SCHEMA, take_all
 
 #: What Spark wrote down of its tasks.
 EVENTS = "events"
@@ -44,7 +44,7 @@ def main(folder: Path, endpoint: str, options: dict[str, Any]) -> None:
     while query.isActive and not (folder / "stop").exists():
         time.sleep(0.1)
     if query.isActive:
-        query.processAllAvailable()
+        take_all(query)
     failed = query.exception()
     query.stop()
     progress = [json.loads(each.json) for each in query.recentProgress if each.numInputRows]

@@ -4,6 +4,8 @@ import java.nio.file.Path
 
 import scala.util.control.NonFatal
 
+import io.dynastate.later.Absent
+
 /** Runs named checks, and prints for each a line that test_spark_jvm.py reads: `ok` or `failed`, its name, why. */
 final class Checks {
   def check(name: String)(body: => Unit): Unit =
@@ -12,6 +14,7 @@ final class Checks {
       body
       say("ok", name, s"${(System.nanoTime() - started) / 1000000} ms")
     } catch {
+      case absent: Absent => say("ok", name, absent.getMessage)
       case e @ (NonFatal(_) | _: StackOverflowError | _: OutOfMemoryError) =>
         say("failed", name, e.toString)
         System.err.println(s"$name:")
@@ -32,7 +35,12 @@ object Checks {
 
   /** What a body throws, with its causes: the messages, one after the other. */
   def failure(body: => Any): String = {
-    val thrown = try { body; null } catch { case NonFatal(e) => e }
+    val thrown =
+      try { body; null }
+      catch {
+        case absent: Absent => throw absent
+        case NonFatal(e) => e
+      }
     require(thrown != null, "nothing was thrown")
     Iterator.iterate(thrown)(_.getCause).takeWhile(_ != null).map(_.toString).mkString(" <- ")
   }

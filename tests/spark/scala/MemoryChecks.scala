@@ -1,10 +1,11 @@
 package io.dynastate.tests
 
 import java.util.Random
+import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
 
-import io.dynastate.core.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangedBuckets, ChangeSink, Entry, OpenVersion, Row}
+import io.dynastate.core.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangedBuckets, ChangeSink, Entry, LoadingVersions, OpenVersion, Row}
 import io.dynastate.core.{RowIterator, RowTable, Slots, Version, VersionTree}
 import io.dynastate.core.{Families => RowFamilies}
 
@@ -41,9 +42,19 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     check("buckets in memory: what is there stays within the limit, what is new stays until it is durable, what was closed is gone") {
       limitOfBuckets(new Random(seed + 820))
     }
+    check("buckets in memory: before any row is seen, their number says how large the state is") {
+      val memory = new InBuckets(0L)
+      val tree = new BucketedVersions(memory.cache, memory, 0L)
+      val bytes = tree.stateBytes(tree.absent(7, Attempt.random(), "", Array(500L), 5))
+      require(bytes > 31 * BucketedVersions.BucketBytes && bytes <= 32 * BucketedVersions.BucketBytes, s"$bytes bytes in 32 buckets")
+    }
     check("buckets in memory: a bucket that cannot be read is an error, and is read again the next time") {
       brokenSource(new Random(seed + 830))
     }
+    check("a version on its way: rows that are asked for come with their buckets, all others wait for the whole") {
+      onItsWay(new Random(seed + 840))
+    }
+    check("a version on its way: who asks for rows of too many buckets waits for the whole")(askedForTooMuch(new Random(seed + 850)))
     check("open version: what is sent, laid over the base, is the new version") {
       (0 until 10).foreach(round => sentChanges(new Random(seed + 200 + round)))
     }
@@ -276,6 +287,77 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     compare(new OpenVersion(version, new Replay(model)), model, "after the end: it is read again")
   }
 
+  private def onItsWay(random: Random): Unit = {
+    val memory = new InBuckets(0L)
+    val (durable, model) = filled(memory, random, 3000, 0)
+    def begin(whole: CompletableFuture[CompletableFuture[Version]]): Version =
+      new LoadingVersions(memory, each => require(whole.complete(each), "the load began twice")).begin(durable.number, durable.attempt, "", durable.keys, 4)
+    val whole = new CompletableFuture[CompletableFuture[Version]]
+    val version = begin(whole)
+    require(!whole.isDone, "the load began before the first row was asked for")
+    same((version.number, version.attempt, version.keys.toSeq), (durable.number, durable.attempt, durable.keys.toSeq))
+    val open = new OpenVersion(version, new Replay(model))
+    var changed = model
+    val reads = memory.reads
+    (0 until 400).foreach { _ =>
+      val key = Key(random.nextInt(3500))
+      same(get(open, 0, key), changed.get((0, key)), s"get of $key")
+      if (random.nextBoolean()) { put(open, 0, key, Array[Byte](9)); changed += (0, key) -> Seq[Byte](9) }
+      else { remove(open, 0, key); changed -= ((0, key)) }
+    }
+    require(memory.reads - reads <= 16, s"${memory.reads - reads} reads of 16 buckets")
+    require(version.tree.heapBytes(version) > 0, "what came is not counted")
+    val tree = VersionTree.load(rowsOf(model), durable.number, durable.attempt, "")
+    val late = new Thread(() => { Thread.sleep(300); whole.get.complete(tree); () })
+    late.start()
+    compare(open, changed, "while all rows come")
+    late.join()
+    open.flush()
+    val next = open.fold(Attempt.random(), "")
+    same(next.keys.sum, changed.size.toLong, "keys")
+    val after = memory.reads
+    compare(new OpenVersion(next, new Replay(changed)), changed, "the next version")
+    compare(new OpenVersion(version, new Replay(model)), model, "the version, when it is there")
+    same(memory.reads, after, "buckets that were read though all rows were there")
+    val lost = new CompletableFuture[CompletableFuture[Version]]
+    val failed = new OpenVersion(begin(lost), new Replay(model))
+    lost.thenAccept(each => { each.completeExceptionally(new IllegalStateException("the load failed")); () })
+    mustFail("the load failed")(entries(failed, 0))
+    same(get(failed, 0, Key(7)), model.get((0, Key(7))), "a single row all the same")
+    put(failed, 0, Key(7), Array[Byte](1))
+    failed.flush()
+    mustFail("the load failed")(failed.fold(Attempt.random(), ""))
+  }
+
+  private def askedForTooMuch(random: Random): Unit = {
+    val memory = new InBuckets(0L)
+    val (durable, model) = filled(memory, random, 3000, 0)
+    val whole = new CompletableFuture[CompletableFuture[Version]]
+    val version = new LoadingVersions(memory, each => { whole.complete(each); () }).begin(durable.number, durable.attempt, "", durable.keys, 8)
+    val before = memory.reads
+    var wrong = Option.empty[Throwable]
+    val reader = new Thread(() => {
+      try {
+        val open = new OpenVersion(version, new Replay(model))
+        (0 until 3500).foreach(each => same(get(open, 0, Key(each)), model.get((0, Key(each))), s"get of $each"))
+      } catch { case e: Throwable => wrong = Some(e) }
+    })
+    reader.start()
+    while (reader.isAlive && reader.getState != Thread.State.WAITING) Thread.sleep(5)
+    require(reader.isAlive, s"it did not wait: $wrong")
+    same(memory.reads - before, 16, "buckets that were read singly")
+    whole.get.complete(VersionTree.load(rowsOf(model), durable.number, durable.attempt, ""))
+    reader.join()
+    wrong.foreach(throw _)
+    same(memory.reads - before, 16, "buckets that were read in all")
+  }
+
+  private def rowsOf(model: Map[(Int, Key), Seq[Byte]]): RowFamilies = {
+    val rows = new RowFamilies
+    model.foreach { case ((family, key), value) => rows(family).put(key.hash, key.put(value.toArray)) }
+    rows
+  }
+
   private def brokenSource(random: Random): Unit = {
     val memory = new InBuckets(0L)
     val (version, model) = filled(memory, random, 200, 0)
@@ -468,7 +550,7 @@ object MemoryChecks {
   final class InBuckets(limit: Long) extends Memory with BucketSource {
     val cache = new BucketCache(limit)
     private val durable = new java.util.concurrent.ConcurrentHashMap[(Long, Attempt), Map[(Int, Key), Seq[Byte]]]
-    var reads = 0
+    @volatile var reads = 0
     var isBroken = false
 
     override def empty: Version = new BucketedVersions(cache, this, 0L, 400L).empty("")

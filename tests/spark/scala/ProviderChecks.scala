@@ -5,10 +5,14 @@ import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.collection.mutable
 
+import io.dynastate.core.Entry
+import io.dynastate.later._
+
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.{LongType, NullType, StringType, StructField, StructType}
+import org.apache.spark.unsafe.Platform
 
 /** The provider through Spark's own traits, as operators use it, on a DynamoDB. */
 final class ProviderChecks(checks: Checks, world: World, seed: Long) {
@@ -275,7 +279,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       commit(there, 2)(6L -> 6L)
       same(rows(here.getStore(3)), Map(1L -> 3L, 5L -> 5L, 6L -> 6L))
     }
-    check("format 1: a later run wins over a zombie of an earlier one, whoever commits last") {
+    check("format 1: a zombie of an earlier run changes nothing, and is refused where the later one was seen") {
       val id = world.freshStore()
       val early = world.provider(id, V1)
       commit(early, 0)(1L -> 1L)
@@ -283,7 +287,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       commit(late, 1)(1L -> 2L)
       val zombie = early.getStore(1)
       put(zombie, 1, 666)
-      zombie.commit()
+      mustFail("a newer run writes to this store", id.operatorId.toString)(zombie.commit())
       same(rows(world.provider(id, V1).getStore(2)), Map(1L -> 2L))
       same(rows(late.getStore(2)), Map(1L -> 2L))
     }
@@ -321,6 +325,33 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         same((metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")), (version, 0L), s"version $version")
         same(get(moved, 1), Some(if (version == 2) 7L else 1L))
         moved.abort()
+      }
+    }
+    check("a large version is opened at once: rows come as they are asked for, and all of them in the end") {
+      val id = world.freshStore()
+      val rows = 120000L
+      val filled = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
+      val first = filled.getStore(0)
+      (0L until rows).foreach(each => first.put(key(each), value(each, ""), Family))
+      first.commit()
+      filled.doMaintenance()
+      val ids = first.getStateStoreCheckpointInfo().stateStoreCkptId
+      Seq("2" -> ids, "1" -> scala.None).foreach { case (format, known) =>
+        val provider = world.provider(id, Map(Format -> format))
+        val store = provider.getStore(1, known)
+        same((metric(store, "dynastateCacheMisses"), store.metrics.numKeys), (1L, rows))
+        Seq(0L, 77777L, rows - 1).foreach(each => same(get(store, each), Some(each)))
+        same(get(store, rows), None)
+        store.put(key(5), value(-5, ""), Family)
+        same(store.iterator(Family).map(_.value.getLong(0)).sum, rows * (rows - 1) / 2 - 10)
+        store.commit()
+        val next = provider.getStore(2, store.getStateStoreCheckpointInfo().stateStoreCkptId)
+        same((get(next, 5), get(next, 6), next.metrics.numKeys), (Some(-5L), Some(6L), rows))
+        next.abort()
+        // The version that was loaded is the one to go on from now.
+        val again = provider.getStore(1, known)
+        same(get(again, 5), Some(5L))
+        again.abort()
       }
     }
     check("versions kept in memory: 0, which is 1")(kept(0))
@@ -375,7 +406,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         require(cold.get(key(number.toLong), Family).getString(1) == note, s"a note of ${note.length} characters came back as another")
       }
     }
+    check("the largest row that there may be comes back from parts, and from a snapshot alone; a larger one is refused")(largest())
     check("a snapshot that turns out broken on the way is gone round")(brokenSnapshot())
+    check("maintenance: clean-up that failed or was cut short goes on at the next one")(backlog())
     check("stores of other partitions, operators and names are others") {
       val id = world.freshStore()
       val others = Seq(id, id.copy(operatorId = 1), id.copy(partitionId = id.partitionId + 10000), id.copy(storeName = "left-keyToNumValues"),
@@ -383,6 +416,78 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       others.zipWithIndex.foreach { case (each, number) => commit(world.provider(each, V1), 0)(1L -> number.toLong) }
       others.zipWithIndex.foreach { case (each, number) => same(rows(world.provider(each, V1).getStore(1)), Map(1L -> number.toLong)) }
     }
+  }
+
+  /** 30 versions of which the last 5 are retained; 10 may pile up before a clean-up, which takes 4 at most. */
+  private def backlog(): Unit = {
+    val id = world.freshStore()
+    val conf = Map(
+      "spark.sql.streaming.minBatchesToRetain" -> "5", "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint" -> "2.0",
+      s"$Prefix.maxVersionsToDeletePerMaintenance" -> "4", s"$Prefix.minDeltasForSnapshot" -> "1")
+    val provider = world.provider(id, conf)
+    (0L until 30L).foldLeft(Option.empty[String]) { (ids, version) =>
+      val next = commit(provider, version, ids)(version % 7 -> version)
+      if (version == 19) provider.doSnapshotMaintenance()
+      next
+    }
+    // Of the 20 versions that could go, nothing can while the list of some cannot be read.
+    format(id, 99)
+    provider.doCleanupMaintenance()
+    format(id, 1)
+    same(oldest(id), 1L, "the oldest version, where clean-up failed")
+    val after = (1 to 5).map { _ =>
+      provider.doCleanupMaintenance()
+      oldest(id)
+    }
+    same(after, Seq(5L, 9L, 13L, 13L, 13L), "the oldest version after each maintenance: fewer than 10 wait for more")
+  }
+
+  /** Say that the list of the first versions is of another format. */
+  private def format(id: StateStoreId, format: Int): Unit = world.onTables(id,
+    s"""make_client(settings).update_item(
+       |    TableName="dynastate-snapshot-group", Key=to_wire(item_key(group_key(store, 1))), UpdateExpression="SET #f = :f",
+       |    ExpressionAttributeNames={"#f": "format"}, ExpressionAttributeValues=to_wire({":f": $format}),
+       |)""")
+
+  private def oldest(id: StateStoreId): Long = world.onTables(id,
+    """found = tables.query("snapshot", store_shard(store, 0), *history_range(0, 1000), Meter())
+      |print(History(store, found).versions()[0])""").trim.toLong
+
+  /** Rows of Spark have a multiple of 8 bytes. Some of this one does not compress, so that it takes several parts. */
+  private def largest(): Unit = {
+    val id = world.freshStore()
+    val most = (Entry.RecordBytesMax - Entry.TagBytes - Entry.HeaderBytes - key(1).getSizeInBytes) / 8 * 8
+    def noted(bytes: Int): UnsafeRow = {
+      val raw = new Array[Byte](bytes)
+      System.arraycopy(MemoryChecks.randomBytes(new Random(seed + 4), 3000000), 0, raw, 24, 3000000)
+      Platform.putLong(raw, Platform.BYTE_ARRAY_OFFSET + 8L, 7L)
+      Platform.putLong(raw, Platform.BYTE_ARRAY_OFFSET + 16L, 24L << 32 | (bytes - 24))
+      val row = new UnsafeRow(2)
+      row.pointTo(raw, bytes)
+      row
+    }
+    val expected = noted(most)
+    val provider = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
+    val store = provider.getStore(0)
+    mustFail(s"at most ${Entry.RecordBytesMax} bytes")(store.put(key(1), noted(most + 8), Family))
+    store.put(key(1), expected, Family)
+    put(store, 2, 2)
+    store.commit()
+    val ids = store.getStateStoreCheckpointInfo().stateStoreCkptId
+    def compare(when: String): Unit = {
+      val cold = world.provider(id).getStore(1, ids)
+      require(cold.get(key(1), Family) == expected, s"$when, the largest row came back as another")
+      same(get(cold, 2), Some(2L), when)
+      cold.abort()
+    }
+    compare("from parts")
+    provider.doSnapshotMaintenance()
+    val parts = world.onTables(id,
+      """parts = keys("delta", "0", "~")
+        |tables.delete(parts, Meter())
+        |print(len(parts))""").trim.toInt
+    require(parts > 5, s"the largest row takes $parts parts")
+    compare("from a snapshot")
   }
 
   /** Its last bucket is lost, and lists of the first ones are on their way when that is found out: none may come twice. */
@@ -403,17 +508,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     next.remove(key(2), Family)
     next.commit()
     val ids = next.getStateStoreCheckpointInfo().stateStoreCkptId
-    val buckets = world.runPython(
-      """import sys
-        |from dynastate.layout import store_shard
-        |from dynastate.settings import Settings
-        |from dynastate.tables import BotoTables, Meter
-        |tables = BotoTables(Settings(endpoint=sys.argv[1], region="us-east-1"))
-        |shards = [store_shard(sys.argv[2], shard) for shard in range(4)]
-        |keys = [key for shard in shards for key in tables.list_keys("snapshot", shard, "bucket/", "bucket/~", Meter())]
-        |tables.delete([max(keys, key=lambda key: key.sort)], Meter())
-        |print(len(keys))
-        |""".stripMargin, world.endpoint, world.storeOf(id)).trim.toInt
+    val buckets = world.onTables(id,
+      """buckets = keys("snapshot", "bucket/", "bucket/~")
+        |tables.delete([max(buckets, key=lambda key: key.sort)], Meter())
+        |print(len(buckets))""").trim.toInt
     require(buckets > 25, s"there are $buckets items of buckets, which one request brings together")
     Seq(lists(), lists(s"$Prefix.dynastate.memoryMb" -> "64")).foreach { cold =>
       val found = cold.getStore(2, ids)
@@ -536,11 +634,22 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       mustFail("multiple values")(store.merge(key(1), value(1), Family))
       mustFail("multiple values")(store.valuesIterator(key(1), Family))
       mustFail("Prefix scan requires setting prefix key")(store.prefixScan(key(1), Family))
-      same(store.allColumnFamilyNames, Set(Family))
+      namesOfFamilies(store).foreach(same(_, Set(Family)))
       store.abort()
     }
-    check("offline repartition is refused") {
-      mustFail("STATE_STORE_UNSUPPORTED_OPERATION")(world.provider(world.freshStore()).getStore(0, None, false, true))
+    check("an empty store above version 0 is written whole, and leaves what is held as it was") {
+      val provider = world.provider(world.freshStore())
+      (0L until 3L).foreach { version =>
+        val store = provider.getStore(version)
+        put(store, version, version)
+        store.commit()
+      }
+      val store = openEmpty(provider, 2)
+      same(store.iterator(Family).size, 0)
+      put(store, 9, 9)
+      store.commit()
+      same(provider.getReadStore(2, None).iterator(Family).size, 2)
+      same(provider.getReadStore(3, None).iterator(Family).size, 1)
     }
   }
 

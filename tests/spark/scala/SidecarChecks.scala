@@ -1,9 +1,11 @@
 package io.dynastate.tests
 
-import java.nio.file.Path
+import java.nio.file.{Files, Path}
 
 import scala.jdk.CollectionConverters._
 import scala.jdk.StreamConverters._
+
+import io.dynastate.core.Sidecar
 
 /** Sidecars that die, and tasks that are killed while they talk to one. */
 final class SidecarChecks(checks: Checks, world: World) {
@@ -36,14 +38,68 @@ final class SidecarChecks(checks: Checks, world: World) {
       kill()
       same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
     }
+    check("a sidecar that is stopped is killed, its task fails and says so, and the next store gets another one") {
+      val id = world.freshStore()
+      val provider = world.provider(id)
+      val ids = commit(provider, 0)(1L -> 1L)
+      val store = provider.getStore(1, ids)
+      put(store, 2L, 2L)
+      val old = sidecars()
+      old.foreach(pid => new ProcessBuilder("sh", "-c", s"kill -STOP $pid").start().waitFor())
+      mustFail("CANNOT_WRITE_STATE_STORE", "the sidecar is gone: it gave no sign of life for 20 s and was killed")(store.commit())
+      store.abort()
+      val next = commit(provider, 1, ids)(2L -> 2L)
+      same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
+      require(sidecars().size == 1 && sidecars() != old, s"sidecars: $old, then ${sidecars()}")
+    }
+    check("connections to a sidecar that dies are closed") {
+      val sidecar = Sidecar.forPython(world.interpreter())
+      def useAndKill(): Unit = {
+        (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.giveBack())
+        kill()
+      }
+      useAndKill()
+      val before = sockets()
+      (1 to 3).foreach(_ => useAndKill())
+      val deadline = System.nanoTime() + 20000000000L
+      while (sockets() > before && System.nanoTime() < deadline) Thread.sleep(20)
+      require(sockets() <= before, s"$before sockets were open, then ${sockets()}")
+    }
+    check("a sidecar starts within two seconds") {
+      val millis = (1 to 3).map { _ =>
+        val interpreter = world.interpreter()
+        val started = System.nanoTime()
+        Sidecar.forPython(interpreter).lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""").giveBack()
+        (System.nanoTime() - started) / 1000000
+      }
+      kill()
+      // The best of three, on a machine that does other things too.
+      require(millis.min < 2000, s"ms until there is a connection: $millis")
+    }
+    check("who waits while an interpreter does not start is told with the first who asked, and who asks later starts it anew") {
+      val times = Files.createTempFile("times", "")
+      val interpreter = world.script(s"echo >> $times; sleep 2; exit 1")
+      val waiting = (1 to 6).map { _ =>
+        val task = new Thread(() => mustFail("the sidecar did not start", "exit code 1")(Sidecar.forPython(interpreter).lease("{}")))
+        task.start()
+        task
+      }
+      waiting.foreach(_.join(30000))
+      require(!waiting.exists(_.isAlive), "a task waits for ever")
+      same(Files.size(times), 1L, "starts")
+      mustFail("the sidecar did not start")(Sidecar.forPython(interpreter).lease("{}"))
+      same(Files.size(times), 2L, "starts")
+      Files.delete(times)
+    }
     check("a task that is killed while a sidecar fails to start leaves no folder behind")(killedWhileStarting())
     check("tasks that are killed while they commit or open leave nothing that hurts the next") {
       val id = world.freshStore()
-      val provider = world.provider(id)
+      val run = "the same run"
+      val provider = world.provider(id, run = run)
       val ids = commit(provider, 0)((0L until 3000L).map(each => each -> each): _*)
       (0 until 40).foreach { turn =>
         val task = new Thread(() => try {
-          val store = World.synchronized((if (turn % 2 == 0) world.provider(id) else provider).getStore(1, ids))
+          val store = World.synchronized((if (turn % 2 == 0) world.provider(id, run = run) else provider).getStore(1, ids))
           World.synchronized((0L until 3000L).foreach(each => put(store, each, -turn.toLong)))
           store.commit()
         } catch { case _: Throwable => () })
@@ -59,6 +115,12 @@ final class SidecarChecks(checks: Checks, world: World) {
       same(sidecars().size, 1, "sidecars")
     }
   }
+
+  /** How many sockets this JVM has open. */
+  private def sockets(): Int =
+    Path.of("/proc/self/fd").toFile.listFiles().count { file =>
+      try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:") catch { case _: java.nio.file.NoSuchFileException => false }
+    }
 
   /** A task is killed while it waits for an interpreter that will not start, and that closes its output before it ends. */
   private def killedWhileStarting(): Unit = {

@@ -1,12 +1,15 @@
 package io.dynastate.tests
 
-import java.io.{ByteArrayInputStream, DataInputStream}
-import java.nio.{ByteBuffer, ByteOrder}
+import java.io.{ByteArrayInputStream, DataInputStream, IOException}
+import java.nio.{BufferUnderflowException, ByteBuffer, ByteOrder}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
 import java.util.HexFormat
 
-import io.dynastate.core.{Attempt, ChangeSink, Entry, OpenVersion, Protocol, VersionTree}
+import scala.util.Random
+import scala.util.control.NonFatal
+
+import io.dynastate.core.{Attempt, ChangeSink, DynastateException, Entry, ErrorKind, OpenVersion, Protocol, Runs, VersionTree}
 import io.dynastate.spark.ProviderSettings
 import org.json4s.JsonAST.{JArray, JInt, JNull, JObject, JString, JValue}
 import org.json4s.jackson.JsonMethods.parse
@@ -59,27 +62,28 @@ final class VectorChecks(checks: Checks, folder: Path) {
     check("attempts are spelt as their bytes are") {
       val spelt = "000102030405060708090a0b0c0d0e0f"
       val attempt = Attempt.readFrom(little(HexFormat.of().parseHex(spelt)))
-      same(attempt.toString, "00010203-0405-0607-0809-0a0b0c0d0e0f")
-      same(Attempt.parse(attempt.toString), Some(attempt))
+      same(attempt.toString, spelt)
+      same(attempt.checkpointId, "00010203-0405-0607-0809-0a0b0c0d0e0f")
+      same(Attempt.parse(attempt.checkpointId), Some(attempt))
       same(Attempt.parse("not a uuid"), scala.None)
       same(Attempt.parse("1-2-3-4-5"), scala.None, "a UUID that is not written in full")
       val random = Attempt.random()
       val out = ByteBuffer.allocate(16).order(ByteOrder.LITTLE_ENDIAN)
       random.writeTo(out)
-      same(hex(out.array), random.toString.replace("-", ""))
+      same(hex(out.array), random.toString)
       same(Attempt.readFrom(little(out.array)), random)
     }
     check("frames to the sidecar are those of the vectors") {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
       same(written.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP",
-          "FIND", "READ"))
+          "FIND", "READ", "CHECK", "WHOLE"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
       same(read.map(vector => text(vector \ "name")).toSet,
-        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT"))
+        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT", "CHECKED"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -98,7 +102,56 @@ final class VectorChecks(checks: Checks, folder: Path) {
         }
       }
     }
+    check("any bytes are changes of a run, or an error that says what is wrong") {
+      val runs = list(format \ "runs").map(vector => bytes(vector \ "run")).filter(_.nonEmpty)
+      val kinds = damages(20_000, runs) { raw =>
+        val changes = new Runs.Changes(little(raw))
+        while (changes.advance()) {
+          changes.hash
+          changes.entry
+        }
+      } { case e: DynastateException => e.kind }
+      same(kinds, Set(ErrorKind.Corrupt))
+    }
+    check("any bytes are the body of a frame, or an error that a conversation knows") {
+      // What of these a connection gets, it closes, and tells as an error of ours (Connection.converse).
+      val whole = frames.filter(vector => long(vector \ "type") >= 64)
+      whole.foreach { vector =>
+        damages(500, List(bytes(vector \ "frame").drop(5)))(raw => fieldsOf(new Protocol.Frame(long(vector \ "type").toInt, little(raw)))) {
+          case _: BufferUnderflowException | _: IOException => 0
+        }
+      }
+    }
   }
+
+  /** Read so many damaged inputs; those that are refused must be so as `expected` says. What it made of them. */
+  private def damages(rounds: Int, wholes: List[Array[Byte]])(read: Array[Byte] => Any)(expected: PartialFunction[Throwable, Int]): Set[Int] = {
+    val chance = new Random(VectorChecks.Seed)
+    (1 to rounds).flatMap { round =>
+      val raw = damaged(chance, wholes(chance.nextInt(wholes.size)))
+      try {
+        read(raw)
+        scala.None
+      } catch {
+        case NonFatal(e) if expected.isDefinedAt(e) => Some(expected(e))
+        case NonFatal(e) => throw new AssertionError(s"seed=${VectorChecks.Seed} round=$round bytes=${hex(raw)}: $e", e)
+      }
+    }.toSet
+  }
+
+  /** Bytes of a right input, changed in up to four places. */
+  private def damaged(chance: Random, whole: Array[Byte]): Array[Byte] =
+    (0 until chance.nextInt(5)).foldLeft(whole) { (raw, _) =>
+      val place = chance.nextInt(raw.length + 1)
+      chance.nextInt(4) match {
+        case 0 => raw.patch(place, Seq(chance.nextInt().toByte), 1)
+        case 1 =>
+          val extreme = VectorChecks.Extremes(chance.nextInt(VectorChecks.Extremes.length))
+          raw.patch(place, ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(extreme).array, 4)
+        case 2 => raw.patch(place, Nil, 1 + chance.nextInt(9))
+        case _ => raw.take(place)
+      }
+    }
 
   /** The frame that our side writes for a vector, if it writes such. */
   private def write(vector: JValue): Option[Array[Byte]] = {
@@ -133,7 +186,12 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Snapshot =>
         Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
+      case Protocol.Whole =>
+        val keys = list(fields \ "keys").map { case JArray(pair) => long(pair(1)); case other => throw new AssertionError(other) }
+        Some(all(Protocol.whole(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
+          attempt(fields \ "attempt"), long(fields \ "state_bytes"), keys.toArray, text(fields \ "schema"))))
       case Protocol.Bucket => Some(all(Protocol.bucket(long(fields \ "bucket").toInt)))
+      case Protocol.Check => Some(all(Protocol.check()))
       case Protocol.SnapshotEnd => Some(all(Protocol.snapshotEnd()))
       case Protocol.CleanUp =>
         Some(all(Protocol.cleanUp(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
@@ -168,6 +226,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Found =>
         JObject("version" -> JInt(body.getLong), "attempt" -> attempt(), "base" -> JInt(body.getLong), "base_attempt" -> attempt(),
           "schema" -> JString(Protocol.takeText(body)))
+      case Protocol.Checked => JObject()
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
       case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong))
       case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xFF))
@@ -244,4 +303,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
     case JArray(found) => found
     case other => throw new AssertionError(s"not a list: $other")
   }
+}
+
+object VectorChecks {
+  /** Of what is damaged, and how. */
+  private val Seed = 20_250_107L
+  private val Extremes = Array(0, 1, -1, -2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, Int.MaxValue, Int.MinValue)
 }

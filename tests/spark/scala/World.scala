@@ -38,11 +38,27 @@ final class World(val endpoint: String, python: String, scratch: Path) {
     printed
   }
 
+  /** Run a program of Python on the tables, with the name of a `store`; `keys` lists its items of a table from one sort key to another. */
+  def onTables(id: StateStoreId, program: String): String = runPython(
+    s"""import sys
+       |from dynastate.layout import *
+       |from dynastate.settings import Settings
+       |from dynastate.tables import BotoTables, Meter, make_client, to_wire
+       |settings = Settings(endpoint=sys.argv[1], region="us-east-1")
+       |store, tables = sys.argv[2], BotoTables(settings)
+       |def keys(role, low, high):
+       |    return [key for n in range(4) for key in tables.list_keys(role, store_shard(store, n), low, high, Meter())]
+       |${program.stripMargin}
+       |""".stripMargin, endpoint, storeOf(id))
+
   /** Path of a shell script that does this, in the place of an interpreter. */
   def script(line: String): String = {
     val file = Files.createTempFile(scratch, "python", ".sh", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
     Files.writeString(file, s"#!/bin/sh\n$line\n").toString
   }
+
+  /** Path of an interpreter that nobody used before. */
+  def interpreter(): String = script(s"""exec $python "$$@"""")
 
   /** A provider of a query run of its own. `conf` goes over what the session says. */
   def provider(

@@ -1,0 +1,38 @@
+"""A Spark with two executors in processes of their own, for programs whose executors die."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import dynastate
+from tests.spark.conftest import TESTS_JAR, spark_conf
+
+
+def start_cluster(folder: Path, endpoint: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session with state at an endpoint. All of Spark's own files go to `folder`/own and `folder`/home."""
+    own = spark_conf(folder / "own") | {"spark.executor.memory": "1g"}
+    own["spark.executor.extraJavaOptions"] = own["spark.driver.extraJavaOptions"]
+    # Spark means this master for its own tests, and asks where it lives.
+    own["spark.driver.extraJavaOptions"] += f" -Dspark.test.home={os.environ['SPARK_HOME']}"
+    own["spark.jars"] = str(TESTS_JAR)
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={**own, **conf})
+    return dynastate.configure(builder, endpoint=endpoint, region="us-east-1").getOrCreate()
+
+
+def cluster_environment(folder: Path) -> dict[str, str]:
+    """What such a program needs in its environment, besides credentials: a home, below which executors have folders."""
+    home = folder / "home"
+    home.mkdir()
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return {"SPARK_HOME": str(home)}
+
+
+def executor_logs(folder: Path) -> str:
+    """What all executors wrote to standard error. Spark removes it when it ends by itself."""
+    return "".join(file.read_text(errors="replace") for file in sorted((folder / "home" / "work").glob("*/*/stderr")))

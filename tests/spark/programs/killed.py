@@ -1,0 +1,93 @@
+"""Two queries on two executors in processes of their own, to be killed again and again; each batch's rows go to a file.
+
+Run as `python -m tests.spark.programs.killed FOLDER ENDPOINT`. It goes on until FOLDER/stop is there and every released
+file is taken. A query that fails is started again, as its user would do it; FOLDER/failures says what it failed with,
+and FOLDER/executors, at the end, what all executors logged.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.conftest import CONF
+from tests.spark.operators import CASES
+from tests.spark.programs.cluster import executor_logs, start_cluster
+from tests.spark.streams import open_stream, take_all
+
+QUERIES = {
+    "sums": CASES["aggregation in update mode with a watermark"],
+    "transformed": CASES["transformWithState in Scala"],
+}
+#: One batch for each file, in every run, so that batches can be compared.
+BATCH_BY_FILE = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+SETTINGS = BATCH_BY_FILE | {
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    f"{CONF}.minDeltasForSnapshot": "2",
+    f"{CONF}.maintenanceInterval": "1s",
+    # So many deaths are no reason to give up.
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.stage.maxConsecutiveAttempts": "20",
+    "spark.task.maxFailures": "8",
+}
+
+
+def rows_folder(folder: Path, name: str) -> Path:
+    return folder / "rows" / name
+
+
+def sink(folder: Path) -> Callable[[DataFrame, int], None]:
+    """Write a batch's rows to a file of its own; a batch that is run again gets another one beside it."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows = sorted((tuple(row) for row in batch.collect()), key=repr)
+        partial = folder / f"{number}-{os.getpid()}-{time.monotonic_ns()}.partial"
+        partial.write_text(repr(rows))
+        partial.rename(partial.with_suffix(".rows"))
+
+    return write
+
+
+def start(spark: SparkSession, folder: Path, name: str) -> StreamingQuery:
+    case, out = QUERIES[name], rows_folder(folder, name)
+    out.mkdir(parents=True, exist_ok=True)
+    rows = open_stream(spark, folder / "files")
+    writer = case.build(rows, rows).writeStream.outputMode(case.mode).foreachBatch(sink(out))
+    return writer.option("checkpointLocation", str(folder / "checkpoint" / name)).start()
+
+
+def main(folder: Path, endpoint: str) -> None:
+    spark = start_cluster(folder, endpoint, SETTINGS)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.AbstractFileSystem.file.impl", "io.dynastate.tests.PlainLocalFs")
+    running = {name: start(spark, folder, name) for name in QUERIES}
+    is_over = False
+    while not is_over:
+        is_over = (folder / "stop").exists()
+        for name, query in running.items():
+            if is_over:
+                with suppress(StreamingQueryException):
+                    take_all(query)
+            failed = query.exception()
+            if failed is not None:
+                with (folder / "failures").open("a") as log:
+                    log.write(f"{name}: {' '.join(str(failed).split())}\n")
+                running[name] = start(spark, folder, name)
+                is_over = False
+        time.sleep(0.1)
+    for query in running.values():
+        query.stop()
+    (folder / "executors").write_text(executor_logs(folder))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,71 @@
+"""Two of the benchmarks, run as `make bench` runs them but on little: they come to an end, with all their targets."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jvm import ROOT
+from tests.test_benchmarks import FOLDER, MET
+
+#: Under the test's own timeout, with what the jar takes to be built.
+WITHIN_S = 280
+TINY = {
+    "provider": "--rows 500 --updates 50 --batches 2 --warmup 1 --providers ours,hdfs --heap 256m",
+    "growth": "--rows 500 --updates 50 --versions 40 --turns 1 --heap 256m",
+}
+#: What a benchmark gives its `targets`, of the figures that it keeps.
+JUDGED: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "provider": lambda figures: (figures,),
+    "growth": lambda figures: (figures["small"], figures["small"]["recovery"], figures["large"]),
+}
+
+
+@pytest.fixture
+def results() -> Iterator[Path]:
+    """A folder of the checkout for what is kept, so that what a developer measured stays."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=ROOT / "build"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_it_runs_to_its_end(
+    name: str, results: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it keeps says what it judged; whether so little meets the targets is of no interest. No file is left."""
+    monkeypatch.syspath_prepend(FOLDER)
+    targets = importlib.import_module(name).targets
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *TINY[name].split()],
+        env=environment
+        | {"BENCHMARK_RESULTS": str(results.relative_to(ROOT)), "TMPDIR": str(tmp_path)}
+        | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said, said
+    assert done.returncode in (0, 1), said
+    assert f"kept in {results.relative_to(ROOT)}/{name}.json" in said
+    kept = json.loads((results / f"{name}.json").read_text())
+    assert kept["targets"] == [target.as_json for target in targets(*JUDGED[name](kept["figures"]))]
+    assert not any(each["measured"] is None for each in kept["targets"])
+    wanted = [target.text for target in targets(*MET[name])]
+    assert [re.sub(r"at 500 rows", "at 1,000,000 rows", each["figure"]) for each in kept["targets"]] == wanted
+    assert done.returncode == (0 if all(each["verdict"] == "PASS" for each in kept["targets"]) else 1)
+    assert list(tmp_path.iterdir()) == []

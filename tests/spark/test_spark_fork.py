@@ -1,0 +1,176 @@
+"""A query is forked while it runs, by the recipe of docs/operations.md; both go on, each with its own data."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dynastate import forks, upkeep
+from dynastate.local import REGION, EmbeddedDynamoDB
+from dynastate.stores import find_stores
+from dynastate.tables import BotoTables, Meter
+from dynastate.verify import verify
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.operators import CASES, Case
+from tests.spark.streams import RELEASED, Record, Source, make_rows, take_all
+
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+FIRST, MORE = 3, 3
+Files = list[list[Record]]
+Sources = tuple[Source, Source]
+
+
+def recipe() -> str:
+    """Find the commands of the page."""
+    section = OPERATIONS.read_text().split("\n## A test run on a fork\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+def follow(name: str, folder: Path, database: EmbeddedDynamoDB, environment: Mapping[str, str]) -> None:
+    """Do what the page says, with a query of another name."""
+    paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    where = {"AWS_ENDPOINT_URL": database.endpoint, "AWS_DEFAULT_REGION": REGION, "PATH": paths}
+    done = subprocess.run(
+        ["bash", "-eu", "-c", recipe().replace("orders", name)],
+        cwd=folder,
+        env={**environment, **where},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+class Going:
+    """A query that goes on: it waits for files, and takes one of each source a batch."""
+
+    def __init__(self, case: Case, sources: Sources, session: SparkSession, checkpoint: Path) -> None:
+        self.rows: dict[int, list[tuple[object, ...]]] = {}
+        self._sources = sources
+        self._in_batch, self._may_end = threading.Event(), threading.Event()
+        self._may_end.set()
+
+        def sink(batch: DataFrame, number: int) -> None:
+            self._in_batch.set()
+            assert self._may_end.wait(60)
+            self.rows[number] = sorted((tuple(row) for row in batch.collect()), key=repr)
+
+        frame = case.build(sources[0].stream(session), sources[1].stream(session))
+        writer = frame.writeStream.outputMode(case.mode).option("checkpointLocation", str(checkpoint))
+        self._query = writer.foreachBatch(sink).start()
+
+    def __enter__(self) -> Going:  # noqa: PYI034  # Self comes with Python 3.11, and nobody derives from it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._may_end.set()
+        self._query.stop()
+
+    def take_released(self) -> None:
+        """Take the files that were there when the query began."""
+        take_all(self._query)
+
+    def take_rest(self) -> None:
+        """Take the files that were not.
+
+        They are seen as one, since a trigger that found some of them would make other batches of them: the first comes
+        alone, and the others while its batch runs.
+        """
+        self._in_batch.clear()
+        self._may_end.clear()
+        self._sources[0].release(FIRST + 1)
+        assert self._in_batch.wait(60)
+        release(self._sources)
+        self._may_end.set()
+        take_all(self._query)
+
+
+def release(sources: Sources, files: int | None = None) -> None:
+    """Let queries see the first so many files of each source; None: all."""
+    for source in sources:
+        source.release(files)
+
+
+def two(folder: Path, left: Files, right: Files) -> Sources:
+    return Source(folder / "left", left), Source(folder / "right", right)
+
+
+def put_in_place(folder: Path, files: Files, of: Files) -> None:
+    """Have other files in a released folder from `FIRST` on: a checkpoint's file source takes no other folder."""
+    for number in range(FIRST, len(of)):
+        (folder / RELEASED / f"{number:04d}.json").unlink()
+    made = Source(folder / "others", files)
+    made.release()
+    for number, file in enumerate(sorted((folder / "others" / RELEASED).iterdir())):
+        os.utime(file, (1_700_000_100 + number, 1_700_000_100 + number))
+        file.rename(folder / RELEASED / f"other-{file.name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("aggregation in update mode", "1"), ("aggregation in update mode", "2"), ("stream-stream join, inner", "2")],
+)
+def test_both_go_on(
+    name: str,
+    version: str,
+    sessions: Sessions,
+    database: EmbeddedDynamoDB,
+    environment: dict[str, str],
+    folder: Path,
+) -> None:
+    """What each of them gives is what RocksDB gives for its data from the beginning."""
+    case, query, fork = CASES[name], folder.name, f"{folder.name}-test"
+    mine: list[Files] = [[make_rows(seed, file) for file in range(FIRST + MORE)] for seed in (1, 2)]
+    other: list[Files] = [[make_rows(seed, FIRST + file) for file in range(MORE)] for seed in (3, 4)]
+
+    def on_dynastate(namespace: str) -> SparkSession:
+        return sessions({f"{CONF}.checkpointFormatVersion": version, f"{CONF}.dynastate.namespace": namespace})
+
+    sources = two(folder / "mine", *mine)
+    release(sources, FIRST)
+    with Going(case, sources, on_dynastate(query), folder / query) as going:
+        going.take_released()
+        follow(query, folder, database, environment)
+        going.take_rest()
+    forked_at = max(int(each.name) for each in (folder / fork / "commits").iterdir()) + 1
+    for side, files, of in zip(("left", "right"), other, mine, strict=True):
+        put_in_place(folder / "mine" / side, files, of)
+    with Going(case, sources, on_dynastate(fork), folder / fork) as forked:
+        forked.take_released()
+
+    rocksdb = sessions(ON_ROCKSDB)
+    both = two(folder / "both", *(first[:FIRST] + more for first, more in zip(mine, other, strict=True)))
+    for released in (FIRST, None):
+        release(both, released)
+        with Going(case, both, rocksdb, folder / "rocksdb") as expected:
+            expected.take_released()
+    assert forked.rows == expected.rows
+    assert min(forked.rows) == forked_at
+    assert f"store={fork}/0/0/" in (folder / fork / "state" / "0" / "0" / "dynastate").read_text()
+    assert any(forked.rows.values())
+    again = two(folder / "again", *mine)
+    release(again, FIRST)
+    with Going(case, again, rocksdb, folder / "rocksdb-again") as expected:
+        expected.take_released()
+        expected.take_rest()
+    assert going.rows == expected.rows
+
+    with only(environment):
+        tables = BotoTables(database.settings)
+    for namespace in (query, fork):
+        stores = [store for _, store in find_stores(tables, namespace, Meter())]
+        assert len(stores) == 2 * (4 if "join" in name else 1)
+        assert all(verify(tables, store).is_whole for store in stores)
+    upkeep.drop_all(tables, stores, Meter())
+    forks.must_have_none(tables, [store.replace(fork, query, 1) for store in stores], Meter())
+    tables.close()

@@ -1,0 +1,206 @@
+"""Executors, sidecars, drivers and the engine die by SIGKILL, again and again; the queries go on as if in peace.
+
+`DYNASTATE_SEED` chooses other moments and another order.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dynastate.admin import create_tables
+from dynastate.demo.process import Checkpoint
+from tests.dynoxide import Dynoxide
+from tests.jvm import ROOT
+from tests.processes import arguments, children, descendants, kill, wait_until
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.programs.cluster import cluster_environment
+from tests.spark.programs.killed import BATCH_BY_FILE, QUERIES, rows_folder
+from tests.spark.state_reader import read_states
+from tests.spark.streams import Running, Source, make_source
+
+SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
+#: Who dies, and how often. A driver's start takes longest, and the engine is away for a while.
+VICTIMS = {"executor": 8, "sidecar": 18, "driver": 3, "engine": 2}
+#: What stands in their command lines.
+WORDS = {"executor": "ExecutorBackend", "sidecar": "dynastate.sidecar"}
+ENGINE_AWAY_S = 20
+#: So long after a batch has ended, at most, comes the next death: a batch takes about a second.
+PAUSE_MOST_S = 1.5
+#: Kinds of errors that mean a defect, or state that is lost. No death is an excuse for them.
+NEVER = ("(state corrupt)", "(version missing)", "(versions differ)", "(defect of dynastate")
+FILES_MOST = 400
+#: Until a batch of each query has ended after a death: a driver's is followed by the start of a Spark.
+PROGRESS_DEADLINE_S = 180
+
+
+class Cluster:
+    """The program killed.py, and what it started: found, killed, and started again."""
+
+    def __init__(self, folder: Path, engine: Dynoxide, environment: dict[str, str]) -> None:
+        self._folder, self._engine, self._environment = folder, engine, environment
+        self._checkpoints = [Checkpoint(folder / "checkpoint" / name) for name in QUERIES]
+        self._log = (folder / "log").open("ab")
+        self._program: subprocess.Popen[bytes] | None = None
+        self._seen: dict[int, bytes] = {}
+
+    def start(self) -> None:
+        """Start the program, and with it a driver, its executors, and their sidecars."""
+        words = [sys.executable, "-m", "tests.spark.programs.killed", str(self._folder), self._engine.settings.endpoint]
+        self._program = subprocess.Popen(words, cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log)
+
+    def look(self) -> dict[int, bytes]:
+        """The command lines of what it started, by process id."""
+        assert self._program is not None
+        assert self._program.poll() is None, f"the program has ended:\n{self.log()}"
+        there = {pid: arguments(pid) for pid in descendants(self._program.pid)}
+        self._seen |= there
+        return there
+
+    def outlived(self) -> dict[int, bytes]:
+        """What is there still of all that was ever started."""
+        return {pid: command for pid, command in self._seen.items() if command and arguments(pid) == command}
+
+    def kill(self, what: str, chance: random.Random) -> None:
+        """Kill one of a kind, as soon as there is one, and start what nobody else starts again."""
+        if what == "driver":
+            self.kill_driver()
+            self.start()
+        elif what == "engine":
+            self._engine.kill()
+            time.sleep(ENGINE_AWAY_S)
+            self._engine.start()
+        else:
+            self._kill_one(WORDS[what], chance)
+
+    def _kill_one(self, word: str, chance: random.Random) -> None:
+        deadline = time.monotonic() + PROGRESS_DEADLINE_S
+        while True:
+            assert time.monotonic() < deadline, f"there is no {word}\n{self.log()}"
+            if found := [pid for pid, command in self.look().items() if word.encode() in command]:
+                with suppress(ProcessLookupError):  # it has just ended: another one
+                    os.kill(chance.choice(found), signal.SIGKILL)
+                    return
+            time.sleep(0.05)
+
+    def kill_driver(self) -> None:
+        """Kill the JVM of the driver, and its Python. Executors and sidecars are left to notice."""
+        if self._program is not None and self._program.poll() is None:
+            self.look()
+            kill([*children(self._program.pid), self._program.pid])
+            self._program.wait()
+
+    def finish(self) -> None:
+        """Let it take what is left, and end by itself."""
+        self.look()
+        (self._folder / "stop").touch()
+        assert self._program is not None
+        assert self._program.wait(PROGRESS_DEADLINE_S) == 0, self.log()
+
+    def close(self) -> None:
+        self.kill_driver()
+        self._log.close()
+
+    def committed(self) -> list[int]:
+        """Batches that have ended, by query."""
+        return [each.committed() for each in self._checkpoints]
+
+    def in_mid_batch(self) -> bool:
+        return any(each.under_way() is not None for each in self._checkpoints)
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")[-6000:]
+
+
+@pytest.fixture
+def engine(folder: Path, environment: dict[str, str]) -> Iterator[Dynoxide]:
+    """An engine that keeps its data when it dies."""
+    with Dynoxide(folder / "engine") as running:
+        with only(environment):
+            create_tables(running.settings)
+        yield running
+
+
+@pytest.mark.timeout(1800)
+def test_whatever_is_killed_the_output_is_the_same(
+    sessions: Sessions, engine: Dynoxide, environment: dict[str, str], folder: Path
+) -> None:
+    """Thirty-one deaths, most in mid-batch: rows of every batch, and the last state, are as on RocksDB in peace."""
+    print(f"DYNASTATE_SEED={SEED}")  # noqa: T201  # shown with a failure
+    chance = random.Random(SEED)  # noqa: S311  # a test, no secret
+    source = make_source(folder / "files", seed=21, files=FILES_MOST)
+    own = environment | cluster_environment(folder) | {"PYSPARK_PYTHON": sys.executable}
+    victims = [what for what, times in VICTIMS.items() for _ in range(times)]
+    chance.shuffle(victims)
+    cluster = Cluster(folder, engine, own)
+    in_mid_batch: Counter[str] = Counter()
+    started = time.monotonic()
+    cluster.start()
+    try:
+        for what in victims:
+            go_on(cluster, source)
+            time.sleep(chance.uniform(0, PAUSE_MOST_S))
+            is_under_way = cluster.in_mid_batch()
+            in_mid_batch[what] += is_under_way
+            at = f"{time.monotonic() - started:.1f} s, batches {cluster.committed()}"
+            print(f"{at}: {what} killed {'in mid-batch' if is_under_way else 'between batches'}")  # noqa: T201
+            cluster.kill(what, chance)
+        files = go_on(cluster, source)
+        cluster.finish()
+    finally:
+        cluster.close()
+
+    wait_until(lambda: not cluster.outlived(), "a process outlived its parent")
+    logged = "".join((folder / name).read_text(errors="replace") for name in ("log", "executors"))
+    assert [line for line in logged.splitlines() if any(kind in line for kind in NEVER)] == []
+    assert logged.count("sidecar started pid=") > VICTIMS["sidecar"]
+    quiet = quiet_rows(sessions, source, folder)
+    for name in QUERIES:
+        found: dict[int, set[str]] = {}
+        for file in rows_folder(folder, name).glob("*.rows"):
+            found.setdefault(int(file.name.split("-")[0]), set()).add(file.read_text())
+        assert found == {batch: {repr(rows)} for batch, rows in quiet[name].items()}
+        assert sorted(found) == list(range(files))
+        last = range(files - 1, files)
+        at_engine = sessions({f"{CONF}.dynastate.endpoint": engine.settings.endpoint})
+        ours = read_states(at_engine, folder / "checkpoint" / name, last)
+        theirs = read_states(sessions(ON_ROCKSDB), folder / "quiet" / name, last)
+        assert ours == theirs
+        assert len(ours) > 5
+    assert in_mid_batch.total() > len(victims) / 4
+
+
+def go_on(cluster: Cluster, source: Source) -> int:
+    """Let both queries end another batch, with always one more to take; the files released so far."""
+    before = cluster.committed()
+    deadline = time.monotonic() + PROGRESS_DEADLINE_S
+    while True:
+        now = cluster.committed()
+        released = max(now) + 2
+        assert released <= FILES_MOST
+        source.release(released)
+        if all(batches > ended for batches, ended in zip(now, before, strict=True)):
+            return released
+        cluster.look()
+        assert time.monotonic() < deadline, f"no progress: {now}, not over {before}\n{cluster.log()}"
+        time.sleep(0.1)
+
+
+def quiet_rows(sessions: Sessions, source: Source, folder: Path) -> dict[str, dict[int, list[tuple[object, ...]]]]:
+    """What both queries give on the released files, when nothing happens, by batch."""
+    session = sessions(ON_ROCKSDB | BATCH_BY_FILE)
+    running = {
+        name: Running(case.build(source.stream(session), source.stream(session)), folder / "quiet" / name, case.mode)
+        for name, case in QUERIES.items()
+    }
+    return {name: query.finish(300).rows for name, query in running.items()}

@@ -1,0 +1,239 @@
+"""`open_state` beside Spark's own reader of state: every stateful operator, and every type of column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import dynastate
+from dynastate import upkeep
+from dynastate.local import EmbeddedDynamoDB
+from dynastate.state import StateReader
+from dynastate.store import Engine
+from dynastate.tables import BotoTables
+from dynastate.verify import verify
+from tests.processes import wait_until
+from tests.spark.conftest import CONF, Sessions, only
+from tests.spark.operators import CASES, sums
+from tests.spark.state_reader import read_metadata
+from tests.spark.streams import make_source, run
+from tests.test_unsafe_row import VECTORS
+
+FILES = 3
+PARTITIONS = 5
+Open = Callable[..., StateReader]
+#: One of each way to keep state.
+OPERATORS = (
+    "aggregation in append mode",
+    "aggregation in update mode",
+    "global aggregation",
+    "dropDuplicates",
+    "dropDuplicatesWithinWatermark",
+    "limit",
+    "applyInPandasWithState",
+    "stream-stream join, full outer",
+    "session windows",
+    "transformWithStateInPandas",
+    "transformWithState, row by row",
+    "transformWithState in Scala",
+    "join, then deduplication, then windows",
+)
+
+
+@pytest.fixture
+def opened(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[Open]:
+    """Open states in the embedded DynamoDB; all are closed."""
+    made: list[StateReader] = []
+
+    def open_one(store: str, **options: Any) -> StateReader:
+        with only(environment):
+            made.append(
+                dynastate.open_state(store, endpoint=database.endpoint, region=database.settings.region, **options)
+            )
+        return made[-1]
+
+    yield open_one
+    for each in made:
+        each.close()
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The values in a value, without their names; times as PySpark has them, in the zone of this machine."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from leaves(each)
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        yield value.astimezone().replace(tzinfo=None)
+    else:
+        yield value
+
+
+def of_state(rows: list[dict[str, Any]], lists: str) -> list[Any]:
+    """Rows as Spark's reader has them: one for each value of a list."""
+    return [row | {lists: value} for row in rows for value in row[lists]] if lists else rows
+
+
+def flat(rows: list[Any]) -> list[str]:
+    return sorted(repr(tuple(leaves(row))) for row in rows)
+
+
+def of_spark(session: SparkSession, checkpoint: Path, options: Mapping[str, str]) -> list[Any]:
+    """The rows that Spark's reader finds, without their partitions."""
+    frame = session.read.format("statestore").options(**options).load(str(checkpoint))
+    return frame.drop("partition_id", "expiration_timestamp").collect()
+
+
+def namespace_of(checkpoint: Path) -> str:
+    marker = next((checkpoint / "state" / "0").rglob("dynastate")).read_text()
+    return marker.strip().partition("store=")[2].split("/")[0]
+
+
+def parts_of(metadata: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Each part of the state: store and column family by our names, and what Spark's reader calls it."""
+    for store in metadata:
+        operator, name = str(store["operatorId"]), str(store["stateStoreName"])
+        properties = json.loads(store["operatorProperties"] or "{}")
+        if "stateVariables" not in properties:
+            yield f"{operator}/*/{name}", "", {"operatorId": operator, "storeName": name}
+        for variable in properties.get("stateVariables", ()):
+            if not variable["stateName"].startswith("$"):
+                family = variable["stateName"]
+                yield f"{operator}/*/{name}", family, {"operatorId": operator, "stateVarName": family}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_same_as_sparks_reader(name: str, sessions: Sessions, opened: Open, folder: Path) -> None:
+    """All rows at each version, one by one by their keys, in the partition where Spark's hash has them."""
+    case = CASES[name]
+    session = sessions({**case.conf, "spark.sql.shuffle.partitions": str(PARTITIONS)})
+    left = make_source(folder / "left", seed=5, files=FILES)
+    right = make_source(folder / "right", seed=6, files=FILES)
+    left.release()
+    right.release()
+    outcome = run(case.build(left.stream(session), right.stream(session)), folder / "checkpoint", case.mode)
+    namespace, rows = namespace_of(folder / "checkpoint"), 0
+    for store, family, options in parts_of(read_metadata(session, folder / "checkpoint")):
+        state = opened(f"{namespace}/{store}", family=family)
+        assert state.version == len(outcome.rows)
+        assert len(state.stores) == (1 if name.startswith(("global", "limit")) else PARTITIONS)
+        for version in (2, state.version):
+            expected = of_spark(session, folder / "checkpoint", options | {"batchId": str(version - 1)})
+            found = of_state(list(state.at(version)), state.list_column if state.has_lists else "")
+            assert flat(found) == flat(expected)
+        assert len(state) == len(list(state))
+        for row in list(state)[:40]:
+            key = {column: row[column] for column in state.key_columns.names}
+            assert state.get(key) == row
+            assert state.key_columns.names == tuple(key)
+        rows += len(state)
+        missing = dict.fromkeys(state.key_columns.names)
+        if len(state) > 20:
+            assert state.get(missing) == next((row for row in state if row.items() >= missing.items()), None)
+            assert state._is_placed is not False
+    assert rows > 0
+
+
+def test_vectors_are_what_this_spark_makes(spark: SparkSession) -> None:
+    """The bytes that the package is tested with, and the hashes, are those of the Spark that is installed."""
+    for vector in VECTORS["rows"]:
+        frame = spark.sql(f"select {vector['sql']}")
+        (row,) = frame._jdf.queryExecution().executedPlan().executeCollect()
+        assert bytes(row.getBytes()).hex() == vector["bytes"]
+        assert frame.schema.jsonValue() == vector["schema"]
+        if vector["hash"] is not None:
+            assert frame.select(f.hash(*frame.columns)).head() == (vector["hash"],)
+
+
+#: Columns of a key, and of a value, of every type that PySpark can collect.
+KEY_TYPES = """key, cast(id as byte) a, cast(id as short) b, cast(id as int) c, id d, cast(id as float) e,
+    cast(id as double) / 3 g, id % 2 = 0 h, cast(id as decimal(10, 2)) i, cast(id as decimal(30, 2)) * -1000000000000 j,
+    date_add(date'2024-01-01', cast(id as int)) k, at l, cast(at as timestamp_ntz) m, cast(note as binary) n,
+    struct(id as x, struct(note as z) as y) o, array(note, null, key) p, make_dt_interval(cast(id as int)) q"""
+VALUE_TYPES = {
+    "map": "map(key, id)",
+    "deep": "array(map('a', array(struct(id as i, note as s))))",
+    "decimals": "array(cast(id as decimal(38, 3)), null)",
+    "nothing": "cast(null as struct<a: decimal(20, 1), b: string>)",
+}
+
+
+def test_every_type(sessions: Sessions, opened: Open, folder: Path) -> None:
+    """Keys and values of all types, read and looked up in several partitions, as Spark reads them."""
+    session = sessions({"spark.sql.shuffle.partitions": "3"})
+    source = make_source(folder / "files", seed=9, files=2)
+    source.release()
+    rows = source.stream(session).where("key is not null")
+    chosen = ", ".join([KEY_TYPES, *(f"{sql} as {name}" for name, sql in VALUE_TYPES.items())])
+    rows.createOrReplaceTempView("every_type")
+    selected = session.sql(f"select {chosen} from every_type")  # noqa: S608  # our own
+    values = [f.first(name).alias(name) for name in VALUE_TYPES]
+    keys = [name for name in selected.columns if name not in VALUE_TYPES]
+    run(selected.groupBy(*keys).agg(*values), folder / "checkpoint")
+    state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
+    expected = of_spark(session, folder / "checkpoint", {})
+    found = list(state)
+    assert len(found) > 50
+    assert flat(found) == flat(expected)
+    before = state.meter.requests
+    for row in found[:10]:
+        assert state.get({name: row[name] for name in state.key_columns.names}) == row
+    assert state.meter.requests - before <= 10 * 3
+    assert state.to_arrow().num_rows == len(found)
+
+
+def test_a_query_goes_on_beside_upkeep(
+    fresh_stores: None,
+    sessions: Sessions,
+    opened: Open,
+    folder: Path,
+    database: EmbeddedDynamoDB,
+    environment: dict[str, str],
+) -> None:
+    """Snapshots and clean-ups by hand after each batch, beside Spark's own, and readers: nobody is disturbed."""
+    often = {f"{CONF}.maintenanceInterval": "100ms", f"{CONF}.minDeltasForSnapshot": "1"}
+    session = sessions(often | {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.shuffle.partitions": "2"})
+    source = make_source(folder / "files", seed=12, files=8)
+    source.release(1)
+    frame = sums(source.stream(session), "key", "file")
+    done: list[int] = []
+
+    def sink(batch: DataFrame, number: int) -> None:
+        batch.collect()
+        done.append(number)
+
+    writer = frame.writeStream.outputMode("update").foreachBatch(sink)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    settings = replace(database.settings, cache_mb=1)
+    with only(environment), closing(BotoTables(settings)) as tables, closing(Engine.of(tables, settings)) as engine:
+        try:
+            for batch in range(8):
+                wait_until(lambda batch=batch: batch in done or not query.isActive, f"no batch {batch}", 60)  # type: ignore[misc]  # of this turn
+                assert query.exception() is None
+                if batch == 0:
+                    state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
+                source.release(min(batch + 2, 8))
+                made = [upkeep.compact(engine, tables, store) for store in state.stores]
+                assert all(each is None or each.rows for each in made)
+                for store in state.stores:
+                    upkeep.clean(engine, tables, store, 2)
+                state.refresh()
+                rows = list(state)
+                assert len(rows) == len(state) > 0
+                assert state.get({name: rows[0][name] for name in ("key", "file")}) == rows[0]
+        finally:
+            query.stop()
+        expected = sums(source.read(session), "key", "file").collect()
+        state.refresh()
+        assert flat(list(state)) == flat(expected)
+        assert all(verify(tables, store).is_whole for store in state.stores)
