@@ -21,11 +21,18 @@ resource "aws_dynamodb_table" "state" {
   for_each = local.tables
 
   name                        = each.value.name
-  billing_mode                = "PAY_PER_REQUEST"
+  billing_mode                = var.provisioned_capacity == null ? "PAY_PER_REQUEST" : "PROVISIONED"
+  read_capacity               = var.provisioned_capacity == null ? null : var.provisioned_capacity[each.key].read.min
+  write_capacity              = var.provisioned_capacity == null ? null : var.provisioned_capacity[each.key].write.min
   hash_key                    = local.hash_key
   range_key                   = each.value.range_key
+  table_class                 = var.table_class
   deletion_protection_enabled = var.deletion_protection
   tags                        = var.tags
+
+  # A replica is fed from the table's stream.
+  stream_enabled   = length(var.replicas) > 0
+  stream_view_type = length(var.replicas) > 0 ? "NEW_AND_OLD_IMAGES" : null
 
   # Only keys are declared: DynamoDB wants no schema for the other attributes.
   attribute {
@@ -47,5 +54,29 @@ resource "aws_dynamodb_table" "state" {
   server_side_encryption {
     enabled     = true
     kms_key_arn = var.kms_key_arn
+  }
+  dynamic "on_demand_throughput" {
+    for_each = [for most in [var.on_demand_throughput[each.key]] : most if most != null]
+
+    content {
+      max_read_request_units  = on_demand_throughput.value.max_read_request_units
+      max_write_request_units = on_demand_throughput.value.max_write_request_units
+    }
+  }
+
+  dynamic "replica" {
+    for_each = var.replicas
+
+    content {
+      region_name            = replica.key
+      kms_key_arn            = replica.value.kms_key_arn
+      point_in_time_recovery = var.point_in_time_recovery
+      propagate_tags         = true
+    }
+  }
+
+  # Autoscaling moves the capacity; what it chose is no drift. A table on demand has none, so nothing is lost there.
+  lifecycle {
+    ignore_changes = [read_capacity, write_capacity]
   }
 }

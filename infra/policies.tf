@@ -1,12 +1,20 @@
 # What each role may do, and no more: policies/ holds one document for each, with holes for the tables' ARNs and the
 # namespace. tests/infra/test_policies.py compares them with the requests that the code sends.
 locals {
-  arns = {
-    delta_table_arn          = aws_dynamodb_table.state["delta"].arn
-    snapshot_group_table_arn = aws_dynamodb_table.state["snapshot_group"].arn
-    # The keys of the tables' account and Region: arn:aws:dynamodb:R:A:table/T gives arn:aws:kms:R:A:key/*.
-    keys_arn = replace(aws_dynamodb_table.state["delta"].arn, "/:dynamodb:(.*):table/.*$/", ":kms:$1:key/*")
-  }
+  # Everything is in the tables' account and Region: of arn:aws:dynamodb:R:A:table/T, arn:aws:kms:R:A:key/* are the keys.
+  table_arn = "/:dynamodb:([^:]*):([^:]*):table/(.*)$/"
+  any_arn   = aws_dynamodb_table.state["delta"].arn
+
+  arns = merge(
+    { for key, table in aws_dynamodb_table.state : "${key}_table_arn" => table.arn },
+    { for key, table in aws_dynamodb_table.state : "${key}_alarms_arn" => replace(table.arn, local.table_arn, ":cloudwatch:$1:$2:alarm:$3-*") },
+    { for key, table in aws_dynamodb_table.state : "${key}_scaling_alarms_arn" => replace(table.arn, local.table_arn, ":cloudwatch:$1:$2:alarm:TargetTracking-table/$3-*") },
+    {
+      keys_arn             = replace(local.any_arn, local.table_arn, ":kms:$1:$2:key/*")
+      scalable_targets_arn = replace(local.any_arn, local.table_arn, ":application-autoscaling:$1:$2:scalable-target/*")
+      scaling_role_arn     = replace(local.any_arn, local.table_arn, ":iam::$2:role/aws-service-role/dynamodb.application-autoscaling.amazonaws.com/AWSServiceRoleForApplicationAutoScaling_DynamoDBTable")
+    },
+  )
 
   # Decoded and encoded again, so that what is no JSON is found here, and the documents come without blanks.
   namespaced_policies = {

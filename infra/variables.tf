@@ -53,6 +53,164 @@ variable "deletion_protection" {
   nullable    = false
 }
 
+variable "provisioned_capacity" {
+  description = "Capacity units a second of each table, which autoscaling moves between min and max so that target_utilization_percent of them are used. Null: on demand."
+  type = object({
+    delta = object({
+      read  = object({ min = number, max = number })
+      write = object({ min = number, max = number })
+    })
+    snapshot_group = object({
+      read  = object({ min = number, max = number })
+      write = object({ min = number, max = number })
+    })
+    target_utilization_percent = optional(number, 70)
+  })
+  default = null
+
+  validation {
+    condition = var.provisioned_capacity == null || alltrue([
+      for units in try([
+        var.provisioned_capacity.delta.read, var.provisioned_capacity.delta.write,
+        var.provisioned_capacity.snapshot_group.read, var.provisioned_capacity.snapshot_group.write,
+      ], []) : units.min >= 1 && units.min <= units.max && floor(units.min) == units.min && floor(units.max) == units.max
+    ])
+    error_message = "provisioned_capacity must have whole numbers of units, at least 1, and no min above its max."
+  }
+
+  validation {
+    condition = var.provisioned_capacity == null || (
+      try(var.provisioned_capacity.target_utilization_percent, 70) >= 20 && try(var.provisioned_capacity.target_utilization_percent, 70) <= 90
+    )
+    error_message = "provisioned_capacity must have a target_utilization_percent from 20 to 90: DynamoDB takes no other."
+  }
+}
+
+variable "on_demand_throughput" {
+  description = "The most request units a second that each table on demand gives: what goes beyond is throttled, and not paid for. Null: the account's quota. A limit that was set stays until -1 has been applied."
+  type = object({
+    delta = optional(object({
+      max_read_request_units  = optional(number)
+      max_write_request_units = optional(number)
+    }))
+    snapshot_group = optional(object({
+      max_read_request_units  = optional(number)
+      max_write_request_units = optional(number)
+    }))
+  })
+  default  = {}
+  nullable = false
+
+  validation {
+    condition = alltrue([
+      for units in flatten([for most in values(var.on_demand_throughput) : most == null ? [] : values(most)]) :
+      units == null ? true : units == -1 || (units >= 1 && floor(units) == units)
+    ])
+    error_message = "on_demand_throughput must have whole numbers of units, at least 1, or -1 to take a limit away."
+  }
+
+  validation {
+    condition     = var.provisioned_capacity == null || alltrue([for most in values(var.on_demand_throughput) : most == null])
+    error_message = "on_demand_throughput must be left out with provisioned_capacity, whose max is the limit then."
+  }
+}
+
+variable "warm_throughput" {
+  description = "Units a second that each table is made ready for in advance. It can only be raised. Needs the AWS CLI where Terraform runs; AWS charges once for what is added."
+  type = object({
+    delta = optional(object({
+      read_units_per_second  = number
+      write_units_per_second = number
+    }))
+    snapshot_group = optional(object({
+      read_units_per_second  = number
+      write_units_per_second = number
+    }))
+  })
+  default  = {}
+  nullable = false
+
+  validation {
+    condition = alltrue([
+      for units in flatten([for warm in values(var.warm_throughput) : warm == null ? [] : values(warm)]) :
+      units >= 1 && floor(units) == units
+    ])
+    error_message = "warm_throughput must have whole numbers of units, at least 1."
+  }
+
+  validation {
+    condition = var.provisioned_capacity != null || alltrue([
+      for warm in values(var.warm_throughput) :
+      warm == null ? true : warm.read_units_per_second >= 12000 && warm.write_units_per_second >= 4000
+    ])
+    error_message = "warm_throughput of a table on demand must be at least 12000 read and 4000 write units a second: it has as much without being asked."
+  }
+}
+
+variable "table_class" {
+  description = "STANDARD, or STANDARD_INFREQUENT_ACCESS: cheaper storage, dearer requests."
+  type        = string
+  default     = "STANDARD"
+  nullable    = false
+
+  validation {
+    condition     = contains(["STANDARD", "STANDARD_INFREQUENT_ACCESS"], var.table_class)
+    error_message = "table_class must be STANDARD or STANDARD_INFREQUENT_ACCESS."
+  }
+}
+
+variable "replicas" {
+  description = "Regions, as in eu-west-1, that get a copy of both tables, each with the ARN of a KMS key of that Region where kms_key_arn is set."
+  type        = map(object({ kms_key_arn = optional(string) }))
+  default     = {}
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for region in keys(var.replicas) : can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]+$", region))])
+    error_message = "replicas must be by the code of an AWS Region, as in eu-west-1."
+  }
+
+  # Of provisioned tables DynamoDB replicates only those that autoscaling moves already, and Terraform makes autoscaling
+  # after the table.
+  validation {
+    condition     = length(var.replicas) == 0 || var.provisioned_capacity == null
+    error_message = "replicas need tables on demand: leave provisioned_capacity out."
+  }
+
+  validation {
+    condition = alltrue([
+      for region, replica in var.replicas : var.kms_key_arn == null ? replica.kms_key_arn == null :
+      can(regex("^arn:aws[a-z-]*:kms:${region}:[0-9]{12}:key/[a-zA-Z0-9-]+$", replica.kms_key_arn))
+    ])
+    error_message = "replicas must each have the kms_key_arn of a key in their own Region if the tables have kms_key_arn, and none otherwise."
+  }
+}
+
+variable "alarms" {
+  description = "CloudWatch alarms on throttled requests and system errors of each table: how many a minute are too many, and the ARNs (of SNS topics, say) to notify. Null: none."
+  type = object({
+    actions                  = optional(set(string), [])
+    throttle_events_a_minute = optional(number, 100)
+    system_errors_a_minute   = optional(number, 10)
+  })
+  default = null
+
+  validation {
+    condition     = alltrue([for arn in try(var.alarms.actions, []) : can(regex("^arn:aws[a-z-]*:[a-z0-9-]+:[a-z0-9-]*:[0-9]*:.+$", arn))])
+    error_message = "alarms must have ARNs as actions, as in arn:aws:sns:eu-west-1:111122223333:topic."
+  }
+
+  validation {
+    condition     = try(length(var.alarms.actions), 0) <= 5
+    error_message = "alarms must have at most 5 actions: CloudWatch takes no more."
+  }
+
+  validation {
+    condition     = try(var.alarms.throttle_events_a_minute, 0) >= 0 && try(var.alarms.system_errors_a_minute, 0) >= 0
+    error_message = "alarms must have thresholds of at least 0."
+  }
+}
+
 variable "namespaces" {
   description = "Namespaces to give policies for: what a query has as its setting namespace, or the 32 hex digits it takes by itself. \"*\" stands for all."
   type        = set(string)
@@ -67,7 +225,7 @@ variable "namespaces" {
 }
 
 variable "tags" {
-  description = "Tags for both tables, on top of the provider's default tags."
+  description = "Tags for everything that the module makes, on top of the provider's default tags."
   type        = map(string)
   default     = {}
   nullable    = false

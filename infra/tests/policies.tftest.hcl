@@ -80,6 +80,20 @@ run "operator" {
     condition     = jsondecode(output.operator_policy).Statement[1].Resource == "arn:aws-cn:kms:cn-north-1:111122223333:key/*"
     error_message = "Keys must be those of the tables' account and Region."
   }
+
+  assert {
+    condition = toset(flatten([
+      for statement in jsondecode(output.operator_policy).Statement : statement.Resource if contains(["Alarms", "Scaling", "ScalingAlarms", "ScalingRole"], statement.Sid)
+      ])) == toset([
+      "arn:aws-cn:cloudwatch:cn-north-1:111122223333:alarm:team-delta-*",
+      "arn:aws-cn:cloudwatch:cn-north-1:111122223333:alarm:team-groups-*",
+      "arn:aws-cn:cloudwatch:cn-north-1:111122223333:alarm:TargetTracking-table/team-delta-*",
+      "arn:aws-cn:cloudwatch:cn-north-1:111122223333:alarm:TargetTracking-table/team-groups-*",
+      "arn:aws-cn:application-autoscaling:cn-north-1:111122223333:scalable-target/*",
+      "arn:aws-cn:iam::111122223333:role/aws-service-role/dynamodb.application-autoscaling.amazonaws.com/AWSServiceRoleForApplicationAutoScaling_DynamoDBTable",
+    ])
+    error_message = "Alarms and autoscaling must be those of the two tables."
+  }
 }
 
 run "refuses_namespace_with_a_wildcard" {

@@ -104,3 +104,61 @@ run "every_variable_reaches_both_tables" {
     error_message = "Both tables must have the tags given."
   }
 }
+
+run "the_class_is_standard_unless_asked" {
+  command = plan
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.table_class == "STANDARD"])
+    error_message = "State is written more than it is stored: the class must be STANDARD."
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : length(table.replica) == 0 && !table.stream_enabled])
+    error_message = "There must be no replica, and no stream, which would be for replicas."
+  }
+}
+
+run "infrequent_access" {
+  command = plan
+
+  variables {
+    table_class = "STANDARD_INFREQUENT_ACCESS"
+  }
+
+  assert {
+    condition     = alltrue([for table in aws_dynamodb_table.state : table.table_class == "STANDARD_INFREQUENT_ACCESS"])
+    error_message = "Both tables must have the class given."
+  }
+}
+
+run "replicas_of_both_tables" {
+  command = plan
+
+  variables {
+    kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    replicas = {
+      eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-central-1:111122223333:key/mrk-1" }
+      us-east-1    = { kms_key_arn = "arn:aws:kms:us-east-1:111122223333:key/mrk-1" }
+    }
+  }
+
+  assert {
+    condition = alltrue([
+      for table in aws_dynamodb_table.state : {
+        for replica in table.replica : replica.region_name => [replica.kms_key_arn, replica.point_in_time_recovery, replica.propagate_tags]
+        } == {
+        eu-central-1 = ["arn:aws:kms:eu-central-1:111122223333:key/mrk-1", true, true]
+        us-east-1    = ["arn:aws:kms:us-east-1:111122223333:key/mrk-1", true, true]
+      }
+    ])
+    error_message = "Both tables must have both replicas, backed up, encrypted with their Region's key, and tagged."
+  }
+
+  assert {
+    condition = alltrue([
+      for table in aws_dynamodb_table.state : table.stream_enabled && table.stream_view_type == "NEW_AND_OLD_IMAGES"
+    ])
+    error_message = "Replicas are fed from the stream."
+  }
+}

@@ -149,3 +149,75 @@ run "refuses_too_many_tags" {
 
   expect_failures = [var.tags]
 }
+
+run "refuses_unknown_table_class" {
+  command = plan
+
+  variables {
+    table_class = "GLACIER"
+  }
+
+  expect_failures = [var.table_class]
+}
+
+run "refuses_replica_in_what_is_no_region" {
+  command = plan
+
+  variables {
+    replicas = { frankfurt = {} }
+  }
+
+  expect_failures = [var.replicas]
+}
+
+run "refuses_replica_without_a_key_of_its_own" {
+  command = plan
+
+  variables {
+    kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    replicas    = { eu-central-1 = {} }
+  }
+
+  expect_failures = [var.replicas]
+}
+
+run "refuses_replica_with_a_key_of_another_region" {
+  command = plan
+
+  variables {
+    kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    replicas    = { eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1" } }
+  }
+
+  expect_failures = [var.replicas]
+}
+
+run "refuses_replica_with_a_key_where_the_tables_have_none" {
+  command = plan
+
+  variables {
+    replicas = { eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-central-1:111122223333:key/mrk-1" } }
+  }
+
+  expect_failures = [var.replicas]
+}
+
+run "refuses_replicas_of_provisioned_tables" {
+  command = plan
+
+  variables {
+    provisioned_capacity = {
+      delta = {
+        read  = { min = 1, max = 1 }
+        write = { min = 1, max = 1 }
+      }
+      snapshot_group = {
+        read  = { min = 1, max = 1 }
+        write = { min = 1, max = 1 }
+      }
+    }
+    replicas = { eu-central-1 = {} }
+  }
+
+  expect_failures = [var.replicas]
+}

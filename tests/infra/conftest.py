@@ -11,8 +11,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.gate import Forward, Reply, Request
 
 INFRA = Path(__file__).parents[2] / "infra"
 
@@ -21,6 +24,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 # A download of the AWS provider is some 150 MB; every other command takes seconds.
 INIT_TIMEOUT_S = 600
 COMMAND_TIMEOUT_S = 180
+# `terraform test` plans some fifty times.
+TEST_TIMEOUT_S = 600
 SERVER_TIMEOUT_S = 60
 
 MIRROR_ROOTS = ("/opt", "/usr/share", "/usr/local/share")
@@ -71,15 +76,69 @@ class Terraform:
             check=False,
         )
 
-    def succeed(self, root: Path, *arguments: str) -> str:
+    def succeed(self, root: Path, *arguments: str, timeout_s: int = COMMAND_TIMEOUT_S) -> str:
         """Run one command, which must end with 0; return its output."""
-        done = self.run(root, *arguments)
+        done = self.run(root, *arguments, timeout_s=timeout_s)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def with_endpoint(self, url: str) -> Terraform:
         """The same, with ``url`` in the place of every AWS service."""
         return Terraform(self.program, {**self.environment, "AWS_ENDPOINT_URL": url})
+
+
+class AsAws:
+    """Rule of a gate in front of moto: it puts into the answers what AWS says there and moto leaves out.
+
+    These are a table's limits on demand, its class and, as long as it is on demand, a capacity of 0; and the tags of
+    scalable targets.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._tags: dict[str, dict[str, str]] = {}
+
+    def __call__(self, request: Request, forward: Forward) -> Reply:
+        if request.service == "AnyScaleFrontendService":
+            return self._scaling(request, forward)
+        reply = forward(request)
+        answer = json.loads(reply.raw) if request.service == "DynamoDB_20120810" else {}
+        table = answer.get("Table") or answer.get("TableDescription")
+        if table:
+            self._complete(request, table)
+            return reply._replace(raw=json.dumps(answer).encode())
+        return reply
+
+    def _complete(self, request: Request, table: dict[str, Any]) -> None:
+        if request.operation == "CreateTable":
+            self._tables[table["TableName"]] = {}
+        kept = self._tables[table["TableName"]]
+        if "OnDemandThroughput" in request.body:
+            limits = kept.get("OnDemandThroughput", {}) | request.body["OnDemandThroughput"]
+            kept["OnDemandThroughput"] = {name: limit for name, limit in limits.items() if limit != -1}
+            if not kept["OnDemandThroughput"]:
+                del kept["OnDemandThroughput"]
+        if "TableClass" in request.body:
+            kept["TableClassSummary"] = {"TableClass": request.body["TableClass"]}
+        table |= kept
+        if table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST":
+            table["ProvisionedThroughput"] |= {"ReadCapacityUnits": 0, "WriteCapacityUnits": 0}
+
+    def _scaling(self, request: Request, forward: Forward) -> Reply:
+        arn = request.body.get("ResourceARN", "")
+        if request.operation == "ListTagsForResource":
+            return Reply(200, json.dumps({"Tags": self._tags.get(arn, {})}).encode())
+        if request.operation == "TagResource":
+            self._tags.setdefault(arn, {}).update(request.body["Tags"])
+            return Reply(200, b"{}")
+        if request.operation == "UntagResource":
+            for name in request.body["TagKeys"]:
+                self._tags[arn].pop(name)
+            return Reply(200, b"{}")
+        reply = forward(request)
+        if request.operation == "RegisterScalableTarget" and reply.status == 200:
+            self._tags.setdefault(json.loads(reply.raw)["ScalableTargetARN"], {}).update(request.body.get("Tags") or {})
+        return reply
 
 
 def find_mirror() -> Path | None:

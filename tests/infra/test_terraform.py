@@ -1,11 +1,15 @@
-"""The Terraform module, run by the real terraform: formatted, valid, tested, and applied to an emulated DynamoDB.
+"""The Terraform module, run by the real terraform: formatted, valid, tested, and applied to an emulated AWS.
 
 Everything runs on a copy of ``infra/`` in pytest's temporary directory, so no plugin, lock file or state is left in the
 tree; and with an environment in which nothing leads to a real AWS account.
 """
 
 import json
-from collections.abc import Mapping
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,20 @@ import pytest
 from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
 
-from tests.infra.conftest import CREDENTIALS, INFRA, Terraform
+from dynastate.admin import check_tables
+from dynastate.layout import SPECS
+from dynastate.settings import PREFIX, Settings
+from tests.gate import Gate
+from tests.infra.conftest import CREDENTIALS, INFRA, TEST_TIMEOUT_S, AsAws, Terraform
+from tests.jvm import LOG4J
+from tests.processes import wait_until
 
 REGION = "us-east-1"
+ROOTS = [".", "examples/basic", "examples/production"]
+UNPROTECTED = "-var=deletion_protection=false"
+QUERY = Path(__file__).with_name("query.py")
+#: A JVM starts, and runs a query of two partitions: ten seconds, and minutes on a machine that has much else to do.
+QUERY_TIMEOUT_S = 300
 
 # `terraform plan -detailed-exitcode` ends with 0 for no changes, 1 for an error, 2 for changes.
 NO_CHANGES = 0
@@ -34,10 +49,18 @@ def dynamodb_client(endpoint: str) -> Any:
     )
 
 
-def keys(table: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return a described table's keys as name, role and type, partition key first."""
-    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
-    return [(key["AttributeName"], key["KeyType"], types.pop(key["AttributeName"])) for key in table["KeySchema"]]
+def expect_no_changes(terraform: Terraform, root: Path, *arguments: str) -> None:
+    """Plan again: what is there must be what the configuration says."""
+    plan = terraform.run(root, "plan", "-detailed-exitcode", *arguments)
+    assert plan.returncode == NO_CHANGES, plan.stdout
+
+
+def expect_tables_that_fit(conf: Mapping[str, str], endpoint: str) -> Settings:
+    """The tables that `spark_conf` names are what the package needs; the settings that reach them."""
+    given = {name.removeprefix(PREFIX): value for name, value in conf.items()}
+    settings = Settings.from_spark({**given, "endpoint": endpoint, "region": REGION})
+    assert check_tables(settings) == []
+    return settings
 
 
 def test_every_file_is_formatted(terraform: Terraform) -> None:
@@ -47,63 +70,218 @@ def test_every_file_is_formatted(terraform: Terraform) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("root", [".", "examples/basic"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("root", ROOTS)
 def test_every_root_is_valid(terraform: Terraform, plugin_dir: str, module: Path, root: str) -> None:
-    """The module and its example are valid against the provider's real schema."""
+    """The module and its examples are valid against the provider's real schema, and pass all of their own tests."""
     terraform.succeed(module / root, "init", plugin_dir)
 
     terraform.succeed(module / root, "validate")
+    output = terraform.succeed(module / root, "test", timeout_s=TEST_TIMEOUT_S)
 
-
-def test_the_modules_own_tests_pass(terraform: Terraform, plugin_dir: str, module: Path) -> None:
-    """The module's own tests pass, and none of them is left out."""
-    terraform.succeed(module, "init", plugin_dir)
-
-    output = terraform.succeed(module, "test")
-
-    for path in sorted((module / "tests").glob("*.tftest.hcl")):
+    tests = sorted((module / root / "tests").glob("*.tftest.hcl"))
+    assert tests
+    for path in tests:
         assert f"tests/{path.name}... pass" in output
 
 
-def test_the_example_lives_and_dies(terraform: Terraform, plugin_dir: str, module: Path, endpoint: str) -> None:
-    """The example makes two tables with the right keys, shows no drift, and goes only once its protection is off."""
+@pytest.mark.usefixtures("dummy_credentials")
+def test_the_basic_example_lives_and_dies(terraform: Terraform, plugin_dir: str, module: Path, endpoint: str) -> None:
+    """The example makes the tables that the package looks for by default, shows no drift, and is hard to destroy."""
     terraform = terraform.with_endpoint(endpoint)
     dynamodb = dynamodb_client(endpoint)
     root = module / "examples" / "basic"
-    unprotected = "-var=deletion_protection=false"
 
     # Made.
     terraform.succeed(root, "init", plugin_dir)
     terraform.succeed(root, "apply", "-auto-approve")
 
     conf = json.loads(terraform.succeed(root, "output", "-json", "spark_conf"))
-    assert conf == {
-        "spark.sql.streaming.stateStore.dynastate.deltaTable": "dynastate-delta",
-        "spark.sql.streaming.stateStore.dynastate.snapshotTable": "dynastate-snapshot-group",
-    }
-    assert set(dynamodb.list_tables()["TableNames"]) == set(conf.values())
+    settings = expect_tables_that_fit(conf, endpoint)
+    assert settings == Settings(endpoint=endpoint, region=REGION)
+    assert set(dynamodb.list_tables()["TableNames"]) == {settings.delta_table, settings.snapshot_table}
 
     # As it should be.
-    plan = terraform.run(root, "plan", "-detailed-exitcode")
-    assert plan.returncode == NO_CHANGES, plan.stdout
-
-    tables = {name: dynamodb.describe_table(TableName=name)["Table"] for name in conf.values()}
-    assert {name: keys(table) for name, table in tables.items()} == {
-        "dynastate-delta": [("store_shard", "HASH", "S"), ("part", "RANGE", "S")],
-        "dynastate-snapshot-group": [("store_shard", "HASH", "S"), ("entry", "RANGE", "S")],
-    }
-    for name, table in tables.items():
+    expect_no_changes(terraform, root)
+    for name in conf.values():
+        table = dynamodb.describe_table(TableName=name)["Table"]
         backups = dynamodb.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
         assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
         assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
         assert table["SSEDescription"]["Status"] == "ENABLED"
 
     # Protected.
-    for name in tables:
+    for name in conf.values():
         with pytest.raises(ClientError, match=r"(?i)deletion.?protection"):
             dynamodb.delete_table(TableName=name)
 
     # Gone.
-    terraform.succeed(root, "apply", "-auto-approve", unprotected)
-    terraform.succeed(root, "destroy", "-auto-approve", unprotected)
+    terraform.succeed(root, "apply", "-auto-approve", UNPROTECTED)
+    terraform.succeed(root, "destroy", "-auto-approve", UNPROTECTED)
     assert dynamodb.list_tables()["TableNames"] == []
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: that of a socket may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="dyn-") as made:
+        yield Path(made)
+
+
+def run_query(folder: Path, conf: Mapping[str, str], environment: Mapping[str, str], *arguments: str) -> dict[str, int]:
+    """Run the query in a process of its own, with Spark's conf by `--conf`, and return what it counted."""
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    options = {
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary} -Dlog4j2.configurationFile={LOG4J}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(temporary),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        **conf,
+    }
+    spelled = " ".join(f"--conf '{name}={value}'" for name, value in options.items())
+    done = subprocess.run(
+        [sys.executable, str(QUERY), str(folder / "files"), str(folder / "checkpoint"), *arguments],
+        cwd=folder,
+        env={**environment, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {spelled} pyspark-shell"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=QUERY_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(lambda: not list(temporary.glob("dynastate-*")), "the sidecar left its socket behind")
+    counted: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return counted
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("dummy_credentials")
+def test_a_query_runs_on_the_production_example(
+    terraform: Terraform,
+    plugin_dir: str,
+    module: Path,
+    endpoint: str,
+    environment: dict[str, str],
+    folder: Path,
+) -> None:
+    """Applied; a query of PySpark keeps its state there and finds it again; nothing drifts; destroyed."""
+    files = folder / "files"
+    files.mkdir()
+    root = module / "examples" / "production"
+    with Gate(endpoint, AsAws()) as gate:
+        terraform = terraform.with_endpoint(gate.endpoint)
+        dynamodb = dynamodb_client(gate.endpoint)
+        terraform.succeed(root, "init", plugin_dir)
+        terraform.succeed(root, "apply", "-auto-approve")
+        conf = json.loads(terraform.succeed(root, "output", "-json", "spark_conf"))
+        settings = expect_tables_that_fit(conf, gate.endpoint)
+
+        where = (gate.endpoint, REGION, "orders")
+        (files / "1.json").write_text('{"key": "a"}\n{"key": "b"}\n')
+        assert run_query(folder, conf, environment, *where) == {"a": 1, "b": 1}
+        (files / "2.json").write_text('{"key": "a"}\n')
+        assert run_query(folder, conf, environment, *where) == {"a": 2, "b": 1}
+
+        for name in (settings.delta_table, settings.snapshot_table):
+            limits = dynamodb.describe_table(TableName=name)["Table"]["OnDemandThroughput"]
+            assert limits == {"MaxReadRequestUnits": 12_000, "MaxWriteRequestUnits": 4_000}
+            stored = dynamodb.scan(TableName=name, ProjectionExpression="store_shard")["Items"]
+            assert stored
+            assert all(item["store_shard"]["S"].startswith("orders/") for item in stored)
+        expect_no_changes(terraform, root)
+
+        refused = terraform.run(root, "destroy", "-auto-approve", UNPROTECTED)
+        assert refused.returncode != 0
+        assert re.search("(?i)deletion.?protection", refused.stdout), refused.stdout
+        assert set(dynamodb.list_tables()["TableNames"]) == {settings.delta_table, settings.snapshot_table}
+        terraform.succeed(root, "apply", "-auto-approve", UNPROTECTED)
+        terraform.succeed(root, "destroy", "-auto-approve", UNPROTECTED)
+        assert dynamodb.list_tables()["TableNames"] == []
+
+
+CAPACITY = """
+variable "dynastate" { type = any }
+
+provider "aws" { region = "us-east-1" }
+
+module "dynastate" {
+  source               = "../.."
+  deletion_protection  = false
+  provisioned_capacity = try(var.dynastate.provisioned_capacity, null)
+  on_demand_throughput = try(var.dynastate.on_demand_throughput, {})
+  warm_throughput      = try(var.dynastate.warm_throughput, {})
+  table_class          = try(var.dynastate.table_class, "STANDARD")
+}
+"""
+# The AWS command line, as far as the module uses it. botocore's model of the API is the same.
+AWS_CLI = """#!{python}
+import json, sys
+import boto3
+service, operation, _, region, _, request = sys.argv[1:]
+assert sys.argv[1:6:2] == ["dynamodb", "--region", "--cli-input-json"] and operation == "update-table", sys.argv
+boto3.client(service, region_name=region).update_table(**json.loads(request))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_capacity_is_changed_in_place(
+    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, tmp_path: Path
+) -> None:
+    """On demand, limited, warmed, of another class, provisioned and back: the tables stay, and nothing drifts."""
+    command = tmp_path / "bin" / "aws"
+    command.parent.mkdir()
+    command.write_text(AWS_CLI.format(python=sys.executable))
+    command.chmod(0o755)
+    root = module / "examples" / "capacity"
+    root.mkdir()
+    (root / "main.tf").write_text(CAPACITY)
+    units = {"read": {"min": 10, "max": 20}, "write": {"min": 500, "max": 900}}
+    provisioned = {"provisioned_capacity": {"delta": units, "snapshot_group": units}}
+
+    def given(**variables: object) -> str:
+        return f"-var=dynastate={json.dumps(variables)}"
+
+    with Gate(endpoint, AsAws()) as gate:
+        found = terraform.with_endpoint(gate.endpoint)
+        path = f"{command.parent}:{terraform.environment['PATH']}"
+        terraform = Terraform(found.program, {**found.environment, "PATH": path})
+        dynamodb = dynamodb_client(gate.endpoint)
+
+        def apply(**variables: object) -> Mapping[str, Any]:
+            terraform.succeed(root, "apply", "-auto-approve", given(**variables))
+            expect_no_changes(terraform, root, given(**variables))
+            table: Mapping[str, Any] = dynamodb.describe_table(TableName="dynastate-delta")["Table"]
+            return table
+
+        terraform.succeed(root, "init", plugin_dir)
+        made = apply(
+            on_demand_throughput={"delta": {"max_write_request_units": 2000}},
+            warm_throughput={"delta": {"read_units_per_second": 13_000, "write_units_per_second": 5_000}},
+        )
+        assert made["OnDemandThroughput"] == {"MaxWriteRequestUnits": 2_000}
+        assert made["WarmThroughput"]["ReadUnitsPerSecond"] == 13_000
+        assert made["WarmThroughput"]["WriteUnitsPerSecond"] == 5_000
+
+        unlimited = given(on_demand_throughput={"delta": {"max_write_request_units": -1}})
+        terraform.succeed(root, "apply", "-auto-approve", unlimited)
+        table = apply(table_class="STANDARD_INFREQUENT_ACCESS")
+        assert "OnDemandThroughput" not in table
+        assert table["TableClassSummary"] == {"TableClass": "STANDARD_INFREQUENT_ACCESS"}
+
+        table = apply(**provisioned)
+        assert table["BillingModeSummary"]["BillingMode"] == "PROVISIONED"
+        # Autoscaling works, and Terraform lets it.
+        for name in ("dynastate-delta", "dynastate-snapshot-group"):
+            moved = {"ReadCapacityUnits": 15, "WriteCapacityUnits": 700}
+            dynamodb.update_table(TableName=name, ProvisionedThroughput=moved)
+        expect_no_changes(terraform, root, given(**provisioned))
+
+        table = apply()
+        assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+        assert [request.operation for request in gate.requests].count("CreateTable") == len(SPECS)
+        terraform.succeed(root, "destroy", "-auto-approve", given())
+        assert dynamodb.list_tables()["TableNames"] == []

@@ -1,0 +1,186 @@
+# Both tables as a platform team would run them: encrypted with a key of their own, limited in what they can cost, with
+# alarms that notify, and with a policy for each query, ready to be attached to its role.
+
+terraform {
+  required_version = ">= 1.9"
+
+  required_providers {
+    aws = {
+      source  = "hashicorp/aws"
+      version = ">= 5.80, < 7.0"
+    }
+  }
+}
+
+variable "region" {
+  description = "AWS region of the tables; best the one Spark runs in."
+  type        = string
+  default     = "us-east-1"
+  nullable    = false
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]+$", var.region))
+    error_message = "region must be the code of an AWS region, as in eu-west-1."
+  }
+}
+
+variable "name" {
+  description = "What the names of tables, key, topic and policies begin with."
+  type        = string
+  default     = "streaming-state"
+  nullable    = false
+
+  validation {
+    condition     = can(regex("^[a-zA-Z0-9_-]{1,64}$", var.name))
+    error_message = "name must be 1 to 64 characters, each a letter, a digit or one of _ -"
+  }
+}
+
+variable "namespaces" {
+  description = "The queries that keep their state here: what each has as its setting namespace."
+  type        = set(string)
+  default     = ["orders"]
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for namespace in var.namespaces : can(regex("^[a-zA-Z0-9._-]{1,64}$", namespace))])
+    error_message = "namespaces must each be 1 to 64 characters, each a letter, a digit or one of . _ -"
+  }
+}
+
+variable "max_write_request_units" {
+  description = "The most write units a second that each table gives, and so the most it can cost: 4,000 are $9 an hour in us-east-1."
+  type        = number
+  default     = 4000
+  nullable    = false
+
+  validation {
+    condition     = var.max_write_request_units >= 1000 && floor(var.max_write_request_units) == var.max_write_request_units
+    error_message = "max_write_request_units must be a whole number of at least 1000, which one partition key can take: below it, queries wait for the limit only."
+  }
+}
+
+variable "max_read_request_units" {
+  description = "The most read units a second that each table gives: 12,000 are $5.40 an hour in us-east-1, and 48 MB of state a second at a restart."
+  type        = number
+  default     = 12000
+  nullable    = false
+
+  validation {
+    condition     = var.max_read_request_units >= 1000 && floor(var.max_read_request_units) == var.max_read_request_units
+    error_message = "max_read_request_units must be a whole number of at least 1000, which are 4 MB of state a second at a restart."
+  }
+}
+
+variable "deletion_protection" {
+  description = "Refuse to delete the tables. Apply with false before you destroy this example."
+  type        = bool
+  default     = true
+  nullable    = false
+}
+
+provider "aws" {
+  region = var.region
+
+  default_tags {
+    tags = { application = var.name }
+  }
+}
+
+data "aws_caller_identity" "this" {}
+
+data "aws_partition" "this" {}
+
+# Whoever may use the tables, may use their key, but through DynamoDB only. So the policies of the module are enough.
+resource "aws_kms_key" "state" {
+  description         = "Encrypts the tables of ${var.name}"
+  enable_key_rotation = true
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "Administration"
+        Effect    = "Allow"
+        Principal = { AWS = "arn:${data.aws_partition.this.partition}:iam::${data.aws_caller_identity.this.account_id}:root" }
+        Action    = "kms:*"
+        Resource  = "*"
+      },
+      {
+        Sid       = "ThroughDynamoDB"
+        Effect    = "Allow"
+        Principal = { AWS = "*" }
+        Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:CreateGrant", "kms:DescribeKey"]
+        Resource  = "*"
+        Condition = {
+          StringEquals = {
+            "kms:CallerAccount" = data.aws_caller_identity.this.account_id
+            "kms:ViaService"    = "dynamodb.${var.region}.amazonaws.com"
+          }
+        }
+      },
+    ]
+  })
+}
+
+# Subscribe whoever is on call.
+resource "aws_sns_topic" "alarms" {
+  name = "${var.name}-alarms"
+}
+
+module "dynastate" {
+  source = "../.."
+
+  delta_table_name          = "${var.name}-delta"
+  snapshot_group_table_name = "${var.name}-snapshot-group"
+  namespaces                = var.namespaces
+  kms_key_arn               = aws_kms_key.state.arn
+  deletion_protection       = var.deletion_protection
+
+  on_demand_throughput = {
+    for table in ["delta", "snapshot_group"] : table => {
+      max_read_request_units  = var.max_read_request_units
+      max_write_request_units = var.max_write_request_units
+    }
+  }
+
+  alarms = {
+    actions = [aws_sns_topic.alarms.arn]
+  }
+}
+
+resource "aws_iam_policy" "writer" {
+  for_each = var.namespaces
+
+  name        = "${var.name}-${each.key}-writer"
+  description = "For the role of the executors of ${each.key}"
+  policy      = module.dynastate.writer_policies[each.key]
+}
+
+resource "aws_iam_policy" "reader" {
+  for_each = var.namespaces
+
+  name        = "${var.name}-${each.key}-reader"
+  description = "For whoever looks into the state of ${each.key}"
+  policy      = module.dynastate.reader_policies[each.key]
+}
+
+output "spark_conf" {
+  description = "Give each of these to spark-submit with --conf key=value, and spark.sql.streaming.stateStore.dynastate.namespace."
+  value       = module.dynastate.spark_conf
+}
+
+output "writer_policy_arns" {
+  description = "ARNs of the policies for the roles of Spark's executors, by namespace."
+  value       = { for namespace, policy in aws_iam_policy.writer : namespace => policy.arn }
+}
+
+output "reader_policy_arns" {
+  description = "ARNs of the policies for whoever only reads state, by namespace."
+  value       = { for namespace, policy in aws_iam_policy.reader : namespace => policy.arn }
+}
+
+output "alarm_topic_arn" {
+  description = "ARN of the topic that the alarms notify."
+  value       = aws_sns_topic.alarms.arn
+}

@@ -1,0 +1,104 @@
+# What the example makes, without AWS: the provider is mocked, only its schema is real.
+
+mock_provider "aws" {
+  mock_data "aws_caller_identity" {
+    defaults = { account_id = "111122223333" }
+  }
+
+  mock_data "aws_partition" {
+    defaults = { partition = "aws" }
+  }
+
+  mock_resource "aws_kms_key" {
+    defaults = { arn = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab" }
+  }
+
+  mock_resource "aws_sns_topic" {
+    defaults = { arn = "arn:aws:sns:us-east-1:111122223333:streaming-state-alarms" }
+  }
+}
+
+variables {
+  namespaces = ["orders", "clicks"]
+}
+
+run "it_points_spark_at_the_tables" {
+  assert {
+    condition = output.spark_conf == {
+      "spark.sql.streaming.stateStore.dynastate.deltaTable"    = "streaming-state-delta"
+      "spark.sql.streaming.stateStore.dynastate.snapshotTable" = "streaming-state-snapshot-group"
+    }
+    error_message = "spark_conf must name both tables."
+  }
+
+  assert {
+    condition     = toset(keys(output.writer_policy_arns)) == toset(["orders", "clicks"]) && keys(output.reader_policy_arns) == keys(output.writer_policy_arns)
+    error_message = "Each query must have its policies."
+  }
+
+  assert {
+    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "\"dynamodb:LeadingKeys\":\"orders/*\"")
+    error_message = "The policy of a query must be for its own namespace."
+  }
+
+  assert {
+    condition     = !strcontains(aws_iam_policy.reader["clicks"].policy, "WriteItem")
+    error_message = "Who reads must not write."
+  }
+}
+
+run "the_key_is_used_through_dynamodb_only" {
+  assert {
+    condition = [
+      for statement in jsondecode(aws_kms_key.state.policy).Statement : statement.Condition.StringEquals
+      if statement.Principal.AWS == "*"
+    ] == [{ "kms:CallerAccount" = "111122223333", "kms:ViaService" = "dynamodb.us-east-1.amazonaws.com" }]
+    error_message = "Only the account, and only through DynamoDB, may use the key."
+  }
+
+  assert {
+    condition     = aws_kms_key.state.enable_key_rotation
+    error_message = "The key must be rotated."
+  }
+}
+
+run "refuses_a_limit_that_no_query_can_work_with" {
+  command = plan
+
+  variables {
+    max_write_request_units = 999
+    max_read_request_units  = 999
+  }
+
+  expect_failures = [var.max_write_request_units, var.max_read_request_units]
+}
+
+run "refuses_what_is_no_region" {
+  command = plan
+
+  variables {
+    region = "Ireland"
+  }
+
+  expect_failures = [var.region]
+}
+
+run "refuses_a_namespace_for_all" {
+  command = plan
+
+  variables {
+    namespaces = ["*"]
+  }
+
+  expect_failures = [var.namespaces]
+}
+
+run "refuses_a_name_that_tables_cannot_have" {
+  command = plan
+
+  variables {
+    name = "streaming state"
+  }
+
+  expect_failures = [var.name]
+}

@@ -1,0 +1,66 @@
+"""What the Terraform module says about itself: its README against its files, and its names against the package's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dynastate.layout import DELTA, SNAPSHOT
+from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
+from tests.infra.conftest import INFRA
+
+README = (INFRA / "README.md").read_text()
+
+
+def blocks(kind: str, file: str) -> Iterator[tuple[str, str]]:
+    """Name and body of each block of a kind in a file that `terraform fmt` wrote."""
+    found = re.findall(rf'^{kind} "(\w+)" \{{\n(.*?)^\}}', (INFRA / file).read_text(), re.DOTALL | re.MULTILINE)
+    assert found, (kind, file)
+    yield from found
+
+
+def said(body: str, name: str) -> str:
+    """First line of what a block says an argument is."""
+    found = re.search(rf"^  {name} += (.*)$", body, re.MULTILINE)
+    assert found is not None, body
+    return found[1]
+
+
+def text(quoted: str) -> str:
+    return quoted.removeprefix('"').removesuffix('"').replace('\\"', '"')
+
+
+def section(title: str) -> list[str]:
+    """Rows of the one table in a section of the README, without its head."""
+    lines = README.split(f"## {title}\n")[1].split("\n## ")[0].splitlines()
+    return [line for line in lines if line.startswith("|")][2:]
+
+
+def test_the_readme_lists_the_variables_as_they_are() -> None:
+    """Every variable is there, in its order, with type, default and description."""
+    rows = []
+    for name, body in blocks("variable", "variables.tf"):
+        kind = (
+            said(body, "type")
+            .removesuffix("({")
+            .replace("map(object({ kms_key_arn = optional(string) }))", "map(object)")
+        )
+        rows.append(f"| `{name}` | `{kind}` | `{said(body, 'default')}` | {text(said(body, 'description'))} |")
+    assert section("Variables") == rows
+
+
+def test_the_readme_lists_the_outputs_as_they_are() -> None:
+    """Every output is there, in its order, with its description."""
+    rows = [f"| `{name}` | {text(said(body, 'description'))} |" for name, body in blocks("output", "outputs.tf")]
+    assert section("Outputs") == rows
+
+
+def test_names_and_keys_are_the_packages() -> None:
+    """Tables, keys and settings have the names that the package looks for."""
+    main, outputs = (INFRA / "main.tf").read_text(), (INFRA / "outputs.tf").read_text()
+    defaults = {name: text(said(body, "default")) for name, body in blocks("variable", "variables.tf")}
+    assert (defaults["delta_table_name"], defaults["snapshot_group_table_name"]) == (DELTA_TABLE, SNAPSHOT_TABLE)
+    assert said(main, "hash_key") == f'"{DELTA.hash_key}"' == f'"{SNAPSHOT.hash_key}"'
+    assert re.findall(r'range_key = "(\w+)"', main) == [DELTA.range_key, SNAPSHOT.range_key]
+    named = Settings(delta_table="other-delta", snapshot_table="other-snapshot").to_spark()
+    assert re.findall(rf'"({re.escape(PREFIX)}\w+)"', outputs) == list(named)
