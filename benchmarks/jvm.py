@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,8 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from database import REGION, Database, database
 from targets import RESULTS, ROOT
+
+from dynastate.spark import jar_path
 
 JAR = ROOT / "build" / "benchmarks.jar"
 PACKAGE = "io.dynastate.benchmarks"
@@ -83,12 +85,8 @@ def build() -> None:
 
 
 def classpath() -> str:
-    """The benchmark, the bridge as far as it is built, and Spark."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        sys.exit("benchmark: pyspark is missing; run 'make setup'")
-    bridges = sorted((ROOT / "src" / "dynastate" / "jars").glob("*.jar"))
-    return os.pathsep.join([str(JAR), *map(str, bridges), str(Path(spec.origin).parent / "jars" / "*")])
+    """The benchmark, the bridge, and Spark."""
+    return os.pathsep.join([str(JAR), str(jar_path()), str(Path(pyspark.__file__).parent / "jars" / "*")])
 
 
 def run(

@@ -40,7 +40,7 @@ def measure(name: str, folder: Path, given: argparse.Namespace) -> dict[str, Any
 
 def targets(ours: dict[str, Any], rocksdb: dict[str, Any]) -> list[Target]:
     judged = [
-        Target(f"{text}: ours / RocksDB", ours[key] / rocksdb[key], 1)
+        Target(f"{text}: ours / RocksDB with changelog", ours[key] / rocksdb[key], 1)
         for key, text in SHOWN
         if key.endswith("_ns") and "long" not in key
     ]

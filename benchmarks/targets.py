@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "build" / "benchmarks"
+#: What is kept. Another folder of the checkout is for runs that are not to replace what was measured.
+RESULTS = ROOT / os.environ.get("BENCHMARK_RESULTS", "build/benchmarks")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def show(out: Console, targets: Sequence[Target]) -> None:
 
 
 def save(name: str, asked: dict[str, Any], figures: dict[str, Any], targets: Sequence[Target]) -> Path:
-    """Write what was asked, found and judged to build/benchmarks/<name>.json; returns the file."""
+    """Write what was asked, found and judged to <name>.json of the results; returns the file."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     file = RESULTS / f"{name}.json"
     content = {

@@ -67,8 +67,9 @@ private[benchmarks] final class SidecarWatch extends AutoCloseable {
   thread.setDaemon(true)
   thread.start()
 
-  /** The most the sidecar held so far; 0 when there was none. */
-  def peakBytes: Long = {
+  /** The most the sidecar held so far, also where it began less than a walk ago; 0 when there was none. */
+  def peakBytes: Long = synchronized {
+    walk()
     sample()
     peak
   }
@@ -81,11 +82,15 @@ private[benchmarks] final class SidecarWatch extends AutoCloseable {
   private def run(): Unit = {
     var turn = 0
     while (!stopped) {
-      if (turn % SamplesPerWalk == 0) handles = Memory.pythons()
+      if (turn % SamplesPerWalk == 0) walk()
       sample()
       turn += 1
       Thread.sleep(SampleMs)
     }
+  }
+
+  private def walk(): Unit = synchronized {
+    handles = Memory.pythons()
   }
 
   private def sample(): Unit = synchronized {

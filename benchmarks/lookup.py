@@ -1,0 +1,265 @@
+"""Looking one row up in a store of a million, from plain Python.
+
+    python benchmarks/lookup.py
+    python benchmarks/lookup.py --rows 50000         to try it
+
+Fills a store as executors do: rows in batches, a snapshot, and batches of changes after it; then gets random keys with
+`open_state`. Prints requests, bytes and time of a `get`, and exits 1 when a target is missed. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+from uuid import uuid4
+
+from database import REGION, add_arguments, database
+from rich.table import Table
+from targets import Target, console, save, show
+
+from dynastate import rows, snapshots
+from dynastate.layout import EMPTY, Attempt, Chunk
+from dynastate.settings import Settings
+from dynastate.state import StateReader, open_state
+from dynastate.store import Engine
+from dynastate.tables import BotoTables
+from dynastate.unsafe_row import parse_schema
+
+STORE = "lookup/0/0/default"
+RUN = "lookup"
+#: As the provider sends changes: ordered by the highest byte of their hashes, 4 MiB at a time, in chunks of 256 KiB.
+SENT_BYTES, CHUNK_BYTES = 4 * 1024 * 1024, 256 * 1024
+KEY = {"type": "struct", "fields": [{"name": "user", "type": "string"}, {"name": "item", "type": "long"}]}
+VALUE = {"type": "struct", "fields": [{"name": "count", "type": "long"}, {"name": "note", "type": "string"}]}
+SCHEMA = json.dumps(
+    {
+        "families": [
+            {
+                "id": 0,
+                "internal": False,
+                "key": KEY,
+                "key_encoder": {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"},
+                "multiple": False,
+                "name": "default",
+                "value": VALUE,
+            }
+        ]
+    },
+    separators=(",", ":"),
+)
+Record = tuple[int, bytes]
+
+
+def key_of(number: int) -> dict[str, Any]:
+    return {"user": f"user-{number:09d}", "item": number % 7}
+
+
+class Writer:
+    """A store that grows version by version, as one executor would write it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._version = EMPTY
+        self._key, self._value = parse_schema(KEY), parse_schema(VALUE)
+        self._keys = 0
+
+    def commit(self, numbers: Iterable[int], count: int, added: int) -> None:
+        """Put these rows."""
+        self._keys += added
+        attempt = Attempt(uuid4().bytes)
+        under_way = self._engine.begin(STORE, RUN, "benchmark", *self._version, attempt)
+        for chunk in chunks(self._record(number, count) for number in numbers):
+            under_way.append(chunk)
+        under_way.commit({0: self._keys}, SCHEMA)
+        self._version = (self._version[0] + 1, attempt)
+
+    def snapshot(self) -> None:
+        """Make a snapshot of all there is."""
+        opening = self._engine.open(STORE, *self._version)
+        state = {change.key: change for _, run in opening.chunks for change in rows.decode(run)}
+        raw_bytes = sum(len(change.key) + len(change.value or b"") + 10 for change in state.values())
+        begun, _ = self._engine.snapshot(STORE, RUN, *self._version, raw_bytes, 1)
+        if begun is None:
+            sys.exit("benchmark: the engine wants no snapshot")
+        begun._pace = snapshots.Pace(sleep=lambda _: None)  # noqa: SLF001  # nobody else needs the machine
+        buckets: dict[int, list[Record]] = {}
+        for change in state.values():
+            digest = rows.key_hash(change.key)
+            buckets.setdefault(digest >> 32 - begun.bits, []).append((digest, rows.encode([change])))
+        for number in sorted(buckets):
+            begun.bucket(number)
+            for chunk in cut(buckets[number]):
+                begun.append(chunk)
+        if not begun.commit():
+            sys.exit("benchmark: the snapshot could not be made")
+
+    def _record(self, number: int, count: int) -> Record:
+        key = self._key.encode(key_of(number))
+        value = self._value.encode({"count": count, "note": f"note {number * 7919 % 100_003:06d}"})
+        return rows.key_hash(key), rows.encode([rows.Change(rows.PUT, 0, key, value)])
+
+
+def chunks(records: Iterable[Record]) -> Iterator[Chunk]:
+    """Records as the provider sends them."""
+    waiting: list[Record] = []
+    size = 0
+    for record in records:
+        waiting.append(record)
+        size += len(record[1])
+        if size >= SENT_BYTES:
+            yield from cut(sorted(waiting, key=lambda each: each[0] >> 24))
+            waiting, size = [], 0
+    yield from cut(sorted(waiting, key=lambda each: each[0] >> 24))
+
+
+def cut(records: list[Record]) -> Iterator[Chunk]:
+    begin = size = 0
+    for end, (_, raw) in enumerate(records):
+        if size + len(raw) > CHUNK_BYTES:
+            yield chunk(records[begin:end])
+            begin, size = end, 0
+        size += len(raw)
+    if begin < len(records):
+        yield chunk(records[begin:])
+
+
+def chunk(records: list[Record]) -> Chunk:
+    hashes = [digest for digest, _ in records]
+    return Chunk(len(records), min(hashes), max(hashes), b"".join(raw for _, raw in records))
+
+
+def fill(given: argparse.Namespace, settings: Settings) -> None:
+    dice = random.Random(given.seed)  # noqa: S311  # the same keys at every run
+    tables = BotoTables(settings)
+    engine = Engine(
+        tables,
+        shards=4,
+        parallel_requests=8,
+        cache_bytes=0,
+        deadline_s=60,
+        package="benchmark",
+        now=lambda: datetime.now(timezone.utc),
+    )
+    writer = Writer(engine)
+    step = -(-given.rows // 10)
+    for first in range(0, given.rows, step):
+        numbers = range(first, min(first + step, given.rows))
+        writer.commit(numbers, 0, len(numbers))
+    if given.snapshot:
+        writer.snapshot()
+    for batch in range(given.batches):
+        writer.commit({dice.randrange(given.rows) for _ in range(given.updates)}, batch + 1, 0)
+    engine.close()
+    tables.close()
+
+
+def look_up(state: StateReader, numbers: Iterable[int]) -> dict[str, Any]:
+    """Requests, bytes and milliseconds of one `get` after the other."""
+    spent: list[tuple[int, int, float]] = []
+    for number in numbers:
+        before = replace(state.meter)
+        began = time.perf_counter()
+        row = state.get(key_of(number))
+        took = 1000 * (time.perf_counter() - began)
+        if row is None or row["user"] != key_of(number)["user"]:
+            sys.exit(f"benchmark: a row that is there was not found: {key_of(number)}")
+        spent.append((state.meter.requests - before.requests, state.meter.bytes_read - before.bytes_read, took))
+    requests, sizes, times = zip(*spent, strict=True)
+    return {
+        "gets": len(spent),
+        "requests": statistics.median(requests),
+        "requests_most": max(requests),
+        "mb": statistics.median(sizes) / 1e6,
+        "mb_most": max(sizes) / 1e6,
+        "p50_ms": statistics.median(times),
+        "p99_ms": sorted(times)[len(times) * 99 // 100],
+    }
+
+
+def measure(given: argparse.Namespace, endpoint: str) -> dict[str, Any]:
+    settings = Settings(endpoint=endpoint, region=REGION)
+    began = time.perf_counter()
+    fill(given, settings)
+    filled_s = time.perf_counter() - began
+    dice = random.Random(given.seed + 1)  # noqa: S311  # other keys, the same at every run
+    keys = [dice.randrange(given.rows) for _ in range(given.gets)]
+    first = []
+    for number in keys[: given.readers]:
+        began = time.perf_counter()
+        with open_state(STORE, endpoint=endpoint, region=REGION) as state:
+            found = look_up(state, [number])
+            took = 1000 * (time.perf_counter() - began)
+            opened = {"requests": state.meter.requests, "mb": state.meter.bytes_read / 1e6, "ms": took}
+            first.append(found | {f"{key}_with_opening": each for key, each in opened.items()})
+    with open_state(STORE, endpoint=endpoint, region=REGION) as state:
+        state.get(key_of(0))
+        others = look_up(state, keys)
+        began = time.perf_counter()
+        count = sum(1 for _ in state)
+        iterated_s = time.perf_counter() - began
+    return {
+        "filled_s": filled_s,
+        "rows": count,
+        "iterated_s": iterated_s,
+        "first": {key: statistics.median(each[key] for each in first) for key in first[0]},
+        "others": others,
+    }
+
+
+def targets(found: dict[str, Any]) -> list[Target]:
+    """What one `get` may take: a reader that is opened for it, the first, and those after it."""
+    first, others = found["first"], found["others"]
+    return [
+        Target("requests of opening and the first get", first["requests_with_opening"], 10),
+        Target("MB read by opening and the first get", first["mb_with_opening"], 2),
+        Target("first get of a reader, p50, ms", first["p50_ms"], 50),
+        Target("requests of a get after it, most", others["requests_most"], 10),
+        Target("MB read by a get after it, most", others["mb_most"], 2),
+        Target("get after it, p50, ms", others["p50_ms"], 50),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the store (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=10, help="after the snapshot (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=10_000, help="rows changed by each (default: %(default)s)")
+    parser.add_argument("--gets", type=int, default=500, help="by one reader (default: %(default)s)")
+    parser.add_argument("--readers", type=int, default=20, help="that get one row only (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument("--no-snapshot", dest="snapshot", action="store_false", help="as before the first one")
+    add_arguments(parser)
+    given = parser.parse_args()
+    out = console()
+    with database(given.endpoint, given.engine) as running:
+        os.environ.update(running.environment)
+        with out.status(f"{given.rows:,} rows"):
+            found = measure(given, running.endpoint)
+        engine = running.engine
+    first, others = found["first"], found["others"]
+    table = Table(
+        f"one get of {given.rows:,} rows", "the first of a reader", f"the next {others['gets']}, median", "most"
+    )
+    for key, text in (("requests", "requests"), ("mb", "MB read"), ("p50_ms", "ms")):
+        most = f"{others['p99_ms']:,.1f} (p99)" if key == "p50_ms" else f"{others[key + '_most']:,.2f}"
+        table.add_row(text, f"{first[key]:,.2f}", f"{others[key]:,.2f}", most)
+    out.print(table)
+    opened = f"{first['requests_with_opening']:.0f} requests and {first['ms_with_opening']:.0f} ms"
+    out.print(f"opening and the first get: {opened}; all rows: {found['iterated_s']:.1f} s; on {engine}")
+    judged = targets(found)
+    show(out, judged)
+    save("lookup", vars(given), found, judged)
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()

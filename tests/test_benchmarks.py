@@ -1,0 +1,160 @@
+"""The targets of the benchmarks, fed with figures: each can be met and missed, and is the one that the README lists."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.jvm import ROOT
+
+FOLDER = ROOT / "benchmarks"
+#: What each benchmark that `make bench` runs gives its `targets` where all are met: figures of the README's kind.
+MET: dict[str, tuple[Any, ...]] = {
+    "provider": (
+        {
+            "ours": {
+                "rows": 1_000_000,
+                "open_ms": 4.6,
+                "sidecar_rss_max_mb": 120,
+                "batch_ms": 71,
+                "get_ns": 516,
+                "put_ns": 92,
+                "state_heap_mb": 168,
+            },
+            "ours (10,000 rows)": {"open_ms": 3.6},
+            "hdfs": {"batch_ms": 448, "get_ns": 828, "put_ns": 2_037, "state_heap_mb": 343},
+            "rocksdb-changelog": {"batch_ms": 436},
+        },
+    ),
+    "scans": (
+        {
+            "iterate_ns": 80,
+            "prefix_ns": 304,
+            "range_ns": 301,
+            "append_short_ns": 230,
+            "append_long_ns": 293,
+            "append_short_bytes": 816,
+            "append_long_bytes": 986,
+        },
+        {"iterate_ns": 335, "prefix_ns": 778, "range_ns": 762, "append_short_ns": 556_793},
+    ),
+    "query": ({"ours": {"trigger_ms": 512}, "rocksdb-changelog": {"trigger_ms": 769}},),
+    "recovery": (
+        {
+            "ours": {1_000_000: {"first_get_ms": 18}, 100_000: {"first_get_ms": 19.6}},
+            "ours-on-demand": {1_000_000: {"first_get_ms": 23}, 100_000: {"first_get_ms": 20}},
+            "rocksdb": {1_000_000: {"first_get_ms": 190}},
+            "rocksdb-changelog": {1_000_000: {"first_get_ms": 197}},
+        },
+    ),
+    "growth": (
+        {
+            "stored": {
+                "maintained": {"items": 168, "bytes": 8_885_538},
+                "fresh": {"items": 66, "bytes": 4_648_302},
+            },
+            "maintained_dynastateWriteUnits": 46_995,
+            "maintained_dynastateMaintenanceWriteUnits": 50_113,
+            "changed_kb": 45_377,
+        },
+        {"maintained": {"every_row_ms": 906}, "fresh": {"every_row_ms": 454}},
+        {
+            "maintained_dynastateWriteUnits": 120_000,
+            "maintained_dynastateMaintenanceWriteUnits": 126_000,
+            "per_key_units": 2_000_000,
+        },
+    ),
+    "background": (
+        {
+            "alone_commit_p95_ms": 13.6,
+            "beside_commit_p95_ms": 24.3,
+            "beside_batch_max_ms": 125,
+            "snapshot_ms": 15_000,
+        },
+    ),
+    "lookup": (
+        {
+            "first": {"requests_with_opening": 6, "mb_with_opening": 0.53, "p50_ms": 44},
+            "others": {"requests_most": 2, "mb_most": 0.73, "p50_ms": 7.3},
+        },
+    ),
+}
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """The benchmarks, imported as they import one another."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return {name: importlib.import_module(name) for name in MET}
+
+
+def changed(figures: Any) -> Iterator[Any]:
+    """The same figures, each time with one of them a million times larger or smaller."""
+    if isinstance(figures, (dict, list, tuple)):
+        keys = figures if isinstance(figures, dict) else range(len(figures))
+        for key in keys:
+            for other in changed(figures[key]):
+                made = list(figures) if isinstance(figures, tuple) else copy.copy(figures)
+                made[key] = other
+                yield made
+    else:
+        yield figures * 1e6
+        yield figures / 1e6
+
+
+def test_those_that_make_bench_runs_are_here() -> None:
+    """None is forgotten."""
+    makefile = (ROOT / "Makefile").read_text()
+    (named,) = re.findall(r"for each in ([\w ]+); do \$\(PYTHON\) benchmarks/", makefile)
+    assert set(named.split()) == set(MET)
+
+
+@pytest.mark.parametrize("name", MET)
+def test_each_target_can_be_met_and_missed(name: str, benchmarks: dict[str, ModuleType]) -> None:
+    """All are met by figures like those of the README, and each is missed when some figure is far worse."""
+    targets = benchmarks[name].targets
+    judged = targets(*MET[name])
+    assert judged
+    assert {target.text for target in judged if not target.met} == set()
+    missed = set()
+    for figures in changed(MET[name]):
+        others = targets(*figures)
+        assert [target.limit for target in others] == [target.limit for target in judged]
+        missed |= {number for number, target in enumerate(others) if not target.met}
+    assert missed == set(range(len(judged)))
+
+
+def test_a_figure_that_is_none_meets_no_target(benchmarks: dict[str, ModuleType]) -> None:
+    """No sidecar was seen, so nobody knows what it took; in JSON that is null."""
+    figures = copy.deepcopy(MET["provider"])
+    figures[0]["ours"]["sidecar_rss_max_mb"] = 0
+    (sidecar,) = [target for target in benchmarks["provider"].targets(*figures) if not target.met]
+    assert math.isnan(sidecar.measured)
+    assert json.loads(json.dumps(sidecar.as_json, allow_nan=False)) == {
+        "figure": "sidecar's peak memory, MB",
+        "measured": None,
+        "at_most": 300,
+        "verdict": "FAIL",
+    }
+
+
+def test_targets_of_the_readme_are_judged(benchmarks: dict[str, ModuleType]) -> None:
+    """All of them, under the same name and with the same limit; and the README's own figures meet them."""
+    judged = {
+        target.text: f"{target.limit:g}" for name, its in benchmarks.items() for target in its.targets(*MET[name])
+    }
+    readme = (FOLDER / "README.md").read_text()
+    (table,) = re.findall(r"\| target \| at most \|.*\n\|[-:|]+\|\n((?:\|.*\n)+)", readme)
+    rows = [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.splitlines()]
+    assert {text for text, _, _ in rows} == set(judged)
+    for text, limit, measured in rows:
+        assert judged.get(text) == limit, text
+        assert float(measured) <= float(limit), text
