@@ -3,17 +3,57 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+DYNOXIDE := build/dynoxide/node_modules/@dynoxide/linux-x64/dynoxide
 # pyspark 4.3 needs Python 3.11 or newer: the first of these that runs and is.
 SYSTEM_PYTHON := $(shell for each in python3 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 
-.PHONY: demo test setup lint audit bench dynoxide jar clean
+# The minors of Spark with a jar each, or versions of them such as 4.0.1: `make test-spark SPARK=4.1`.
+SPARK ?= all
+SPARKS := 4.0 4.1 4.2 4.3
+
+# Schedules of the simulation: `make sim SEED=17 RUNS=1` tells every step of one.
+SEED ?= 1000000
+RUNS ?= 10000
+
+.PHONY: demo test test-spark test-wheel sim setup lint audit bench dynoxide jar wheel clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
 
+# One test needs dynoxide; where it cannot be had, that one is skipped, and says so.
 test: setup
+	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
 	@$(PYTHON) -m pytest $(PYTEST)
+
+# The suites of the state store's traits and real queries, on another Spark, in an environment of its own. It is
+# downloaded once. Older pysparks leave sockets to the garbage collector.
+test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SPARK)))
+
+test-spark-%: build/spark-%/.ready
+	@build/spark-$*/bin/python jvm-bridge/build.py
+	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -m every_spark -W 'ignore:unclosed:ResourceWarning' tests/conformance tests/spark $(PYTEST)
+
+.PRECIOUS: build/spark-%/.ready
+build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
+	@$(PYTHON) jvm-bridge/build.py --fetch $*
+	@grep -v '^pyspark==' constraints.txt > build/spark-$*/constraints.txt
+	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/spark-$*/constraints.txt --editable '.[test]'
+	@touch $@
+
+# With a jar for every minor.
+wheel: $(READY)
+	@$(PYTHON) jvm-bridge/build.py --all
+	@rm -rf dist
+	@$(PYTHON) -m hatchling build -d dist
+
+# The wheel, alone in an environment of its own: what it holds, and the demo.
+test-wheel: wheel
+	@$(PYTHON) -m pytest tests/test_wheel.py $(PYTEST)
+	@$(PYTHON) tests/installed_wheel.py dist/dynastate-*.whl
+
+sim: $(READY)
+	@PYTHONPATH=src $(PYTHON) -m tests.simulation $(SEED) $(RUNS)
 
 setup: $(READY) jar
 
@@ -41,11 +81,13 @@ audit: setup
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; for each in provider scans query recovery growth background; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+	@status=0; for each in provider scans query recovery growth background lookup; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
 
-# A fast DynamoDB for the benchmarks, for Linux on x86-64; without it they run on the embedded one.
-dynoxide:
-	npm install --prefix build/dynoxide --no-save --no-package-lock --ignore-scripts @dynoxide/linux-x64@1.2.1
+# A DynamoDB for Linux on x86-64 that is fast, for the benchmarks, and keeps its data, for the test that kills it.
+dynoxide: $(DYNOXIDE)
+
+$(DYNOXIDE):
+	npm install --prefix build/dynoxide --no-save --no-package-lock --ignore-scripts --fetch-retries 1 --fetch-timeout 30000 @dynoxide/linux-x64@1.2.1
 
 clean:
 	rm -rf $(VENV) build dist src/dynastate/jars .mypy_cache .ruff_cache .pytest_cache .hypothesis

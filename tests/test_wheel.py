@@ -1,0 +1,104 @@
+"""What is in the wheel and in the source distribution; installed_wheel.py installs one."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from dynastate import __version__
+from dynastate.spark import MINORS, jar_path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROVIDER = "io/dynastate/spark/DynamoDBStateStoreProvider.class"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both, of the jars that were built."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> dict[str, bytes]:
+    """The wheel's files by name."""
+    with zipfile.ZipFile(built / f"dynastate-{__version__}-py3-none-any.whl") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: dict[str, bytes]) -> Message:
+    return Parser().parsestr(wheel[f"dynastate-{__version__}.dist-info/METADATA"].decode())
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
+    """Every module, the mark that it is typed, and of this checkout nothing besides."""
+    package = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate").rglob("*.py")}
+    named = set(wheel)
+    assert package | {"dynastate/py.typed"} <= named
+    assert {
+        name for name in named if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))
+    } == set()
+    kinds = {Path(name).suffix for name in named if name.startswith("dynastate/")}
+    assert kinds == {".py", ".typed", ".jar"}
+
+
+def test_jars_are_of_this_version(wheel: dict[str, bytes]) -> None:
+    """The jar for the Spark here is among them; each is for one minor, holds the provider, and says this version."""
+    jars = {Path(name).name: content for name, content in wheel.items() if name.endswith(".jar")}
+    assert jar_path().name in jars
+    assert set(jars) <= {f"dynastate-spark-{minor}_2.13-{__version__}.jar" for minor in MINORS}
+    for name, content in jars.items():
+        with zipfile.ZipFile(io.BytesIO(content)) as jar:
+            assert PROVIDER in jar.namelist(), name
+            assert jar.read("dynastate-version.txt").decode() == __version__, name
+
+
+def test_licence_is_in_both(built: Path, wheel: dict[str, bytes], metadata: Message) -> None:
+    """The text of the licence, and its name in the metadata."""
+    text = (ROOT / "LICENSE").read_bytes()
+    assert wheel[f"dynastate-{__version__}.dist-info/licenses/LICENSE"] == text
+    assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
+    with tarfile.open(built / f"dynastate-{__version__}.tar.gz") as sources:
+        licence = sources.extractfile(f"dynastate-{__version__}/LICENSE")
+        assert licence is not None
+        assert licence.read() == text
+
+
+def test_source_distribution_makes_a_whole_wheel(built: Path, wheel: dict[str, bytes]) -> None:
+    """All that the wheel holds is in it, the jars too, and the sources of those."""
+    with tarfile.open(built / f"dynastate-{__version__}.tar.gz") as sources:
+        named = {name.removeprefix(f"dynastate-{__version__}/") for name in sources.getnames()}
+    assert {f"src/{name}" for name in wheel if name.startswith("dynastate/")} <= named
+    scala = {str(file.relative_to(ROOT)) for file in (ROOT / "jvm-bridge").rglob("*.scala")}
+    assert scala | {"jvm-bridge/build.py", "pyproject.toml", "README.md"} <= named
+
+
+def test_command_is_installed(wheel: dict[str, bytes], metadata: Message) -> None:
+    """`dynastate` is on the path of who installs it, and pyspark only with an extra."""
+    assert b"dynastate = dynastate.cli:main" in wheel[f"dynastate-{__version__}.dist-info/entry_points.txt"]
+    asked = metadata.get_all("Requires-Dist") or []
+    assert "pyspark<4.4,>=4.0.1; extra == 'spark'" in asked
+    assert not [text for text in asked if text.startswith("pyspark") and "extra ==" not in text]
+
+
+def test_minors_are_those_that_are_built() -> None:
+    """The build makes a jar for each minor that `dynastate jar` knows, the one pinned for development among them."""
+    source = (ROOT / "jvm-bridge" / "build.py").read_text()
+    (line,) = [line for line in source.splitlines() if line.startswith("SPARKS = ")]
+    sparks: dict[str, str] = ast.literal_eval(line.removeprefix("SPARKS = "))
+    assert tuple(sparks) == MINORS
+    assert all(version.startswith(f"{minor}.") for minor, version in sparks.items())
+    assert f"pyspark=={sparks[MINORS[-1]]}" in (ROOT / "constraints.txt").read_text().splitlines()
