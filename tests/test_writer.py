@@ -76,9 +76,11 @@ def writers(struck: StruckTables, gate: Gate) -> Iterator[Writers]:
         each.close()
 
 
-def items(store: str, count: int, size: int = 10, first: int = 0) -> list[tuple[Key, Item]]:
+def items(store: str, count: int, size: int = 10, first: int = 0, namespace: str = "orders") -> list[tuple[Key, Item]]:
     """Make parts of a store."""
-    keys = [layout.part_key(store, 1, NO_ATTEMPT, sequence, 4) for sequence in range(first, first + count)]
+    keys = [
+        layout.part_key(f"{namespace}/{store}", 1, NO_ATTEMPT, sequence, 4) for sequence in range(first, first + count)
+    ]
     return [(key, item_key(key) | {"data": bytes(size)}) for key in keys]
 
 
@@ -149,6 +151,22 @@ def test_stores_share_requests_when_there_is_a_queue(memory: MemoryTables, gate:
     assert set(other.sent) == {key for key, _ in items("other", 10)}
     assert (one.meter.requests, one.meter.items_written, one.meter.write_units) == (1, 10, 30)
     assert (other.meter.requests, other.meter.items_written, other.meter.write_units) == (0, 10, 10)
+
+
+def test_namespaces_do_not_share_requests(memory: MemoryTables, gate: Gate, writers: Writers) -> None:
+    """Two queries of one application may have a policy each, which denies a request with one key of the other's."""
+    at = writers(1)
+    first, one, other = Ticket(), Ticket(), Ticket()
+    at.submit(first, items("first", 1), WITHIN_S)
+    gate.wait_for(1)
+    at.submit(one, items("0/0/default", 30), WITHIN_S)
+    at.submit(other, items("0/0/default", 10, namespace="payments"), WITHIN_S)
+    at.submit(one, items("0/0/default", 2, first=30), WITHIN_S)
+    gate.open()
+    for ticket in (first, one, other):
+        ticket.wait(WITHIN_S)
+    assert sizes(memory) == [1, 25, 5, 10, 2]
+    assert all(len({key.namespace for key in call.keys}) == 1 for call in memory.called("write"))
 
 
 def test_one_key_brought_twice_is_written_in_two_requests(memory: MemoryTables, gate: Gate, writers: Writers) -> None:
@@ -242,7 +260,7 @@ def test_a_failed_request_reaches_every_attempt_in_it(
             ticket.wait(WITHIN_S)
         with pytest.raises(UnavailableError, match="throttled"):
             at.submit(ticket, items("more", 1), WITHIN_S)
-    assert {key.store_shard.split("#")[0] for key in memory.items} == {"first", "last"}
+    assert {key.store_shard.split("#")[0] for key in memory.items} == {"orders/first", "orders/last"}
 
 
 def test_what_may_have_been_written_is_remembered(struck: StruckTables, gate: Gate, writers: Writers) -> None:
@@ -319,7 +337,7 @@ def test_what_waits_of_an_attempt_that_failed_is_not_tried(
     at.submit(other, items("other", 1), WITHIN_S)
     gate.open()
     other.wait(WITHIN_S)
-    assert {key.store_shard.split("#")[0] for key in memory.items} == {"other"}
+    assert {key.store_shard.split("#")[0] for key in memory.items} == {"orders/other"}
     assert list(ticket.sent) == [items("a", 1)[0][0]]
     at.close()
     assert at._queued_bytes == 0

@@ -146,7 +146,11 @@ class PartWriter:
                 self._room_came.notify_all()
 
     def _take(self) -> list[_Queued]:
-        """The next request: up to 25 items, and no key twice (two attempts may bring one schema). Empty: the end."""
+        """The next request: up to 25 items of one namespace, and no key twice. Empty: the end.
+
+        Two attempts may bring one schema; and a policy denies a request in which one key is of a foreign namespace, as
+        those of two queries in one application may be to each other.
+        """
         with self._work_came:
             self._work_came.wait_for(lambda: self._queue or self._closed)
             batch: list[_Queued] = []
@@ -155,7 +159,8 @@ class PartWriter:
             while self._queue and len(batch) < WRITES_MAX:
                 first = self._queue[0]
                 total += first.size
-                if batch and (total > REQUEST_BYTES or first.key in keys):
+                is_foreign = bool(batch) and first.key.namespace != batch[0].key.namespace
+                if batch and (total > REQUEST_BYTES or first.key in keys or is_foreign):
                     break
                 batch.append(self._queue.popleft())
                 keys.add(first.key)
