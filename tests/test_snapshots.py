@@ -341,6 +341,23 @@ def test_bounds_of_clean_up(at: Engine, tables: Tables, store: str) -> None:
         assert history(tables, store).versions() == list(range(oldest, 31))
 
 
+def test_one_clean_up_of_a_store_at_a_time(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Whoever asked for it may have given it up, and asks again: it goes on, and another would pay for all twice."""
+    asked_again: list[tuple[Meter, int]] = []
+
+    def ask_again(verb: str) -> None:
+        if verb == "delete":
+            asked_again.append(at.clean_up(store, "run-1", *made[30], 5, 1, 0))
+
+    at = engines(StruckTables(memory, ask_again))
+    made = write_versions(at, store, 30)
+    snapshot_of(at, store, made[20], {b"%d" % n: b"%d" % n for n in range(1, 21)})
+    assert clean_up(at, store, made[30], retain=5).items_deleted > 0
+    assert asked_again
+    assert all(each == (Meter(), 0) for each in asked_again)
+    assert clean_up(at, store, made[30], retain=2).items_deleted == 0
+
+
 def test_only_the_newest_run_cleans_up(at: Engine, tables: Tables, store: str) -> None:
     """An executor of a run that was replaced does not know what the new one stands on."""
     made = write_versions(at, store, 20)
@@ -460,6 +477,7 @@ def test_orphans_go(at: Engine, tables: Tables, store: str) -> None:
     dead = begin(at, store, attempt(77), made[4])
     for number in range(30):
         dead.append(chunk({b"%d" % number: random.Random(number).randbytes(30_000)}))  # noqa: S311  # no secret
+    dead._ticket.wait(5)
     made += write_versions(at, store, 16, base=made[4])[1:]
     snapshot_of(at, store, made[18], {b"%d" % n: b"%d" % n for n in range(1, 19)})
     assert any(attempt(77).hex() in key.sort for key, _ in parts_of(tables, store))
@@ -559,6 +577,7 @@ class Simulation:
             dead = begin(self.at, self.store, attempt(self.numbers + 10**6), self.newest, run=f"run-{self.run}")
             dead.append(chunk({b"%d" % number: b"dead" for number in range(self.chance.randrange(1, 9))}))
             self.at.submit(dead._ticket, dead._ready)
+            dead._ticket.wait(5)
         elif chance < 0.25 and self.newest != EMPTY:  # a twin, which the driver does not take, or does
             self.twins.append(self.newest)
             twin = self.batch(self.parents[self.newest])

@@ -484,6 +484,23 @@ def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) ->
     assert all(body["ConsistentRead"] for _, body in at.wire.requests)
 
 
+def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> None:
+    """A scan's page without items is not the end either."""
+    key = to_wire(item_key(GROUP))
+    found = to_wire({"store_shard": GROUP.store_shard})
+    at = rig(
+        (200, {"Items": [], "LastEvaluatedKey": key}),
+        (200, {"Items": [found], "LastEvaluatedKey": key}),
+        (200, {"Items": []}),
+    )
+    assert list(at.tables.find_stores(at.meter)) == [GROUP.store_shard.removesuffix("#0")]
+    assert [body.get("ExclusiveStartKey", {}).get("entry") for _, body in at.wire.requests] == [
+        None,
+        key["entry"],
+        {"S": "\U0010ffff"},
+    ]
+
+
 @pytest.mark.parametrize("verb", ["write", "delete"])
 def test_a_500_on_a_write_is_sent_again(rig: Callable[..., Rig], verb: str) -> None:
     """A write that DynamoDB failed to answer may have happened; puts and deletes are idempotent, so it is repeated."""

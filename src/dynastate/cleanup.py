@@ -33,7 +33,10 @@ def oldest_needed(history: History, version: int, attempt: Attempt, retain: int)
     # Whoever has a newer version, or had one before the query was set back, may have cleaned up by that.
     is_overtaken = history.versions()[-1] > version
     bases: dict[Node, int | None] = {}
-    chain = _chain(history, version, attempt)
+    listed = history.lineage(history.find(version, attempt))
+    # The one below the last of them included.
+    chain = {(listed[0].version - 1, listed[0].parent), *((entry.version, entry.attempt) for entry in listed)}
+    opens = history.openable(listed)[0].version
     live = {node for node in chain if node[0] >= oldest - 1}
     runs = {(entry.version, entry.epoch) for entry in history.entries() if (entry.version, entry.attempt) in live}
     needed = oldest
@@ -47,6 +50,9 @@ def oldest_needed(history: History, version: int, attempt: Attempt, retain: int)
         if base is None and node in chain and entry.version >= oldest:
             if is_overtaken:
                 return 0
+            if entry.version < opens:  # a clean-up that was to retain less has passed here
+                needed = min(needed, entry.version)
+                continue
             raise CorruptStateError(
                 "a version that is to stay cannot be opened: what it stands on is lost",
                 store=history.store,
@@ -76,12 +82,6 @@ def _base_of(history: History, node: Node, bases: dict[Node, int | None]) -> int
     if history.snapshot(*node) is not None:
         return node[0]
     return bases.get(node)
-
-
-def _chain(history: History, version: int, attempt: Attempt) -> set[Node]:
-    """A version and those it stands on, as far down as they are listed; the one below the last of them included."""
-    listed = history.lineage(history.find(version, attempt))
-    return {(listed[0].version - 1, listed[0].parent), *((entry.version, entry.attempt) for entry in listed)}
 
 
 class CleanUp:

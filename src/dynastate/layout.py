@@ -66,6 +66,11 @@ class Key(NamedTuple):
     store_shard: str
     sort: str
 
+    @property
+    def namespace(self) -> str:
+        """Of the store it belongs to: what a policy allows or denies it by."""
+        return self.store_shard.partition("/")[0]
+
 
 DELTA = TableSpec("delta", "store_shard", "part")
 SNAPSHOT = TableSpec("snapshot", "store_shard", "entry")
@@ -900,6 +905,19 @@ class History:
         while (parent := self.entry(path[-1].version - 1, path[-1].parent)) is not None:
             path.append(parent)
         return path[::-1]
+
+    def openable(self, path: Sequence[VersionEntry]) -> list[VersionEntry]:
+        """Of a lineage, those that can be opened: all from the oldest on beneath which something is to begin with.
+
+        The others clean-up has passed: it takes a snapshot away before the versions on it, and leaves lists that a fork
+        stands on. Where a snapshot is broken, or none can be opened, nobody took them away: they are kept, and who
+        opens one is told what is lost.
+        """
+        for place, entry in enumerate(path):
+            nodes = (entry.version - 1, entry.parent), (entry.version, entry.attempt)
+            if EMPTY in nodes or any(node in self.passed or self.snapshot(*node) is not None for node in nodes):
+                return list(path[place:])
+        return list(path)
 
     def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
         """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.

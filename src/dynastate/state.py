@@ -140,7 +140,7 @@ class StateReader:
                 self._asked = stores.parse(store)
                 self._stores = stores.of_asked(tables, self._asked, self.meter)
                 self._lineages = self._follow(self._stores)
-            self.version = self._newest()
+            self.version = self._opened_at = self._newest()
             self.family = self._choose_family()
             when_failed.pop_all()
 
@@ -258,7 +258,8 @@ class StateReader:
         """
         before = self.version, len(self._stores)
         with self._naming():
-            if self.version == 1:  # while the first batch commits, partitions may come
+            # While the first batch commits, or a fork or an import is made, partitions may come. A query has all.
+            if self.version == self._opened_at:
                 self._stores = stores.of_asked(self._tables, self._asked, self.meter)
             self._lineages = self._follow(self._stores, self._lineages)
         self.version = self._newest()
@@ -281,9 +282,9 @@ class StateReader:
             ]
             for version in range(after + 1, last + 1):
                 for lineage, feed in feeds:
-                    family = self._families_of(lineage, lineage.find(version)).get(self.family)
+                    family = self._family_of(lineage, lineage.find(version))
                     for change in next(feed):
-                        if family is not None and change.family == family.id:
+                        if change.family == family.id:
                             yield Change(version, _kind(change), family.changed(change))
 
     def history(self, key: Mapping[str, Any], progress: Progress = unheard) -> list[Past]:
@@ -360,7 +361,7 @@ class StateReader:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """The same, and nothing is called broken that is only gone: a query that went back left its versions behind."""
+        """The same, and nothing is called broken that is only gone: cleaned up, or left behind by a query set back."""
         with self._naming():
             try:
                 yield
@@ -369,13 +370,13 @@ class StateReader:
                 if store is None:
                     raise
                 raise VersionMissingError(
-                    "this version is gone, for the query went back behind it, or began anew; refresh",
+                    "this version is gone: clean-up took it, or the query went back behind it or began anew; refresh",
                     store=store,
                     version=self.version,
                 ) from broken
 
     def _left_behind(self) -> str | None:
-        """A store whose newest version does not stand on this one any more; None: there is none, or nobody can tell."""
+        """A store in which this version cannot be opened any more; None: there is none, or nobody can tell."""
         for lineage in self._lineages:
             try:
                 now = self._engine.lineage(lineage.store)
@@ -422,6 +423,10 @@ class StateReader:
             name = lineage.store.rpartition("/")[2]
             found = self._families[text] = parse_families(text, name)
         return found
+
+    def _family_of(self, lineage: Lineage, entry: VersionEntry) -> _Family:
+        """The column family as a version has it; where it has it no more, its rows are removed there by its id."""
+        return self._families_of(lineage, entry).get(self.family) or self._schema()
 
     def _schema(self) -> _Family:
         """The column family at this version; where it is not there yet, or no more, at the nearest where it is."""
@@ -474,9 +479,9 @@ class StateReader:
     def _differing(self, lineage: Lineage, low: int, high: int, is_read: Callable[[], None]) -> Iterator[_Pair]:
         """The keys of one partition that differ between two versions, with what they had."""
         old, new = lineage.find(low) if low else None, lineage.find(high)
-        family = self._families_of(lineage, new).get(self.family)
-        if family is None or low == high:
+        if low == high:
             return
+        family = self._family_of(lineage, new)
         changed = self._changed(lineage, low, high, is_read)
         was = {} if old is None else self._all(lineage.store, old, family, changed)
         now = {raw: _copy(value) for raw, value in was.items()}
@@ -486,7 +491,7 @@ class StateReader:
 
     def _changed(self, lineage: Lineage, after: int, to: int, is_read: Callable[[], None]) -> dict[bytes, None]:
         """The keys that were changed by the versions after one, up to another; `is_read` is called for each version."""
-        family = self._families_of(lineage, lineage.find(to))[self.family]
+        family = self._family_of(lineage, lineage.find(to))
         found: dict[bytes, None] = {}
         for changes in self._feed(lineage, after + 1, lineage.find(to)):
             found.update((change.key, None) for change in changes if change.family == family.id)
@@ -509,19 +514,27 @@ class StateReader:
         """What a key had in one partition, from the oldest version that is listed on."""
         self.meter.add(lineage.meter)
         first, last = lineage.entries[0], lineage.newest
-        value = self._value(lineage, first, raw)
+        try:
+            value = self._value(lineage, first, raw)
+        except CorruptStateError as broken:
+            if first in self._engine.lineage(lineage.store).entries:
+                raise
+            raise VersionMissingError(
+                "clean-up took the oldest version away meanwhile; call again",
+                store=lineage.store,
+                version=first.version,
+            ) from broken
         if value is not None:
             yield Past(first.version, self._families_of(lineage, first)[self.family].row(raw, value))
         if last.version == first.version:
             return
         now: _Rows = {} if value is None else {raw: _copy(value)}
         for version, changes in enumerate(self._feed(lineage, first.version + 1, last, raw), first.version + 1):
-            family = self._families_of(lineage, lineage.find(version)).get(self.family)
-            if family is not None:
-                before = _copy(now[raw]) if raw in now else None
-                fold(now, changes, family.id, raw)
-                if now.get(raw) != before:
-                    yield Past(version, family.row_or_none(raw, now.get(raw)))
+            family = self._family_of(lineage, lineage.find(version))
+            before = _copy(now[raw]) if raw in now else None
+            fold(now, changes, family.id, raw)
+            if now.get(raw) != before:
+                yield Past(version, family.row_or_none(raw, now.get(raw)))
             progress(version - first.version, last.version - first.version)
 
     # -------------------------------------------------------------------------------------------------------- placement

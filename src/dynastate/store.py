@@ -140,6 +140,7 @@ class Engine:
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
         #: The newest epoch that was seen, by store.
         self._newest: OrderedDict[str, int] = OrderedDict()
+        self._cleaning: set[str] = set()
         self._lock = threading.Lock()
 
     @classmethod
@@ -357,7 +358,7 @@ class Engine:
             raise OtherWayError(str(broken.args[0]), **broken.facts) from broken
 
     def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
-        """The newest version and those that it stands on, by one Query; beyond a `known` one, of what came since only.
+        """The newest version and those below that can be opened, by one Query; beyond a `known` one, what came since.
 
         All of it is read again when a run of the query has begun that did not go on from there, and now and then: what
         clean-up took away is listed no more.
@@ -377,7 +378,7 @@ class Engine:
                 self._go_on(store, known.newest, after, schemas)
                 return Lineage(store, (*known.entries, *after), schemas, meter, known.came + len(after))
         history = self._history(store, 0, layout.VERSION_MAX, meter)
-        entries = tuple(history.lineage(history.newest()))
+        entries = tuple(history.openable(history.lineage(history.newest())))
         one_of_each = {entry.schema: entry for entry in entries}
         schemas = {digest: history.schema(entry) for digest, entry in one_of_each.items()}
         return Lineage(store, entries, schemas, meter)
@@ -437,7 +438,8 @@ class Engine:
             self._saw(store, history.meta)
         for snapshot in history.snapshots():
             broken = self._reader.passed(snapshot.id)
-            if broken is not None:
+            # One that clean-up takes away was called broken by whoever was reading it.
+            if broken is not None and snapshot.stage == layout.DONE:
                 history.pass_by(snapshot.version, snapshot.attempt, broken)
         return history
 
@@ -506,7 +508,8 @@ class Engine:
     ) -> tuple[Meter, int]:
         """Remove what the last `retain` versions do not need, if at least `least` versions go; at most `most`, 0: all.
 
-        Returned are what it cost, and how many versions more could go, which it leaves to the next one.
+        Nothing is done where this engine is at it already: whoever asked for that may have given it up. Returned are
+        what it cost, and how many versions more could go, which it leaves to the next one.
 
         1. One Query brings version lists, snapshots and the meta item. 2. Only the newest run may go on.
         3. Find the lowest version of which anything is needed. 4. Take away older snapshots. 5. The first time, delete
@@ -518,6 +521,19 @@ class Engine:
         Raises:
             VersionMissingError: the version is not there.
         """
+        with self._lock:
+            if store in self._cleaning:
+                return Meter(), 0
+            self._cleaning.add(store)
+        try:
+            return self._clean_up(store, run, version, attempt, retain, least, most)
+        finally:
+            with self._lock:
+                self._cleaning.remove(store)
+
+    def _clean_up(
+        self, store: str, run: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+    ) -> tuple[Meter, int]:
         meter = Meter()
         low, _ = layout.history_range(0, 0)
         found = self._tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), low, "~", meter)  # 1

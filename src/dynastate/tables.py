@@ -215,7 +215,7 @@ def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter, only: Sequence[
     """
     apart: dict[str, list[Key]] = {}
     for key in keys:
-        apart.setdefault(key.store_shard.partition("/")[0], []).append(key)
+        apart.setdefault(key.namespace, []).append(key)
     found: dict[Key, Item] = {}
     for each in apart.values():
         for at in range(0, len(each), KEYS_MAX):
@@ -372,7 +372,10 @@ class BotoTables:
         while True:
             page = self.call("Scan", "snapshot", meter, lambda: self._client.scan(**request))
             if not page["Items"]:
-                return
+                if not page.get("LastEvaluatedKey"):
+                    return
+                request["ExclusiveStartKey"] = page["LastEvaluatedKey"]  # a page may be empty before the end
+                continue
             store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
             if store_shard.endswith("#0"):
                 yield store_shard.removesuffix("#0")
