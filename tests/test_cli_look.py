@@ -167,6 +167,11 @@ def test_export(store: str, where: list[str], tmp_path: Path) -> None:
     words = command("export", store, "--format", "parquet", *where)
     piped = subprocess.run(words, capture_output=True, env=environment(), timeout=30, check=True)
     assert sorted(parquet.read_table(BytesIO(piped.stdout)).to_pylist(), key=str) == sorted(rows, key=str)
+    (tmp_path / "rows.json.part").write_text("mine")
+    assert run("export", store, "--format", "ndjson", "-o", str(tmp_path / "rows.json"), *where).returncode == 0
+    assert (tmp_path / "rows.json.part").read_text() == "mine"
+    for wrong in ("", ".", "/"):
+        assert "--output is no file" in refused("export", store, "--format", "ndjson", "-o", wrong, *where)
     assert "give a file with --output" in refused("export", store, "--format", "parquet", "--json", *where)
     assert run("export", store, "--format", "csv", *where).returncode == 2
     assert "cannot be written" in refused(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynastate import layout, spending, stores
+from dynastate import layout, overview, spending, stores
 from dynastate.cost import Workload, predict
 from dynastate.errors import ConfigurationError
 from dynastate.prices import Prices
@@ -111,6 +111,23 @@ def test_a_directory_that_clean_up_has_just_deleted(engines: Engines, tables: Ta
     after = spending.holding(tables, store, Meter())
     assert 0 < after.stored.items < before.stored.items
     assert after.rows == before.rows
+
+
+def test_a_broken_directory_hides_nothing_else(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Whoever looks at what is wrong still sees his stores: the snapshot counts as far as its item says."""
+    at = engines(memory)
+    state: dict[bytes, bytes] = {b"%d" % number: b"one" for number in range(50)}
+    made = write(at, store, attempt(1), state)
+    under_way = take_snapshot(at, store, made, state, lambda _: set(state))
+    assert under_way is not None
+    assert under_way.commit()
+    whole = overview.overview(memory, store, Meter())
+    (snapshot,) = history(memory, store).snapshots()
+    memory.items[layout.directory_key(store, snapshot.version, snapshot.id)]["data"] = b"broken"
+    found = overview.overview(memory, store, Meter())
+    assert (found.version, found.snapshot) == (whole.version, whole.snapshot) == (1, 1)
+    assert found.items < whole.items
+    assert spending.holding(memory, store, Meter()).snapshot_rows == 50
 
 
 # ---------------------------------------------------------------------------------------------------------------- spent

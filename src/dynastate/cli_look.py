@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -33,7 +34,7 @@ from dynastate.cli_options import (
     show_json,
     show_table,
 )
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 
 if TYPE_CHECKING:
@@ -77,9 +78,13 @@ def list_stores(
         there = (name for _, name in of_namespace(tables, namespace, meter)) if namespace else tables.find_stores(meter)
         names = sorted(there, key=_by_number)
         found = []
-        for name in names:
-            found.append(overview(tables, name, meter))
-            told(len(found), len(names))
+        for done, name in enumerate(names, 1):
+            try:
+                found.append(overview(tables, name, meter))
+            except VersionMissingError:
+                if namespace:
+                    raise  # of all there are, one that was dropped meanwhile is there no more
+            told(done, len(names))
     rows = [each.as_json() for each in found]
     if as_json:
         show_json(rows)
@@ -326,7 +331,9 @@ def _written(output: Path | None) -> Iterator[Path | None]:
     if output is None:
         yield None
         return
-    beside = output.with_name(f"{output.name}.part")
+    if not output.name:
+        raise ConfigurationError("--output is no file", file=str(output))
+    beside = output.with_name(f"{output.name}.{os.getpid()}.part")
     try:
         yield beside
         beside.replace(output)

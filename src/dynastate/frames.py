@@ -110,17 +110,20 @@ def write_parquet(state: StateReader, file: Path | BinaryIO, told: Callable[[int
     """Write all rows into a file of Parquet, and return how many.
 
     Raises:
-        ConfigurationError: pyarrow is not installed.
+        ConfigurationError: pyarrow is not installed, or Parquet has no such type.
     """
-    arrow()
+    pa = arrow()
     from pyarrow import parquet
 
     written = 0
-    with parquet.ParquetWriter(file, arrow_schema(state)) as out:
-        for batch in batches(state):
-            out.write_batch(batch)
-            written += batch.num_rows
-            told(written)
+    try:
+        with parquet.ParquetWriter(file, arrow_schema(state)) as out:
+            for batch in batches(state):
+                out.write_batch(batch)
+                written += batch.num_rows
+                told(written)
+    except pa.ArrowNotImplementedError as wrong:
+        raise ConfigurationError(f"a column does not fit into Parquet: {wrong}") from wrong
     return written
 
 

@@ -5,11 +5,12 @@ It takes a Query for each store, of its version lists and directories.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dynastate import directory, layout
-from dynastate.errors import VersionMissingError
+from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.forks import forks_of
 from dynastate.layout import History, VersionEntry
 from dynastate.stored import Contents, of_lists, of_snapshots
@@ -81,11 +82,12 @@ def overview(tables: Tables, store: str, meter: Meter) -> Overview:
     for each in snapshots:
         key = layout.directory_key(store, each.version, each.id)
         if key in items:  # clean-up may have come in between
-            contents[each.id] = Contents.of(store, directory.parse(store, each, key, items[key]))
+            with suppress(CorruptStateError):  # it counts as far as its snapshot says; `verify` says what is wrong
+                contents[each.id] = Contents.of(store, directory.parse(store, each, key, items[key]))
     stored = of_lists(history) + of_snapshots(store, snapshots, contents)
     meta = history.meta or {}
     newest = history.newest() if history.versions() else None
-    chain = history.lineage(newest) if newest else []
+    chain = history.openable(history.lineage(newest)) if newest else []
     families = families_of(history.schema(newest), newest) if newest else []
     base, deltas = history.chain(newest.version, newest.attempt, ()) if newest else (layout.EMPTY, [])
     return Overview(

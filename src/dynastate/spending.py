@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
 from typing import BinaryIO, Final
 
 from dynastate import directory, layout
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.layout import History, Item, Key, VersionEntry
 from dynastate.prices import Prices
 from dynastate.progress import Progress, unheard
@@ -101,7 +102,8 @@ def holding(tables: Tables, store: str, meter: Meter) -> Holding:
     for each in snapshots:
         key = layout.directory_key(store, each.version, each.id)
         if key in items:  # clean-up may have come in between
-            contents[each.id] = Contents.of(store, directory.parse(store, each, key, items[key]))
+            with suppress(CorruptStateError):  # it counts as far as its snapshot says; `verify` says what is wrong
+                contents[each.id] = Contents.of(store, directory.parse(store, each, key, items[key]))
     entries = list(history.entries())
     newest = entries[-1] if entries else None
     newest_snapshot = max(snapshots, key=lambda each: each.version, default=None)
