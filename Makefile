@@ -87,7 +87,7 @@ bench: setup
 dynoxide: $(DYNOXIDE)
 
 $(DYNOXIDE):
-	npm install --prefix build/dynoxide --no-save --no-package-lock --ignore-scripts --fetch-retries 1 --fetch-timeout 30000 @dynoxide/linux-x64@1.2.1
+	npm install --prefix build/dynoxide --no-save --no-package-lock --ignore-scripts --fetch-retries 2 --fetch-timeout 60000 @dynoxide/linux-x64@1.2.1
 
 clean:
 	rm -rf $(VENV) build dist src/dynastate/jars .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -531,4 +531,4 @@ def test_getting_started_on_this_machine_runs(
         started = descendants(running.pid)
         running.terminate()
         running.wait(20)
-        wait_until(lambda: not any(map(is_alive, started)), "a process of the program is left")
+        wait_until(lambda: not any(map(is_alive, started)), "a process of the program is left", 60)

@@ -18,7 +18,6 @@ from dynastate.layout import NO_ATTEMPT
 from dynastate.local import EmbeddedDynamoDB, credentials
 from dynastate.protocol import Append, Commit, Find, Open, Type
 from dynastate.settings import Settings
-from dynastate.tables import FIRST_CONTACT_DEADLINE_S
 from dynastate.writer import QUEUED_BYTES_MAX
 from tests.gate import Forward, Gate, Reply, Request, Throttle, error, let_pass, slow
 from tests.processes import memory_mib
@@ -99,7 +98,7 @@ def name(store: str, partition: int) -> str:
 
 
 class Meeting:
-    """Holds the first commits of so many stores at their commit point, until all of them are there."""
+    """Holds the first commit of each of so many stores at its commit point, until all of them are there."""
 
     def __init__(self, stores: int) -> None:
         self._stores = stores
@@ -109,11 +108,14 @@ class Meeting:
 
     def __call__(self, request: Request, forward: Forward) -> Reply:
         if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"]:
+            store = request.body["Key"]["store_shard"]["S"]
             with self._lock:
-                self._there.add(request.body["Key"]["store_shard"]["S"])
+                is_first = store not in self._there
+                self._there.add(store)
                 if len(self._there) == self._stores:
                     self.all_there.set()
-            self.all_there.wait(ANSWER_S - 2)
+            if is_first:
+                self.all_there.wait(ANSWER_S - 2)
         return forward(request)
 
 
@@ -393,7 +395,7 @@ def test_a_dynamodb_that_is_gone_from_the_start_is_said_sooner(
     gate.shut()
     since = time.monotonic()
     assert "cannot be reached" in connect(requestDeadlineS="3600").check().error()[2]
-    assert time.monotonic() - since < FIRST_CONTACT_DEADLINE_S + CONNECT_S + 1
+    assert time.monotonic() - since < 30  # the exact bound is in test_tables.py, where the clock is the test's
 
 
 @pytest.mark.parametrize("frame", [open_frame, find_frame])

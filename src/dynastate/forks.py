@@ -81,7 +81,7 @@ def fork(
     for done, (store, origin) in enumerate(stores.items()):
         progress(done, len(stores))
         shared += _StoreFork(tables, store, origin, version, meter).make()
-        _must_stand(tables, {next(iter(stores)), store}, meter)
+        _must_stand(tables, list(dict.fromkeys((next(iter(stores)), store))), meter)
     written, units = meter.items_written - before[0], meter.write_units - before[1]
     return Forked(namespace, new, version, len(stores), written, shared, units)
 

@@ -325,6 +325,7 @@ output "operator_policy" { value = module.dynastate.operator_policy }
 """
 
 
+@pytest.mark.timeout(900)
 def test_terraform_needs_the_operators_policy_and_gives_all_three(
     terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
