@@ -17,12 +17,12 @@ import pytest
 
 from tests.jvm import SPARK
 
-pytestmark = pytest.mark.every_spark
+pytestmark = [pytest.mark.every_spark, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 PROVIDERS = {"hdfs": "hdfs", "rocksdb": "rocksdb"} | dict.fromkeys(
     ("dynastate", "dynastate-v2", "dynastate-bounded"), "dynastate"
 )
-RUN_DEADLINE_S = 280
+RUN_DEADLINE_S = 800
 BEFORE_43 = {"a-family-registered-by-a-reader"}
 BEFORE_42 = BEFORE_43 | {
     "a-family-that-was-never-made",

@@ -18,8 +18,10 @@ import pytest
 from tests.jvm import ROOT
 from tests.test_benchmarks import FOLDER, MET
 
+pytestmark = pytest.mark.timeout(900)
+
 #: Under the test's own timeout, with what the jar takes to be built.
-WITHIN_S = 280
+WITHIN_S = 800
 TINY = {
     "provider": "--rows 500 --updates 50 --batches 2 --warmup 1 --providers ours,hdfs --heap 256m",
     "growth": "--rows 500 --updates 50 --versions 40 --turns 1 --heap 256m",

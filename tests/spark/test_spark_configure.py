@@ -233,7 +233,7 @@ class Submit:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=240,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         # It ends when it notices that Spark has.

@@ -222,7 +222,7 @@ def test_executor_that_is_killed_in_mid_batch(
     words = [sys.executable, "-m", "tests.spark.programs.loses_executor", str(folder), database.endpoint, name]
     with subprocess.Popen(words, cwd=ROOT, env=environment | own, stderr=subprocess.PIPE, text=True) as program:
         quiet = run(build(name, sessions(ON_ROCKSDB), folder), folder / "quiet", CASES[name].mode)
-        _, log = program.communicate(timeout=120)
+        _, log = program.communicate(timeout=240)
     assert program.returncode == 0, log
 
     answer = json.loads((folder / "answer").read_text())

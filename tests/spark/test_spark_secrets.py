@@ -314,4 +314,5 @@ os.rmdir(os.path.dirname(order["socket"]))
     said = first_error(sums(source.stream(session), "key"), folder / "checkpoint", "update")
     assert "another user's process listens in the sidecar's place" in said
     assert "user=root" in said
+    wait_until(lambda: bool(told.read_bytes()), "the impostor took no connection")
     assert set(told.read_bytes().split()) == {b"accepted"}  # and nothing after it
