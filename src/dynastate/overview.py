@@ -5,15 +5,14 @@ It takes a Query for each store, of its version lists and directories.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dynastate import directory, layout
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate import layout
+from dynastate.errors import VersionMissingError
 from dynastate.forks import forks_of
 from dynastate.layout import History, VersionEntry
-from dynastate.stored import Contents, of_lists, of_snapshots
+from dynastate.stored import of_store
 from dynastate.tables import Meter, Tables
 from dynastate.unsafe_row import described_families
 
@@ -77,14 +76,7 @@ def overview(tables: Tables, store: str, meter: Meter) -> Overview:
         CorruptStateError: an item is lost or broken.
     """
     history, items = _read(tables, store, meter)
-    snapshots = [each for each in history.snapshots() if each.stage == layout.DONE]
-    contents = {}
-    for each in snapshots:
-        key = layout.directory_key(store, each.version, each.id)
-        if key in items:  # clean-up may have come in between
-            with suppress(CorruptStateError):  # it counts as far as its snapshot says; `verify` says what is wrong
-                contents[each.id] = Contents.of(store, directory.parse(store, each, key, items[key]))
-    stored = of_lists(history) + of_snapshots(store, snapshots, contents)
+    stored = of_store(history, items)
     meta = history.meta or {}
     newest = history.newest() if history.versions() else None
     chain = history.openable(history.lineage(newest)) if newest else []
@@ -140,18 +132,22 @@ def versions(tables: Tables, store: str, meter: Meter) -> list[Listed]:
     ]
 
 
-def _read(tables: Tables, store: str, meter: Meter) -> tuple[History, dict[layout.Key, layout.Item]]:
-    """Everything but parts and buckets."""
+def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[History, dict[layout.Key, layout.Item]]:
+    """Everything but parts and buckets, by one Query; no items where there is no store."""
     found = tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), "directory/", "~", meter)
-    if not found:
+    # A history takes a store's descriptions only; a directory is read with the snapshot that names it.
+    return History(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")]), dict(found)
+
+
+def _read(tables: Tables, store: str, meter: Meter) -> tuple[History, dict[layout.Key, layout.Item]]:
+    history, items = read_lists(tables, store, meter)
+    if not items:
         raise VersionMissingError(
             "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
             store=store,
             tables=",".join(tables.names.values()),
         )
-    # A history takes a store's descriptions only; a directory is read with the snapshot that names it.
-    history = History(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")])
-    return history, dict(found)
+    return history, items
 
 
 def families_of(schema: str, entry: VersionEntry) -> list[dict[str, Any]]:

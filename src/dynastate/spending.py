@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
 from typing import BinaryIO, Final
 
-from dynastate import directory, layout
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate import layout
+from dynastate.errors import ConfigurationError
 from dynastate.layout import History, Item, Key, VersionEntry
+from dynastate.overview import read_lists
 from dynastate.prices import Prices
 from dynastate.progress import Progress, unheard
-from dynastate.stored import NOTHING, Contents, Stored, of_lists, of_parts, of_snapshots
+from dynastate.stored import NOTHING, Stored, of_parts, of_store
 from dynastate.stores import of_namespace
 from dynastate.tables import Meter, Tables, units_of_write
 
@@ -93,23 +93,14 @@ def holdings(tables: Tables, namespace: str, meter: Meter, progress: Progress = 
 
 def holding(tables: Tables, store: str, meter: Meter) -> Holding:
     """What one store has, by one Query: everything but parts and buckets, which version lists and directories count."""
-    found = tables.query("snapshot", layout.store_shard(store, 0), "directory/", "~", meter)
-    # A history takes a store's descriptions only; a directory is read with the snapshot that names it.
-    history = History(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")])
+    history, items = read_lists(tables, store, meter)
     snapshots = [each for each in history.snapshots() if each.stage == layout.DONE]
-    items = dict(found)
-    contents = {}
-    for each in snapshots:
-        key = layout.directory_key(store, each.version, each.id)
-        if key in items:  # clean-up may have come in between
-            with suppress(CorruptStateError):  # it counts as far as its snapshot says; `verify` says what is wrong
-                contents[each.id] = Contents.of(store, directory.parse(store, each, key, items[key]))
     entries = list(history.entries())
     newest = entries[-1] if entries else None
     newest_snapshot = max(snapshots, key=lambda each: each.version, default=None)
     return Holding(
         stores=1,
-        stored=of_lists(history) + of_snapshots(store, snapshots, contents),
+        stored=of_store(history, items),
         rows=sum(newest.keys.values()) if newest else 0,
         versions=len(entries),
         write_units=sum(_part_units(store, entry) for entry in entries) + sum(map(_list_units, _lists(history))),

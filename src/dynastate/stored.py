@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from dynastate import directory, layout
 from dynastate.directory import Directory
-from dynastate.layout import Attempt, History, Snapshot, VersionEntry
+from dynastate.errors import CorruptStateError
+from dynastate.layout import Attempt, History, Item, Key, Snapshot, VersionEntry
 
 Node = tuple[int, Attempt]
 
@@ -97,6 +99,21 @@ def of_snapshots(store: str, snapshots: Iterable[Snapshot], contents: dict[Attem
             found.append(known.own)
             buckets |= known.buckets
     return total(found) + total(buckets.values())
+
+
+def of_store(history: History, items: Mapping[Key, Item]) -> Stored:
+    """All of a store, by its lists and directories as one Query brought them.
+
+    A directory that clean-up took meanwhile, or that is broken, is not known: `verify` says what is wrong.
+    """
+    snapshots = [each for each in history.snapshots() if each.stage == layout.DONE]
+    contents: dict[Attempt, Contents] = {}
+    for each in snapshots:
+        key = layout.directory_key(history.store, each.version, each.id)
+        if key in items:
+            with suppress(CorruptStateError):
+                contents[each.id] = Contents.of(history.store, directory.parse(history.store, each, key, items[key]))
+    return of_lists(history) + of_snapshots(history.store, snapshots, contents)
 
 
 class _Account:
