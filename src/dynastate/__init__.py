@@ -13,9 +13,9 @@ from dynastate.errors import DynastateError
 from dynastate.settings import Settings
 
 if TYPE_CHECKING:
-    from dynastate.importing import import_checkpoint
-    from dynastate.spark import configure
-    from dynastate.state import StateReader, open_state
+    from dynastate.reader.state import StateReader, open_state
+    from dynastate.spark.configure import configure
+    from dynastate.spark.importing import import_checkpoint
 
 __version__ = "0.1.0"
 
@@ -29,15 +29,15 @@ def __getattr__(name: str) -> object:
     # `configure` lives in the only module that imports pyspark; the sidecar and the reader must start without it. What
     # `open_state` imports, boto3 among it, takes time that `configure` need not wait for.
     if name == "configure":
-        from dynastate.spark import configure
+        from dynastate.spark.configure import configure
 
         return configure
     if name == "import_checkpoint":
-        from dynastate.importing import import_checkpoint
+        from dynastate.spark.importing import import_checkpoint
 
         return import_checkpoint
     if name in ("StateReader", "open_state"):
-        from dynastate import state
+        from dynastate.reader import state
 
         return getattr(state, name)
     raise AttributeError(f"module 'dynastate' has no attribute {name!r}")

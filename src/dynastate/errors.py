@@ -1,17 +1,17 @@
-"""Every exception of dynastate, named by what the one who gets it should do.
+"""The exceptions of dynastate, named by what the caller should do.
 
     DynastateError
-    ├── ConfigurationError   fix the setting, table or permission it names; trying again changes nothing
-    ├── UnavailableError     try again later: throttled or out of reach until the deadline; nothing was committed
+    ├── ConfigurationError   fix the setting, table or permission it names; a retry changes nothing
+    ├── UnavailableError     retry later: throttled or out of reach until the deadline; nothing was committed
     ├── UnknownOutcomeError  the write may or may not have happened; a retry of the task is safe
-    ├── VersionMissingError  the version asked for is not there; the message names those that are
+    ├── VersionMissingError  the version asked for does not exist; the message names those that do
     ├── CorruptStateError    stored bytes are broken or lost; the message names the item
-    │   └── OtherWayError    there may be another way to the same rows: open the version again, at once
+    │   └── RouteInvalidError    another route may lead to the same rows: open the version again, at once
     ├── MismatchError        the two ends of the bridge differ in version or break the protocol
     └── InternalError        a defect of dynastate; please report it
 
-Messages are in lower case and carry the facts last, as key=value. `kind` is the number the bridge protocol gives
-each of them (docs/protocol.md, "Errors").
+Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the bridge protocol
+(docs/protocol.md, "Errors").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 
 class DynastateError(Exception):
-    """The root of the tree; never raised itself."""
+    """Base class; never raised itself."""
 
     kind: ClassVar[int] = 7
 
@@ -34,13 +34,13 @@ class DynastateError(Exception):
 
     @property
     def reason(self) -> str:
-        """The message without where it is, for those who say that themselves."""
-        apart = ("table", "store_shard", "item")
-        told = (f"{name}={value}" for name, value in self.facts.items() if name not in apart)
-        return " ".join([*map(str, self.args), *told])
+        """The message without the item's place, for callers that name it themselves."""
+        place = ("table", "store_shard", "item")
+        facts = (f"{name}={value}" for name, value in self.facts.items() if name not in place)
+        return " ".join([*map(str, self.args), *facts])
 
     def name_table(self, names: Mapping[Any, str]) -> None:
-        """Say the table by the name the user gave it, where the error has it by its role."""
+        """Replace the table's role among the facts by the name that the user gave the table."""
         role = self.facts.get("table")
         if isinstance(role, str):
             self.facts["table"] = names.get(role, role)
@@ -59,7 +59,7 @@ class UnavailableError(DynastateError):
 
 
 class UnknownOutcomeError(DynastateError):
-    """A write was sent and its fate is not known; a retry of the task is safe."""
+    """A write was sent and its outcome is unknown; a retry of the task is safe."""
 
     kind = 3
 
@@ -76,8 +76,8 @@ class CorruptStateError(DynastateError):
     kind = 5
 
 
-class OtherWayError(CorruptStateError):
-    """Broken or lost on one way to a version; there may be another."""
+class RouteInvalidError(CorruptStateError):
+    """Broken or lost on one route to a version; there may be another."""
 
 
 class MismatchError(DynastateError):

@@ -1,4 +1,4 @@
-"""What units and storage cost: the one place where money is computed. No I/O."""
+"""The price of units and storage: the one place where money is computed. No I/O."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
+from dynastate.format.items import StorageSize
 from dynastate.settings import Settings
-from dynastate.stored import Stored
 
 #: DynamoDB keeps an index entry beside each item, and takes money for it.
 INDEX_BYTES: Final = 100
@@ -31,7 +31,7 @@ class Prices:
         exact = 1000 * (write_units * self.write + read_units * self.read)
         return int(exact.to_integral_value(ROUND_HALF_UP))
 
-    def dollars_a_month(self, stored: Stored) -> float:
+    def dollars_a_month(self, stored: StorageSize) -> float:
         """Price of keeping items for a month."""
         return float((stored.bytes + INDEX_BYTES * stored.items) * self.storage / GB)
 

@@ -1,12 +1,12 @@
-"""How far long work is, told to whoever wants to know."""
+"""Progress of long work, reported to a callback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Told how much is done, of how much.
-Progress = Callable[[int, int], None]
+#: Called with how much is done, of how much.
+ProgressCallback = Callable[[int, int], None]
 
 
-def unheard(done: int, total: int) -> None:
-    """The progress of work that nobody watches."""
+def no_progress(done: int, total: int) -> None:
+    """Ignore progress."""

@@ -34,7 +34,7 @@ def _spark_name(python_name: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may set.
+    """The settings of a user.
 
     Raises:
         ConfigurationError: a value is not of its kind or out of its range; the message names the Spark setting.
@@ -55,7 +55,7 @@ class Settings:
     shards: int = field(default=4, metadata={"range": (1, 256)})
     """Partition keys over which a *new* store's parts are spread; each takes 1,000 write units a second."""
     parallel_requests: int = field(default=8, metadata={"range": (1, 64)})
-    """Requests with rows under way at once in one executor; more of them need more sidecar memory (about 8 MB each)."""
+    """Concurrent requests with rows in one executor; 8, and a full queue, take about 100 MiB of sidecar memory."""
     cache_mb: int = field(default=64, metadata={"range": (0, 65_536)})
     """MiB of parts and buckets that a sidecar keeps, so that what was read or written there is not read again."""
     memory_mb: int = field(default=0, metadata={"range": (0, 1_048_576)})
@@ -151,7 +151,7 @@ def _from_text(item: Field[Any], name: str, text: str) -> str | int | Decimal:
 
 
 def _decimal(value: object) -> Decimal | None:
-    """The number that a value is, as it is written: a float of 0.1 means 0.1. None: it is none, or has no end."""
+    """The number that a value is, as it is written: a float of 0.1 means 0.1. None: it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     number = Decimal(str(value))

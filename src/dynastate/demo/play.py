@@ -1,4 +1,4 @@
-"""The whole demo: files, Spark, its death, its second life, the comparison, the figures."""
+"""The whole demo: write files, run Spark, kill and restart it, compare the results, show the figures."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from rich.table import Table
 from dynastate.demo import contents, flights, verify
 from dynastate.demo.contents import Figures
 from dynastate.demo.process import QUERIES, Checkpoint, Layout, SparkProcess
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.tables import Tables
 from dynastate.errors import InternalError
-from dynastate.local import EmbeddedDynamoDB, credentials
-from dynastate.tables import BotoTables, Tables
 
 _POLL_S: Final = 0.07
 #: A batch takes about a second; the first one, with a Spark that has yet to start, ten of them.
 _STALL_S: Final = 120.0
-#: How long to wait for a batch that some stores have committed and others have not; then any batch will do.
+#: How long to wait for a batch that only some stores have committed; after that, any batch will do.
 _PICKY_S: Final = 20.0
 _DIFFERENCES_SHOWN: Final = 20
-#: Someone's account or Spark is not for the demo.
-_ENVIRONMENT_DROPPED: Final = ("AWS_", "PYSPARK_", "SPARK_")
+#: Prefixes of environment variables that are removed: the demo uses no AWS account and no other Spark.
+_ENVIRONMENT_REMOVED: Final = ("AWS_", "PYSPARK_", "SPARK_")
 
 
 def run(days: int, days_per_file: int, *, stderr: bool = False) -> dict[str, Figures]:
-    """Play the demo in a work folder of its own, which is kept only if it fails."""
+    """Run the demo in a new work folder, which is kept only if the demo fails."""
     started = time.monotonic()
     console = Console(highlight=False, stderr=stderr)
-    # An end by SIGTERM is to take the same way as Ctrl-C: out of every `with`.
+    # SIGTERM ends the demo as Ctrl-C does, through every `with`.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     data = flights.load(days)
     work = Layout(Path(tempfile.mkdtemp(prefix="dyn-")))
@@ -92,7 +93,7 @@ def play(work: Layout, data: flights.Input, days_per_file: int, console: Console
 
 @dataclass(frozen=True)
 class _Moment:
-    """Where a query stands: the batch under way, and how many of its stores have committed it."""
+    """The batch of a query that is under way, and how many of its stores have committed it."""
 
     query: str
     batch: int | None
@@ -112,14 +113,14 @@ class _Moment:
 def kill_in_mid_batch(spark: SparkProcess, bars: _Bars, tables: Tables) -> list[str]:
     """Kill Spark at the worst moment: some stores have committed the batch that is under way, others have not.
 
-    1. Wait until a query's batch is under way. 2. Stop Spark, so that nothing moves while we look.
-    3. If the moment is good, kill it; else let it go on. 4. Look again, now that nothing can move any more.
+    1. Wait until a query's batch is under way. 2. Stop Spark, so that nothing changes meanwhile. 3. Kill it if some
+    stores have committed the batch and others have not, else resume it. 4. Read the checkpoints of the killed Spark.
 
     Returns:
         What was killed, in lines to show.
 
     Raises:
-        InternalError: Spark was done before there was such a moment, or no batch was under way when it died.
+        InternalError: Spark ended before there was such a moment, or no batch was under way when it was killed.
     """
     picky_until = time.monotonic() + _PICKY_S
     while bars.update(spark):
@@ -154,7 +155,7 @@ def _moment(query: str, checkpoint: Checkpoint, tables: Tables) -> _Moment:
 
 @final
 class _Bars:
-    """A progress bar for each query, fed from its checkpoint."""
+    """A progress bar for each query, by its checkpoint."""
 
     def __init__(self, work: Layout, files: int, console: Console) -> None:
         self._work = work
@@ -182,12 +183,12 @@ class _Bars:
         self._progress.console.print(line, soft_wrap=True)
 
     def update(self, spark: SparkProcess) -> bool:
-        """Show how far the queries are; tell whether Spark still runs."""
+        """Show the progress of the queries; return whether Spark still runs."""
         runs = spark.is_running()
         for query, task in self._tasks.items():
             committed = self.checkpoints[query].committed()
-            # After the last file a batch without data may follow, which closes hours; and a kill between Spark's log of
-            # files and its log of offsets joins two files in one batch. How many there were is known at the end.
+            # A batch without data may follow the last file, to close hours; and a kill between Spark's log of files and
+            # its log of offsets joins two files in one batch. The number of batches is known at the end only.
             total = max(committed, self._files) if runs else committed
             self._progress.update(task, completed=committed, total=total)
         return runs
@@ -210,7 +211,7 @@ class _Bars:
             time.sleep(_POLL_S)
 
     def all_recorded(self) -> bool:
-        """Whether the progress of every batch that has ended is kept, so that nothing of it dies with Spark."""
+        """Whether the progress of every batch that has ended is recorded, so that killing Spark loses none."""
         return all(
             len(list(self._work.progress(query).glob("*.json"))) == checkpoint.committed()
             for query, checkpoint in self.checkpoints.items()
@@ -219,10 +220,10 @@ class _Bars:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """For us and the processes we start: nobody's AWS account and nobody's Spark, and the dummy credentials."""
+    """Set the environment of this process and its children: no AWS account, no other Spark, and dummy credentials."""
     before = dict(os.environ)
     for name in before:
-        if name.startswith(_ENVIRONMENT_DROPPED):
+        if name.startswith(_ENVIRONMENT_REMOVED):
             del os.environ[name]
     os.environ.update(credentials())
     os.environ.update(AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull, SPARK_LOCAL_IP="127.0.0.1")
@@ -234,7 +235,7 @@ def _environment() -> Iterator[None]:
 
 
 def compare(work: Layout, data: flights.Input, console: Console) -> None:
-    """Compare every value with the batch computation, and show it.
+    """Compare every value with the batch computation, and show the result.
 
     Raises:
         InternalError: some differ; they are shown.

@@ -1,4 +1,4 @@
-"""The Spark process as the demo sees it: where its files are, how far its queries are, its start and its death."""
+"""The Spark process seen from the demo: its files, the progress of its queries, its start and end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dynastate.errors import InternalError
 from dynastate.settings import Settings
 
 QUERIES: Final = ("aircraft", "airport_hours")
-#: Holds the message of what the Spark process failed with.
+#: A file with the error message of the Spark process.
 FAILURE: Final = "failure"
 _STOP_SETTLES_S: Final = 0.05
 _END_DEADLINE_S: Final = 20.0
-#: Children of a killed process end by themselves; where nobody takes note of their end they stay as zombies.
+#: Children of a killed process end by themselves; without a parent that waits for them they remain as zombies.
 _GROUP_ENDS_S: Final = 1.0
 
 
@@ -61,7 +61,7 @@ class Layout:
         return self.progress(query) / f"{batch:05d}.json"
 
     def record(self, query: str, batch: int, text: str) -> None:
-        """Keep a batch's progress; a death in the middle of it leaves nothing."""
+        """Record a batch's progress; a crash meanwhile leaves nothing."""
         file = self.progress_file(query, batch)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How far a query is, by what Spark writes: a batch begins with its offsets, and ends with its commit."""
+    """Progress of a query, from its checkpoint: a batch begins with its offsets, and ends with its commit."""
 
     folder: Path
 
@@ -86,7 +86,7 @@ class Checkpoint:
         return begun if begun > ended else None
 
     def stores(self) -> list[str]:
-        """The stores of the query by their names in the tables: from Spark's operator metadata and our markers."""
+        """The names of the query's stores, from Spark's operator metadata and dynastate's markers."""
         return sorted(self._stores())
 
     def _stores(self) -> Iterator[str]:
@@ -109,9 +109,9 @@ class Checkpoint:
 
 @final
 class SparkProcess:
-    """One run of `python -m dynastate.demo`: Python driver, JVM and sidecar, in a process group of their own.
+    """One run of `python -m dynastate.demo`: Python driver, JVM and sidecar, in one process group.
 
-    At the end of the `with` block it is killed, if it still runs.
+    It is killed at the end of the `with` block, if it still runs.
     """
 
     def __init__(self, work: Layout, settings: Settings) -> None:
@@ -124,8 +124,7 @@ class SparkProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=os.environ
-                | {"TMPDIR": str(work.temporary)},  # what it leaves when it is killed goes with the folder
+                env=os.environ | {"TMPDIR": str(work.temporary)},  # deleted with the folder when it is killed
                 start_new_session=True,  # one group, and Ctrl-C is for the demo, which then kills it
             )
 
@@ -145,7 +144,7 @@ class SparkProcess:
         """Whether it runs.
 
         Raises:
-            InternalError: it failed; the message says what with, and where its log is.
+            InternalError: it failed; the message says why, and where its log is.
         """
         code = self._process.poll()
         if code:
@@ -163,7 +162,7 @@ class SparkProcess:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the group (SIGKILL), once: nothing of it can do anything any more, not even clean up."""
+        """Kill the group (SIGKILL), so that none of its processes can even clean up. Further calls do nothing."""
         if self._is_killed:
             return
         self._is_killed = True

@@ -1,6 +1,6 @@
-"""The two streaming queries of the demo. To use dynastate in a program of your own, this is all there is to see.
+"""The two streaming queries of the demo: an example of a program that uses dynastate.
 
-Only `session` knows of dynastate: the queries are what they would be with any other state store.
+Only `session` refers to dynastate: the queries are the same with any other state store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # what everyone calls it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dynastate
@@ -21,7 +21,7 @@ LATENESS = "1 hour"
 
 
 def session(endpoint: str, region: str, conf: Mapping[str, str]) -> SparkSession:
-    """A Spark that keeps the state of its streaming queries in DynamoDB."""
+    """A Spark session that keeps the state of its streaming queries in DynamoDB."""
     builder = SparkSession.builder.master("local[2]").appName("dynastate demo").config(map=dict(conf))
     return dynastate.configure(builder, endpoint=endpoint, region=region).getOrCreate()
 
@@ -32,7 +32,7 @@ def files(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
 
 
 def aircraft(flights: DataFrame) -> DataFrame:
-    """Delay statistics of every aircraft, as of now. State: one row for each tail number, for ever."""
+    """Current delay statistics of every aircraft. State: one row for each tail number, without expiry."""
     return flights.groupBy("tailnum").agg(
         F.count("*").alias("flights"),
         F.count("dep_delay").alias("departed"),
@@ -43,9 +43,9 @@ def aircraft(flights: DataFrame) -> DataFrame:
 
 
 def airport_hours(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Delay statistics of every airport and hour with the weather there, once the hour is over.
+    """Delay statistics of every airport and hour with its weather, once the hour is over.
 
-    State: the hours that are still open, and the weather that still waits for its hour.
+    State: the open hours, and the weather of hours that are not joined yet.
     """
     hour = F.window("at", "1 hour").alias("hour")
     departures = (
@@ -63,7 +63,7 @@ def airport_hours(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def write(frame: DataFrame, folder: Path) -> DataStreamWriter:
-    """A writer of one folder a batch, named by the batch: a batch that runs twice is written over, not added."""
+    """A writer of one folder a batch, named by the batch: a batch that runs again overwrites its folder."""
 
     def sink(batch: DataFrame, number: int) -> None:
         batch.write.mode("overwrite").parquet(str(folder / f"batch={number:05d}"))

@@ -1,7 +1,7 @@
-"""The results once more, by pandas and in one go, and the comparison of every value.
+"""The same results computed by pandas in one batch, and the comparison of every value.
 
-Nothing is rounded and nothing is tolerated: delays and miles are whole numbers, whose sums doubles hold exactly in
-whatever order they are added, and weather is carried along as it is.
+Values are compared exactly: delays and miles are whole numbers, whose sums are exact in doubles in any order, and
+weather values are copied unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DELAYS: Final = ["flights", "departed", "mean_delay", "max_delay"]
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not what it should be; without `column` a whole row is there too often, or not at all."""
+    """One wrong value; without `column` the number of rows with this key is wrong."""
 
     key: tuple[object, ...]
     column: str
@@ -32,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, how much of it, and where it differs."""
+    """The result of one comparison: how much was compared, and the differences."""
 
     what: str
     rows: int
@@ -44,7 +44,7 @@ def check(work: Layout, data: Input) -> list[Comparison]:
     """Compare both results, and the state of both queries, with the batch computation."""
     tails = expected_aircraft(data)
     hours = expected_hours(data)
-    # Spark goes by the slower of the two streams, and closes an hour at its end.
+    # Spark takes the watermark of the slower stream, and closes an hour at its end.
     watermark = min(data.flights["at"].max(), data.weather["at"].max()) - _HOUR
     is_closed = hours["hour"] + _HOUR <= watermark
     return [
@@ -61,7 +61,7 @@ def check(work: Layout, data: Input) -> list[Comparison]:
 
 
 def expected_aircraft(data: Input) -> pd.DataFrame:
-    """One row for each tail number, none included."""
+    """One row for each tail number, with one for flights without."""
     departed = data.flights["dep_delay"].notna()
     rows = data.flights.assign(miles=data.flights["distance"].where(departed))
     return _delays(rows, ["tailnum"]).assign(
@@ -83,19 +83,19 @@ def _delays(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def found_aircraft(work: Layout) -> pd.DataFrame:
-    """What a reader of the sink knows of every aircraft: the last row each got."""
+    """The last row of every aircraft at the sink."""
     written = pd.read_parquet(work.output("aircraft")).sort_values("batch", kind="stable")
     return written.drop_duplicates("tailnum", keep="last")
 
 
 def found_hours(work: Layout) -> pd.DataFrame:
-    """All rows of the sink: each hour must be there once."""
+    """All rows of the sink, which must have each hour once."""
     hours = pd.read_parquet(work.output("airport_hours"))
-    return hours.assign(hour=hours["hour"].dt.tz_localize("UTC"))  # Spark writes UTC, and does not say so
+    return hours.assign(hour=hours["hour"].dt.tz_localize("UTC"))  # Spark writes UTC without a zone
 
 
 def state_of(work: Layout, query: str) -> pd.DataFrame:
-    """What Spark's state reader found, under the names of the results."""
+    """The rows that Spark's state reader found, by the column names of the results."""
     state = pd.read_parquet(work.state(query))
     state["mean_delay"] = state["sum"] / state["count"].where(state["count"] > 0)
     if "window" in state:
@@ -115,7 +115,7 @@ _Rows = dict[tuple[object, ...], list[tuple[object, ...]]]
 
 
 def _rows(frame: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> _Rows:
-    """Rows by key; a list, because a key may be there twice."""
+    """Rows by key, in a list, because a key may be there twice."""
     rows: _Rows = {}
     for row in frame[[*keys, *columns]].itertuples(index=False, name=None):
         values = tuple(None if pd.isna(value) else value for value in row)

@@ -1,4 +1,4 @@
-"""The two tables as a whole: make them for development, and tell whether they fit.
+"""The two tables as a whole: make them for development, and check whether they fit.
 
 In production they come from Terraform (`infra/`), which also sets what a table of state should have: point-in-time
 recovery, encryption, protection from deletion. The engine itself never makes a table.
@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.layout import SPECS, Role
+from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
-from dynastate.tables import BotoTables, Meter, make_client
 
 #: DynamoDB makes an empty on-demand table in some ten seconds.
 ACTIVE_DEADLINE_S: Final = 120.0
@@ -24,7 +26,7 @@ _POLL_MAX_S: Final = 2.0
 def create_tables(settings: Settings) -> list[str]:
     """Make those of the two tables that do not exist, on demand, and return once both can be used.
 
-    A table that exists is left as it is, even where its keys are wrong: `check_tables` tells.
+    A table that exists is left as it is, even where its keys are wrong: `check_tables` reports that.
 
     Returns:
         The names of the tables made, in the order delta, snapshot-group.

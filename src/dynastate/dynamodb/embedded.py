@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, final
 
-from dynastate.admin import create_tables
+from dynastate.dynamodb.admin import create_tables
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
 from dynastate.settings import PREFIX, Settings
 
@@ -33,7 +33,7 @@ STOP_DEADLINE_S: Final = 5.0
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Every executor's connections stay open, some twenty each; waitress's own 100 would let the next one hang.
 CONNECTIONS_MAX: Final = 2_000
-#: What must not reach moto or the client that makes the tables: someone's account, proxy, recording or authorisation.
+#: Variables that must not reach moto or the client that makes the tables: account, proxy, recording, authorisation.
 _ENVIRONMENT_DROPPED: Final = (
     "AWS_",
     "MOTO_",
@@ -92,7 +92,7 @@ class EmbeddedDynamoDB:
         if self._process is not None:
             raise InternalError("the embedded DynamoDB runs already", pid=self._process.pid)
         self._process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
-            [sys.executable, "-m", "dynastate.local", str(self._port), json.dumps(self._settings.to_spark())],
+            [sys.executable, "-m", __name__, str(self._port), json.dumps(self._settings.to_spark())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -161,7 +161,7 @@ class EmbeddedDynamoDB:
 
 
 def _environment() -> dict[str, str]:
-    """Take what would reach into moto out of our environment, and put the dummy credentials in."""
+    """Our environment without the variables that moto reads, and with the dummy credentials."""
     kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(_ENVIRONMENT_DROPPED)}
     return kept | credentials() | {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
@@ -178,15 +178,15 @@ def main(arguments: list[str]) -> int:
         settings = replace(settings, endpoint=f"http://{HOST}:{_serve(int(arguments[0]))}")
         create_tables(settings)
     except DynastateError as error:
-        _tell("failed", str(error))
+        _report("failed", str(error))
         return 2
-    _tell("ready", settings.endpoint)
+    _report("ready", settings.endpoint)
     while sys.stdin.read(1):
         pass
     return 0
 
 
-def _tell(word: str, text: str) -> None:
+def _report(word: str, text: str) -> None:
     """Write the one line the parent waits for."""
     sys.stdout.write(f"{word} {' '.join(text.split())}\n")
     sys.stdout.flush()
@@ -222,5 +222,5 @@ def _serve(port: int) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    # No orderly end of the interpreter: the server's threads are at work, and nothing is to be saved.
+    # End the interpreter at once: the server's threads still run, and nothing is to be saved.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What was read or written, as long as there is room: only for what never changes, so it is never stale. No I/O."""
+"""A bounded cache of what was read or written and never changes, so that it is never stale. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Values up to `limit_bytes` in all; the least recently used give way. Safe for threads."""
+    """Values up to `limit_bytes` in all; the least recently used are evicted. Safe for threads."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -30,7 +30,7 @@ class Cache(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of `size` bytes, unless it alone is larger than all the room."""
+        """Keep a value of `size` bytes, unless it alone is larger than the limit."""
         with self._lock:
             self._drop(key)
             if size > self.limit_bytes:

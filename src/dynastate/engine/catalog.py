@@ -1,6 +1,6 @@
-"""Which stores there are, and how people name them.
+"""Stores in the tables, and the names that users give them.
 
-A store is `namespace/operator/partition/name`. People may also mean a store of each partition:
+A store is `namespace/operator/partition/name`. Users may also mean a store of each partition:
 `namespace/operator/*/name`, or `namespace/operator`, where the operator has stores of one name only.
 """
 
@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dynastate import layout
+from dynastate.dynamodb.limits import KEYS_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, VersionMissingError
-from dynastate.tables import KEYS_MAX, Meter, Tables
+from dynastate.format.keys import check_store, meta_key
 
-#: The stores that Spark's operators have: a stream-stream join four a partition, every other one.
+#: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
 STORE_NAMES: Final = (
     "default",
     "left-keyToNumValues",
@@ -29,7 +31,7 @@ _ASKED: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user names: `partition` None means all of them, `name` "" the only one that the operator has."""
+    """The stores that a user names: `partition` None means all; `name` "" the only one that the operator has."""
 
     namespace: str
     operator: int
@@ -38,10 +40,10 @@ class Asked:
 
 
 def parse(text: str) -> Asked:
-    """What a name stands for.
+    """The stores that a name means.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it has another form.
     """
     found = _ASKED.fullmatch(text)
     if found is None:
@@ -61,7 +63,7 @@ def of_asked(tables: Tables, asked: Asked, meter: Meter) -> list[str]:
         VersionMissingError: some partitions have none yet.
     """
     if asked.partition is not None:
-        return [layout.check_store(f"{asked.namespace}/{asked.operator}/{asked.partition}/{asked.name}")]
+        return [check_store(f"{asked.namespace}/{asked.operator}/{asked.partition}/{asked.name}")]
     names = [asked.name] if asked.name else _names(tables, asked, meter)
     if len(names) > 1:
         spelt = ", ".join(f"{asked.namespace}/{asked.operator}/{EVERY}/{name}" for name in names)
@@ -69,8 +71,8 @@ def of_asked(tables: Tables, asked: Asked, meter: Meter) -> list[str]:
     found = [store for _, store in _partitions(tables, asked.namespace, asked.operator, names, meter)]
     if not found:
         raise ConfigurationError(
-            "no store of this operator is in the tables; a store's name stands in the file 'dynastate' in the folder "
-            "of each partition in the checkpoint's state",
+            "no store of this operator is in the tables; a store's name is in the file 'dynastate' in the folder of "
+            "each partition in the checkpoint's state",
             namespace=asked.namespace,
             operator=asked.operator,
             tables=",".join(tables.names.values()),
@@ -93,7 +95,7 @@ def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[tuple[int
     found = list(find_stores(tables, namespace, meter))
     if not found:
         raise ConfigurationError(
-            "no store of this namespace is in the tables; its name is the first part of the store's, which stands in "
+            "no store of this namespace is in the tables; its name is the first part of the store's, which is in "
             "the file state/0/0/dynastate of the query's checkpoint",
             namespace=namespace,
         )
@@ -103,15 +105,15 @@ def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[tuple[int
 def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[tuple[int, str]]:
     """The stores of a namespace, with their operators.
 
-    Names of stores cannot be listed without reading the whole table, so meta items are asked for, 100 a request:
-    of operators 0, 1, …, then of partitions 0, 1, … of each that is there, until none of a request is there.
+    Names of stores cannot be listed without reading the whole table, so meta items are read, 100 a request:
+    of operators 0, 1, …, then of partitions 0, 1, … of each existing one, until a request finds none.
     """
     names: dict[int, list[str]] = {}
     window = KEYS_MAX // len(STORE_NAMES)
     first, more = 0, True
     while more:
         asked = [(operator, 0, name) for operator in range(first, first + window) for name in STORE_NAMES]
-        there = _there(tables, namespace, asked, meter)
+        there = _existing(tables, namespace, asked, meter)
         for operator, _, name in there:
             names.setdefault(operator, []).append(name)
         first, more = first + window, bool(there)
@@ -120,7 +122,7 @@ def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[tuple[
 
 
 def _names(tables: Tables, asked: Asked, meter: Meter) -> list[str]:
-    there = _there(tables, asked.namespace, [(asked.operator, 0, name) for name in STORE_NAMES], meter)
+    there = _existing(tables, asked.namespace, [(asked.operator, 0, name) for name in STORE_NAMES], meter)
     return [name for _, _, name in there]
 
 
@@ -133,19 +135,19 @@ def _partitions(
     first, more = 0, True
     while more:
         asked = [(operator, partition, name) for partition in range(first, first + window) for name in names]
-        there = _there(tables, namespace, asked, meter)
+        there = _existing(tables, namespace, asked, meter)
         yield from ((operator, _store(namespace, *each)) for each in there)
         first, more = first + window, bool(there)
 
 
 def _store(namespace: str, operator: int, partition: int, name: str) -> str:
-    return layout.check_store(f"{namespace}/{operator}/{partition}/{name}")
+    return check_store(f"{namespace}/{operator}/{partition}/{name}")
 
 
-def _there(
+def _existing(
     tables: Tables, namespace: str, asked: Sequence[tuple[int, int, str]], meter: Meter
 ) -> list[tuple[int, int, str]]:
     """Of these stores, by operator, partition and name, those that have a meta item, in order."""
-    keys = {each: layout.meta_key(_store(namespace, *each)) for each in asked}
+    keys = {each: meta_key(_store(namespace, *each)) for each in asked}
     found = tables.get(list(keys.values()), meter)
     return [each for each, key in keys.items() if key in found]

@@ -1,34 +1,50 @@
-"""Reading versions: how each is reached, and the parts and buckets on the way (docs/storage-format.md).
+"""Routes to versions, and reading the parts and buckets on them (docs/storage-format.md).
 
-Parts, buckets and routes never change once a version list names them, so what was read or written here is kept as long
-as there is room, and costs no request the next time.
+Parts, buckets and routes never change once a version list names them, so what was read or written here is cached, and
+costs no request the next time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
-from dynastate import directory, layout
-from dynastate.cache import Cache
-from dynastate.directory import Bucket, Directory
+from dynastate.dynamodb.limits import KEYS_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.cache import Cache
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
-from dynastate.layout import Attempt, Bounds, Item, Key, Part, Tally, VersionEntry
-from dynastate.tables import KEYS_MAX, Meter, Tables, get_apart
+from dynastate.format.graph import since
+from dynastate.format.items import Item
+from dynastate.format.keys import Attempt, Key, VersionId, group_key, manifest_key, where
+from dynastate.format.manifest import Bucket, SnapshotManifest, bits_for
+from dynastate.format.parts import (
+    BOUNDS_ATTRIBUTES,
+    PART_OVERHEAD_BYTES,
+    Bounds,
+    Part,
+    Tally,
+    join_fragments,
+    parse_bounds,
+    parse_part,
+    part_of,
+    parts_digest,
+)
+from dynastate.format.version_list import VersionEntry, part_keys
 
-#: Parts asked for in one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
+#: Parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25
-#: All routes together: one takes about this many bytes a version and a bucket.
+#: Memory of all routes; one takes about `ENTRY_BYTES` a version and `BUCKET_BYTES` a bucket.
 ROUTES_BYTES: Final = 32 * 1024 * 1024
-#: Snapshots found broken that one executor remembers; forgetting one costs finding out again.
-PASSED_MAX: Final = 1_000
-#: Of one key's changes, so many parts are read whole; of more, first which of them may hold it.
+#: Snapshots found broken that one executor remembers; forgetting one costs finding it again.
+SKIPPED_MAX: Final = 1_000
+#: Up to this many parts are read in full for one key; of more, first the bounds, which say where it may be.
 WHOLE_PARTS: Final = 8
-#: Bytes of items that DynamoDB looks at for one BatchGetItem, which is at most 16 MB.
+#: Bytes of items that one BatchGetItem processes; DynamoDB allows 16 MB.
 LOOKED_AT_BYTES: Final = 12_000_000
 #: Parts of which the bounds are remembered; forgetting one costs reading them again.
 BOUNDS_MAX: Final = 100_000
@@ -37,22 +53,21 @@ BUCKET_BYTES: Final = 200
 #: What a part in memory takes beside its data.
 PART_OBJECT_BYTES: Final = 500
 
-#: (records, run), as the provider takes it.
-Rows = tuple[int, bytes]
-Held = tuple[int, Attempt]
+#: The number of records, and their bytes.
+EncodedChunk = tuple[int, bytes]
 #: The smallest and the largest hash of a bucket.
 HashRange = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a version is reached from nothing: by a snapshot, or from version 0, and then by the changes of `entries`.
+    """How a version is read: a snapshot, or nothing, and then the deltas of `entries`.
 
-    `start` is the version that the snapshot is of; None without one, and where clean-up has struck it off its list.
+    `start` is the version that the snapshot is of; None without one, and where clean-up has deleted its entry.
     """
 
     store: str
-    snapshot: Directory | None
+    snapshot: SnapshotManifest | None
     start: VersionEntry | None
     entries: tuple[VersionEntry, ...]
     schemas: Mapping[bytes, str]
@@ -63,7 +78,7 @@ class Route:
         """The version itself."""
         end = self.entries[-1] if self.entries else self.start
         if end is None:
-            raise InternalError("a way leads to no version", store=self.store)
+            raise InternalError("a route leads to no version", store=self.store)
         return end
 
     @property
@@ -71,33 +86,26 @@ class Route:
         return self.schemas[self.end.schema]
 
     def to(self, version: int, attempt: Attempt) -> Route | None:
-        """The way to a version on this one; None: it is not on it, or by another attempt."""
+        """The route to a version on this one; None: it is not on it, or by another attempt."""
         if self.start is not None and (self.start.version, self.start.attempt) == (version, attempt):
             return replace(self, entries=())
         place = self._place(version, attempt)
         return None if place is None else replace(self, entries=self.entries[: place + 1])
 
     def then(self, entry: VersionEntry, schema: str) -> Route:
-        """The way to a version that stands on this one."""
+        """The route to a child of its version."""
         return replace(self, entries=(*self.entries, entry), schemas={**self.schemas, entry.schema: schema})
 
-    def by(self, snapshot: Directory) -> Route | None:
-        """The same way, but from a snapshot of a version on it; None: that is not on it."""
-        place = self._place(snapshot.version, snapshot.attempt)
+    def by(self, snapshot: SnapshotManifest) -> Route | None:
+        """The same route, but from a snapshot of a version on it; None: that is not on it."""
+        place = self._place(*snapshot.of)
         if place is None:
             return None
         return replace(self, snapshot=snapshot, start=self.entries[place], entries=self.entries[place + 1 :])
 
-    def since(self, have: Sequence[Held]) -> tuple[Held, tuple[VersionEntry, ...]] | None:
-        """The newest of `have` on the way, and the versions after it; None: there is none."""
-        held = set(have)
-        for place in reversed(range(len(self.entries))):
-            at = self.entries[place].version, self.entries[place].attempt
-            if at in held:
-                return at, self.entries[place + 1 :]
-        if self.snapshot is not None and (self.snapshot.version, self.snapshot.attempt) in held:
-            return (self.snapshot.version, self.snapshot.attempt), self.entries
-        return None
+    def since(self, have: Collection[VersionId]) -> tuple[VersionId, tuple[VersionEntry, ...]] | None:
+        """The newest of `have` on the route, and the versions after it; None: there is none."""
+        return since(chain(reversed(self.entries), [self.start] if self.start else []), have)
 
     def _place(self, version: int, attempt: Attempt) -> int | None:
         place = version - self.entries[0].version if self.entries else -1
@@ -107,33 +115,33 @@ class Route:
 
     @property
     def bits(self) -> int:
-        """In how many buckets, 2^bits, its rows are best read."""
-        return self.snapshot.bits if self.snapshot else directory.bits_for(sum(each.raw_bytes for each in self.entries))
+        """The number of buckets, 2^bits, in which its rows are best read."""
+        return self.snapshot.bits if self.snapshot else bits_for(sum(each.raw_bytes for each in self.entries))
 
     @property
     def records(self) -> int:
-        """How many records reading all of it brings."""
+        """The number of records on it."""
         from_snapshot = sum(bucket.records for bucket in self.snapshot.buckets) if self.snapshot else 0
         return from_snapshot + sum(entry.records for entry in self.entries)
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate bytes of memory."""
         return ENTRY_BYTES * len(self.entries) + BUCKET_BYTES * (1 << self.snapshot.bits if self.snapshot else 0)
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """The newest version of a store and those that it stands on, as far as they are listed, oldest first.
+    """The newest version of a store and its ancestors, as far as they are listed, oldest first.
 
-    `schemas` are the texts of their schema items, by digest; `came` says how many versions came since all were read.
+    `schemas` are the texts of their schema items, by digest; `added` counts the versions since all were read.
     """
 
     store: str
     entries: tuple[VersionEntry, ...]
     schemas: Mapping[bytes, str]
     meter: Meter
-    came: int = 0
+    added: int = 0
 
     @property
     def newest(self) -> VersionEntry:
@@ -146,7 +154,7 @@ class Lineage:
         """The entry of a version.
 
         Raises:
-            VersionMissingError: the newest does not stand on it, or it is listed no more.
+            VersionMissingError: it is no ancestor of the newest, or no longer listed.
         """
         place = version - self.entries[0].version
         if 0 <= place < len(self.entries):
@@ -155,7 +163,7 @@ class Lineage:
         raise VersionMissingError("this version cannot be read", store=self.store, version=version, versions=there)
 
 
-class Reader:
+class PartReader:
     """Reads parts and buckets with `threads` requests at once. Safe for threads.
 
     It keeps `cache_bytes` of parts, and of 0 nothing at all.
@@ -166,11 +174,11 @@ class Reader:
         self._parallel = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-reader")
         self._parts: Cache[Key, Part] = Cache(cache_bytes)
-        #: The way to the newest version that was opened or committed here, by store.
+        #: The route to the newest version that was opened or committed here, by store.
         self._routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
         self._bounds: Cache[Key, Bounds] = Cache(BOUNDS_MAX if cache_bytes else 0)
-        #: What is wrong with snapshots, by their ids.
-        self._passed: Cache[Attempt, CorruptStateError] = Cache(PASSED_MAX)
+        #: The errors of broken snapshots, by their ids.
+        self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -178,62 +186,62 @@ class Reader:
     # ------------------------------------------------------------------------------------------------------------ known
 
     def route(self, store: str, version: int, attempt: Attempt) -> Route | None:
-        """The way to the version that an attempt made, if it is known here."""
+        """The route to the version that an attempt made, if it is known here."""
         known = self._routes.get(store)
         return None if known is None else known.to(version, attempt)
 
     def remember(self, route: Route) -> None:
-        """Keep the way to a version, in place of the one to another version of its store."""
+        """Remember the route to a version, in place of the one to another version of its store."""
         self._routes.put(route.store, route, route.size)
 
     def forget(self, store: str) -> None:
         self._routes.drop(store)
 
-    def pass_by(self, store: str, snapshot: Attempt, broken: CorruptStateError) -> None:
-        """Begin with a snapshot no more, by its id: it was found broken."""
-        self._passed.put(snapshot, broken, 1)
+    def skip_snapshot(self, store: str, snapshot: Attempt, broken: CorruptStateError) -> None:
+        """Make no route begin with a snapshot, by its id: it was found broken."""
+        self._skipped.put(snapshot, broken, 1)
         self.forget(store)
 
-    def passed(self, snapshot: Attempt) -> CorruptStateError | None:
-        """What was found wrong with a snapshot."""
-        return self._passed.get(snapshot)
+    def skipped(self, snapshot: Attempt) -> CorruptStateError | None:
+        """The error that a snapshot is skipped for; None: it is not skipped."""
+        return self._skipped.get(snapshot)
 
     def committed(self, store: str, entry: VersionEntry, schema: str, shards: int) -> None:
-        """A version was made here: the way to it goes on from that to its parent."""
+        """Remember the route to a version that was made here, if that to its parent is known."""
         if entry.version == 1:
             self.remember(Route(store, None, None, (entry,), {entry.schema: schema}, shards))
         elif (before := self.route(store, entry.version - 1, entry.parent)) is not None:
             self.remember(before.then(entry, schema))
 
-    def snapshotted(self, store: str, snapshot: Directory) -> None:
-        """A snapshot was made here: ways that pass it begin there."""
+    def snapshotted(self, store: str, snapshot: SnapshotManifest) -> None:
+        """Let the known route begin with a snapshot that was made here, if its version is on it."""
         known = self._routes.get(store)
         if known is not None and (by := known.by(snapshot)) is not None:
             self.remember(by)
 
     def keep(self, key: Key, item: Item) -> None:
         """Keep a part that is being written."""
-        part = layout.part_of(item)
+        part = part_of(item)
         self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
 
     # ------------------------------------------------------------------------------------------------------------- read
 
     def changes(
         self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, *, bucket: HashRange | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[EncodedChunk]:
         """The changes of versions, in order; of chunks that hold no key of `bucket`, none.
 
         Raises:
-            CorruptStateError: while they are taken: a part is lost or broken.
+            CorruptStateError: while they are consumed: a part is lost or broken.
         """
-        keys = (key for entry in entries for key in layout.part_keys(store, entry, shards))
+        keys = (key for entry in entries for key in part_keys(store, entry, shards))
         parts = self._read(keys, meter, keep=self._fits(entries))
         for entry in entries:
             yield from verified_chunks(entry, _where(store, entry), islice(parts, entry.parts), bucket)
 
     def key_changes(
         self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, digest: int
-    ) -> Iterator[Rows]:
+    ) -> Iterator[EncodedChunk]:
         """The changes of versions, in order, in chunks that may hold the key with this hash.
 
         Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
@@ -241,9 +249,9 @@ class Reader:
         the entry names.
 
         Raises:
-            CorruptStateError: while they are taken: a part is lost or broken.
+            CorruptStateError: while they are consumed: a part is lost or broken.
         """
-        named = [(entry, list(layout.part_keys(store, entry, shards))) for entry in entries]
+        named = [(entry, list(part_keys(store, entry, shards))) for entry in entries]
         known: dict[Key, Part | Bounds] = {}
         for _, keys in named:
             known |= {key: each for key in keys if (each := self._parts.get(key) or self._bounds.get(key)) is not None}
@@ -263,25 +271,25 @@ class Reader:
             if len(keys) == entry.parts:
                 yield from verified_chunks(entry, _where(store, entry), found, (digest, digest))
             else:
-                yield from _whole_chunks(found)
+                yield from _chunks(found)
 
     def _learn_bounds(
         self, store: str, named: Sequence[tuple[VersionEntry, list[Key]]], meter: Meter
     ) -> dict[Key, Bounds]:
         """Read the bounds of all parts of versions, of which there is at least one."""
         parts = sum(entry.parts for entry, _ in named)
-        item_bytes = layout.PART_OVERHEAD_BYTES + sum(entry.stored_bytes for entry, _ in named) // parts
+        item_bytes = PART_OVERHEAD_BYTES + sum(entry.stored_bytes for entry, _ in named) // parts
         window = max(1, min(KEYS_MAX, LOOKED_AT_BYTES // item_bytes))
         every = [key for _, keys in named for key in keys]
         found: dict[Key, Bounds] = {}
         windows = [every[at : at + window] for at in range(0, parts, window)]
         for bounds, spent in self._pool.map(self._read_bounds, windows):
-            # The units are those of the whole items.
+            # DynamoDB charges units for the full items.
             spent.read_units += len(bounds) * (-(-item_bytes // 4096) - 1)
             meter.add(spent)
             found |= bounds
         for entry, keys in named:
-            if layout.parts_digest([found[key].crc32 for key in keys]) != entry.digest:
+            if parts_digest([found[key].crc32 for key in keys]) != entry.digest:
                 said = "parts and what names them do not agree"
                 raise CorruptStateError(said, **_where(store, entry), parts=entry.parts)
         for key, each in found.items():
@@ -290,17 +298,17 @@ class Reader:
 
     def _read_bounds(self, keys: Sequence[Key]) -> tuple[dict[Key, Bounds], Meter]:
         spent = Meter()
-        found = get_apart(self._tables, keys, spent, layout.BOUNDS_ATTRIBUTES)
+        found = get_apart(self._tables, keys, spent, BOUNDS_ATTRIBUTES)
         _refuse_lost([key for key in keys if key not in found])
-        return {key: layout.parse_bounds(key, found[key]) for key in keys}, spent
+        return {key: parse_bounds(key, found[key]) for key in keys}, spent
 
     def rows(
-        self, store: str, snapshot: Directory, shards: int, meter: Meter, *, bucket: HashRange | None = None
-    ) -> Iterator[Rows]:
+        self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, bucket: HashRange | None = None
+    ) -> Iterator[EncodedChunk]:
         """The rows of a snapshot, or of those of its buckets that hold keys of `bucket`.
 
         Raises:
-            CorruptStateError: while they are taken: an item of a bucket is lost or broken.
+            CorruptStateError: while they are consumed: an item of a bucket is lost or broken.
         """
         shift = 32 - snapshot.bits
         low, high = (0, len(snapshot.buckets) - 1) if bucket is None else (bucket[0] >> shift, bucket[1] >> shift)
@@ -309,12 +317,12 @@ class Reader:
         parts = self._read(keys, meter, keep=self._fits([snapshot.buckets[number] for number in numbers]))
         for number in numbers:
             held = snapshot.buckets[number]
-            where = layout.where(layout.directory_key(store, snapshot.version, snapshot.id)) | {"bucket": number}
+            named_by = where(manifest_key(store, *snapshot.holder)) | {"bucket": number}
             if held.parts:
-                yield from verified_chunks(held, where, islice(parts, held.parts), bucket)
+                yield from verified_chunks(held, named_by, islice(parts, held.parts), bucket)
 
     def _fits(self, named: Iterable[VersionEntry | Bucket]) -> bool:
-        """What is larger than the cache would only drive out what is there, and be gone before it is asked for."""
+        """Whether the parts fit into the cache: else they would evict others, and each other."""
         return sum(each.stored_bytes + each.parts * PART_OBJECT_BYTES for each in named) <= self._parts.limit_bytes
 
     def _read(self, keys: Iterator[Key], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
@@ -340,41 +348,39 @@ class Reader:
         found = get_apart(self._tables, wanted, spent)
         _refuse_lost([key for key in wanted if key not in found])
         for key in wanted:
-            part = parts[key] = layout.parse_part(key, found[key])
+            part = parts[key] = parse_part(key, found[key])
             if keep:
                 self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
         return [(key, parts[key]) for key in keys], spent
 
 
 def _where(store: str, entry: VersionEntry) -> dict[str, object]:
-    """What names an entry in an error."""
-    listed = layout.where(layout.group_key(store, entry.version))
+    """The facts that name an entry in an error."""
+    listed = where(group_key(store, entry.version))
     return listed | {"version": entry.version, "attempt": entry.attempt.hex()}
 
 
 def _refuse_lost(lost: Sequence[Key]) -> None:
     if lost:
         raise CorruptStateError(
-            "a part that a version list or a directory names is not in its table",
-            **layout.where(lost[0]),
-            lost=len(lost),
+            "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
         )
 
 
-def _whole_chunks(parts: Iterable[tuple[Key, Part]]) -> Iterator[Rows]:
+def _chunks(parts: Iterable[tuple[Key, Part]]) -> Iterator[EncodedChunk]:
     """The chunks of some parts.
 
     Raises:
-        CorruptStateError: while they are taken: fragments of one do not follow each other, or are missing.
+        CorruptStateError: while they are consumed: fragments of one do not follow each other, or are missing.
     """
     fragments: list[Part] = []
     for key, part in parts:
         fragments.append(part)
         if len(fragments) == part.fragments:
-            yield part.records, layout.join_fragments(key, fragments)
+            yield part.records, join_fragments(key, fragments)
             fragments = []
     if fragments:
-        raise CorruptStateError("fragments of a chunk are missing", **layout.where(key))
+        raise CorruptStateError("fragments of a chunk are missing", **where(key))
 
 
 def hash_range(bits: int, bucket: int) -> HashRange:
@@ -388,7 +394,7 @@ def verified_chunks(
     where: Mapping[str, object],
     parts: Iterable[tuple[Key, Part]],
     bucket: HashRange | None,
-) -> Iterator[Rows]:
+) -> Iterator[EncodedChunk]:
     """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
     low, high = bucket or (0, (1 << 32) - 1)
     tally = Tally()
@@ -400,7 +406,7 @@ def verified_chunks(
             continue
         tally.add_chunk(part.records, part.raw_bytes)
         if part.hash_min <= high and part.hash_max >= low:
-            yield part.records, layout.join_fragments(key, fragments)
+            yield part.records, join_fragments(key, fragments)
         fragments = []
     expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
     if fragments or tally.sums() != expected:

@@ -1,4 +1,4 @@
-"""Making snapshots (design.md, section 4): when one is worth it, and its buckets on their way to the table."""
+"""Snapshots: whether one is worth its cost, and the writing of its buckets (docs/storage-format.md)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
-from dynastate import directory, layout
-from dynastate.directory import Bucket, Directory
-from dynastate.errors import CorruptStateError, InternalError, OtherWayError
-from dynastate.layout import Attempt, Chunk, Item, Key, Snapshot, Tally, VersionEntry
-from dynastate.reader import Reader
-from dynastate.tables import ITEM_BYTES_MAX, WRITES_MAX, Meter, Tables, delete_all
+from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.engine.reader import PartReader
+from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import Attempt, Key, digest_of, manifest_key, snapshot_key, where
+from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item, parse_manifest
+from dynastate.format.meta import FORKS
+from dynastate.format.parts import Chunk, Tally, bucket_items
+from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
+from dynastate.format.version_list import VersionEntry
 
 #: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
 #: snapshots together cost at most 1 / 0.85 of what the deltas did, and recovery reads at most 1.85 of a snapshot.
 FRACTION: Final = 0.85
-#: It is worth it, too, when recovery has this many versions to walk through since, however small.
+#: It is worth it, too, when recovery has this many versions to read since, however small.
 VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
 REQUEST_BYTES: Final = 512 * 1024
-#: After each request a snapshot rests so many times as long as it took: commits beside it need the machine more.
-REST: Final = 2.0
-#: And never longer than this, so that a slow DynamoDB does not make it slower yet.
-REST_MAX_S: Final = 0.2
+#: After each request a snapshot yields for this many times the request's duration: commits come first.
+PAUSE: Final = 2.0
+#: The longest pause, so that a slow DynamoDB does not make a snapshot slower still.
+PAUSE_MAX_S: Final = 0.2
 
 
 def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, min_deltas: int) -> bool:
@@ -42,7 +48,7 @@ def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, min_delta
 
 
 class Pace:
-    """Keeps work in the background to a third of the time, by rests. `clock` and `sleep` are in seconds."""
+    """Keeps background work to a third of the time, by pauses. `clock` and `sleep` are in seconds."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -51,9 +57,9 @@ class Pace:
         self._sleep = sleep
         self._since = clock()
 
-    def rest(self) -> None:
-        """Rest for twice the time since the last rest, or the beginning."""
-        self._sleep(min(REST_MAX_S, REST * (self._clock() - self._since)))
+    def pause(self) -> None:
+        """Pause for `PAUSE` times the time since the last pause, or the beginning."""
+        self._sleep(min(PAUSE_MAX_S, PAUSE * (self._clock() - self._since)))
         self._since = self._clock()
 
 
@@ -61,18 +67,18 @@ class SnapshotAttempt:
     """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
 
     Its items are written one request at a time, beside those of commits, which go through the writer's queue. Where
-    there are no commits beside it (`in_background` is off), it does not rest between them, and keeps nothing in memory.
+    there are no commits beside it (`in_background` is off), it does not yield between them, and caches nothing.
     """
 
     def __init__(
         self,
         tables: Tables,
-        reader: Reader,
+        reader: PartReader,
         store: str,
         snapshot: Snapshot,
         bits: int,
         shards: int,
-        base: Directory | None,
+        base: SnapshotManifest | None,
         *,
         in_background: bool = True,
     ) -> None:
@@ -93,13 +99,13 @@ class SnapshotAttempt:
         self._written: list[Key] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
-        #: Told of the snapshot once it is one, with its directory.
-        self.when_done: Callable[[str, Snapshot, Directory], None] = lambda *_: None
+        #: Called with the snapshot and its manifest once it is done.
+        self.when_done: Callable[[str, Snapshot, SnapshotManifest], None] = lambda *_: None
         self._pace = Pace() if in_background else None
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
-        """Begin a bucket; what follows until the next one is all it has.
+        """Begin a bucket; the chunks up to the next one are all its rows.
 
         Raises:
             InternalError: there is no such bucket, or it is not behind the one before.
@@ -114,8 +120,8 @@ class SnapshotAttempt:
         shift = 32 - self.bits
         if self._current < 0 or not chunk.hash_min >> shift == chunk.hash_max >> shift == self._current:
             raise InternalError("rows of a snapshot are in no bucket, or in another", store=self.store)
-        version, own = self._snapshot.version, self._snapshot.id
-        items = layout.bucket_items(self.store, version, own, self._current, self._tally.parts, self._shards, chunk)
+        holder = self._snapshot.holder
+        items = bucket_items(self.store, holder, self._current, self._tally.parts, self._shards, chunk)
         for key, item in items:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
@@ -124,39 +130,34 @@ class SnapshotAttempt:
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 self._write()
                 if self._pace is not None:
-                    self._pace.rest()
-        self._tally.add_chunk(chunk.records, len(chunk.run))
+                    self._pace.pause()
+        self._tally.add_chunk(chunk.records, len(chunk.changes))
 
     def commit(self) -> bool:
         """Make it a snapshot.
 
         1. Write what is left of the buckets. (Crash: buckets of a snapshot that is still `writing`, which no reader
-           takes; clean-up finds it by its item, and takes them away.)
-        2. Write the directory. (Crash: the same.)
-        3. Unless the snapshot that it stands on is leaving, say in its item that it is done: the commit point.
+           takes; clean-up finds it by its item, and deletes them.)
+        2. Write the manifest. (Crash: the same.)
+        3. Unless its base is being deleted, mark it in its item as done: the commit point.
 
         Returns:
-            False: clean-up has taken it, or what it stands on, away in the meantime; nothing of it is left.
+            False: clean-up has deleted it, or its base, in the meantime; nothing of it is left.
         """
         self._end_bucket()
         self._write()  # 1
         begun = self._snapshot
-        made = Directory(begun.version, begun.attempt, begun.id, self.base, self.bits, tuple(self._buckets))
-        raw = directory.encode(self.store, made)
-        key = layout.directory_key(self.store, made.version, made.id)
-        item = directory.item(key, raw)
-        if layout.item_bytes(item) > ITEM_BYTES_MAX:
-            raise InternalError("a directory is too large for an item", store=self.store, bytes=len(raw))
+        made = SnapshotManifest(begun.version, begun.attempt, begun.id, self.base, self.bits, tuple(self._buckets))
+        raw = encode_manifest(self.store, made)
+        key = manifest_key(self.store, made.version, made.id)
+        item = manifest_item(key, raw)
+        if item_bytes(item) > ITEM_BYTES_MAX:
+            raise InternalError("a manifest is too large for an item", store=self.store, bytes=len(raw))
         self._written.append(key)
         self._tables.write([(key, item)], self.meter)  # 2
         records, raw_bytes, stored_bytes = made.sizes()
         done = replace(
-            begun,
-            stage=layout.DONE,
-            digest=layout.digest_of(raw),
-            records=records,
-            raw_bytes=raw_bytes,
-            stored_bytes=stored_bytes,
+            begun, stage=DONE, digest=digest_of(raw), records=records, raw_bytes=raw_bytes, stored_bytes=stored_bytes
         )
         if self._base_is_there():
             retries, self._may_be_done = self.meter.retries, True
@@ -164,34 +165,34 @@ class SnapshotAttempt:
                 self._reader.snapshotted(self.store, made)
                 self.when_done(self.store, done, made)
                 return True
-            # Refused at the first try: it never was.
+            # Refused without a retry: it never was done.
             self._may_be_done = self.meter.retries > retries
         self.abort()
         return False
 
     def abort(self) -> None:
-        """Delete what was written, if it is sure that the snapshot was never done; else leave it to clean-up.
+        """Delete what was written, if the snapshot surely was never done; else leave it to clean-up.
 
-        An answer to step 3 of commit may have been lost: then its item says what became of it.
+        The answer to step 3 of commit may have been lost: then its item decides.
         """
         self._ready.clear()
         if self._may_be_done and not self._was_never_done():
             return
         delete_all(self._tables, self._written, self.meter)
         self._written.clear()
-        key = layout.snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
-        for stage in (layout.WRITING, layout.LEAVING):
+        key = snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
+        for stage in (WRITING, DELETING):
             before: Item = {"id": bytes(self._snapshot.id), "stage": stage, "digest": b""}
             if self._tables.delete_over(key, before, self.meter):
                 return
 
     def _was_never_done(self) -> bool:
-        """Take the name away first, so that a request still under way cannot make it done."""
+        """Mark it as being deleted first, so that a request still under way cannot make it done."""
         begun = self._snapshot
-        if move(self._tables, self.store, begun, replace(begun, stage=layout.LEAVING), self.meter):
+        if move(self._tables, self.store, begun, replace(begun, stage=DELETING), self.meter):
             return True
         item = _read_item(self._tables, self.store, begun, self.meter)
-        return (item.get("id"), item.get("stage"), item.get("digest")) == (bytes(begun.id), layout.LEAVING, b"")
+        return (item.get("id"), item.get("stage"), item.get("digest")) == (bytes(begun.id), DELETING, b"")
 
     def _base_is_there(self) -> bool:
         return self._base is None or _is_done(self._tables, self.store, self._base, self.meter)
@@ -199,7 +200,7 @@ class SnapshotAttempt:
     def _end_bucket(self) -> None:
         if self._current < 0:
             return
-        holder = (self._snapshot.version, self._snapshot.id)
+        holder = self._snapshot.holder
         empty = Bucket(emptied=self._snapshot.version)
         self._buckets[self._current] = Bucket(holder, 0, *self._tally.sums()) if self._tally.parts else empty
         self._tally = Tally()
@@ -214,10 +215,10 @@ class SnapshotAttempt:
 
 def begin(
     tables: Tables,
-    reader: Reader,
+    reader: PartReader,
     store: str,
     made: tuple[int, Attempt],
-    base: Directory | None,
+    base: SnapshotManifest | None,
     bits: int,
     shards: int,
     epoch: int,
@@ -226,54 +227,54 @@ def begin(
     in_background: bool = True,
 ) -> SnapshotAttempt | None:
     """Enter a snapshot of what an attempt made as being written; None: there is one already, whatever its stage."""
-    snapshot = Snapshot(*made, Attempt(uuid4().bytes), epoch, layout.WRITING)
-    key = layout.snapshot_key(store, *made)
-    item = layout.snapshot_item(store, snapshot)
-    # An answer that was lost makes the second try fail.
+    snapshot = Snapshot(*made, Attempt(uuid4().bytes), epoch, WRITING)
+    key = snapshot_key(store, *made)
+    item = snapshot_item(store, snapshot)
+    # After a lost answer the retry fails.
     if not tables.put_new(key, item, meter) and _read_item(tables, store, snapshot, meter) != item:
         return None
     return SnapshotAttempt(tables, reader, store, snapshot, bits, shards, base, in_background=in_background)
 
 
 def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:
-    """Move a snapshot from one stage to another; False: it is in that stage no more.
+    """Move a snapshot from one stage to another; False: it is no longer in that stage.
 
-    An answer that was lost makes the second try fail, so what stands there then is what counts.
+    After a lost answer the retry fails, so the item that is there then decides.
     """
-    key = layout.snapshot_key(store, before.version, before.attempt)
-    item = layout.snapshot_item(store, after)
+    key = snapshot_key(store, before.version, before.attempt)
+    item = snapshot_item(store, after)
     condition: Item = {"id": bytes(before.id), "stage": before.stage}
     if tables.put_over(key, item, condition, meter):
         return True
-    # A fork may stand on it since.
-    return _read_item(tables, store, before, meter) | {layout.FORKS: ""} == item | {layout.FORKS: ""}
+    # A fork may have pinned it since.
+    return _read_item(tables, store, before, meter) | {FORKS: ""} == item | {FORKS: ""}
 
 
-def _read_item(tables: Tables, store: str, of: Snapshot | Directory, meter: Meter) -> Item:
-    """What says that there is a snapshot of a version, whosever it is now; empty: nothing does."""
-    key = layout.snapshot_key(store, of.version, of.attempt)
+def _read_item(tables: Tables, store: str, of: Snapshot | SnapshotManifest, meter: Meter) -> Item:
+    """The item that describes the snapshot of a version, whichever that is now; empty: there is none."""
+    key = snapshot_key(store, of.version, of.attempt)
     return tables.get([key], meter).get(key, {})
 
 
-def _is_done(tables: Tables, store: str, of: Snapshot | Directory, meter: Meter) -> bool:
-    """Whether a snapshot can be read still."""
+def _is_done(tables: Tables, store: str, of: Snapshot | SnapshotManifest, meter: Meter) -> bool:
+    """Whether a snapshot can still be read."""
     item = _read_item(tables, store, of, meter)
-    return (item.get("id"), item.get("stage")) == (bytes(of.id), layout.DONE)
+    return (item.get("id"), item.get("stage")) == (bytes(of.id), DONE)
 
 
-def read_directory(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) -> Directory:
-    """The directory of a snapshot that is done.
+def read_manifest(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
+    """The manifest of a snapshot that is done.
 
     Raises:
         CorruptStateError: it is lost or broken.
-        OtherWayError: clean-up has taken the snapshot away meanwhile; what needs it still has another.
+        RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need it have another.
     """
-    key = layout.directory_key(store, snapshot.version, snapshot.id)
+    key = manifest_key(store, snapshot.version, snapshot.id)
     found = tables.get([key], meter).get(key)
     if found is None:
-        named_by = layout.snapshot_key(store, snapshot.version, snapshot.attempt)
-        facts = layout.where(key) | {"snapshot": named_by.sort}
-        if snapshot.stage == layout.DONE and not _is_done(tables, store, snapshot, meter):
-            raise OtherWayError("clean-up took a snapshot away meanwhile", **facts)
-        raise CorruptStateError("the directory of a snapshot is lost", **facts)
-    return directory.parse(store, snapshot, key, found)
+        named_by = snapshot_key(store, snapshot.version, snapshot.attempt)
+        facts = where(key) | {"snapshot": named_by.sort}
+        if snapshot.stage == DONE and not _is_done(tables, store, snapshot, meter):
+            raise RouteInvalidError("clean-up deleted a snapshot meanwhile", **facts)
+        raise CorruptStateError("the manifest of a snapshot is lost", **facts)
+    return parse_manifest(store, snapshot, key, found)

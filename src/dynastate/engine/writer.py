@@ -1,7 +1,7 @@
-"""Items on their way to the tables: 25 a BatchWriteItem, several requests under way, bounded memory.
+"""The queue of writes: 25 items a BatchWriteItem, several requests under way, bounded memory.
 
 Workers take whatever waits, up to 25 items, so items of several attempts and stores share requests exactly when there
-is a queue. A `Ticket` stands for one attempt's items.
+is a queue. A `PendingWrites` counts one attempt's items.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from dynastate.dynamodb.limits import WRITES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
 from dynastate.errors import UnavailableError
-from dynastate.layout import Item, Key, item_bytes
-from dynastate.tables import WRITES_MAX, Meter, Tables
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import Key
 
-#: Bytes of items that may wait or be under way in one executor; whoever brings more is held up.
+#: Bytes of items that may wait or be under way in one executor; callers with more wait.
 QUEUED_BYTES_MAX: Final = 32 * 1024 * 1024
 #: A request is full at this size: large enough to amortise its cost, small enough that several run side by side.
 REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 
-class Ticket:
+class PendingWrites:
     """The items of one attempt: how many are not durable yet, what failed, what it cost, and what was sent."""
 
     def __init__(self) -> None:
@@ -52,24 +55,24 @@ class Ticket:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is a point in writing what waits: nothing of the attempt failed, and it was not dropped."""
+        """Whether there is a point in writing what waits: nothing of the attempt failed, and it was not cancelled."""
         return self._error is None and not self.cancelled
 
     def cancel(self, deadline_s: float) -> None:
-        """Drop what waits, and return when nothing is under way any more, or at the deadline."""
+        """Discard what waits, and return when nothing is under way, or at the deadline."""
         with self._changed:
             self.cancelled = True
             self._changed.wait_for(lambda: self._pending == 0, timeout=deadline_s)
 
     def expect(self, count: int) -> None:
-        """Count items in. Raises what an earlier one failed with."""
+        """Count items in. Raises the error of an earlier one."""
         with self._changed:
             if self._error is not None:
                 raise self._error
             self._pending += count
 
     def settle(self, count: int, sent: Mapping[Key, int], error: Exception | None, meter: Meter) -> None:
-        """Count items out: those that were sent, successfully or not, and those that were dropped."""
+        """Count items out: those that were sent, successfully or not, and those that were discarded."""
         with self._changed:
             self._pending -= count
             self.sent.update(sent)
@@ -80,7 +83,7 @@ class Ticket:
 
 
 class _Queued(NamedTuple):
-    ticket: Ticket
+    pending: PendingWrites
     key: Key
     item: Item
     size: int
@@ -106,15 +109,15 @@ class PartWriter:
         for worker in self._workers:
             worker.start()
 
-    def submit(self, ticket: Ticket, items: Sequence[tuple[Key, Item]], deadline_s: float) -> None:
+    def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]], deadline_s: float) -> None:
         """Queue items, all at once; blocks while too many bytes are queued.
 
         Raises:
-            DynastateError: an earlier item of this ticket failed.
+            DynastateError: an earlier item of this attempt failed.
             UnavailableError: there is no room at the deadline.
         """
         now = time.monotonic()
-        queued = [_Queued(ticket, key, item, item_bytes(item), now, deadline_s) for key, item in items]
+        queued = [_Queued(pending, key, item, item_bytes(item), now, deadline_s) for key, item in items]
         total = sum(each.size for each in queued)
         with self._room_came:
             # Whatever the size, it fits into an empty queue, so nothing waits for ever.
@@ -125,7 +128,7 @@ class PartWriter:
                 raise UnavailableError(
                     "writes wait for DynamoDB until the deadline", queued_bytes=self._queued_bytes, seconds=deadline_s
                 )
-            ticket.expect(len(queued))
+            pending.expect(len(queued))
             self._queued_bytes += total
             self._queue.extend(queued)
             self._work_came.notify()
@@ -148,7 +151,7 @@ class PartWriter:
     def _take(self) -> list[_Queued]:
         """The next request: up to 25 items of one namespace, and no key twice. Empty: the end.
 
-        Two attempts may bring one schema; and a policy denies a request in which one key is of a foreign namespace, as
+        Two attempts may write one schema item; and a policy denies a request with a key of a foreign namespace, as
         those of two queries in one application may be to each other.
         """
         with self._work_came:
@@ -169,35 +172,33 @@ class PartWriter:
             return batch
 
     def _is_overdue(self, queued: _Queued) -> bool:
-        """Whether it waited until its deadline, and in all that time no request of this executor was done.
+        """Whether it waited until its deadline, and in all that time no request of this executor succeeded.
 
-        So what waits behind requests that fail does so by the same deadline, however much it is, and is not tried in
-        turn. Where a table takes little, and takes it, whatever waits may wait long.
+        So items behind failing requests fail at the same deadline, and are not tried one after the other. While a
+        throttled table accepts anything, they may wait longer.
         """
         return self._succeeded < queued.since and time.monotonic() - queued.since > queued.deadline_s
 
     def _write(self, batch: list[_Queued]) -> None:
-        overdue = {each.ticket: each for each in batch if self._is_overdue(each)}
-        wanted = [each for each in batch if each.ticket.is_wanted and each.ticket not in overdue]
+        overdue = {each.pending: each for each in batch if self._is_overdue(each)}
+        wanted = [each for each in batch if each.pending.is_wanted and each.pending not in overdue]
         error: Exception | None = None
         spent = Meter()
         if wanted:
             try:
                 self._tables.write([(each.key, each.item) for each in wanted], spent)
                 self._succeeded = time.monotonic()
-            except Exception as failed:  # noqa: BLE001  # the ticket raises it at commit: a worker must outlive it
+            except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the worker continues
                 error = failed
-        # Units belong to each ticket; requests and retries are shared, and counted once, for the first.
+        # Units belong to each attempt; requests and retries are shared, and counted once, for the first.
         meter = Meter(requests=spent.requests, retries=spent.retries, throttles=spent.throttles)
-        for ticket, count in Counter(each.ticket for each in batch).items():
-            sent = {each.key: each.size for each in wanted if each.ticket is ticket}
+        for pending, count in Counter(each.pending for each in batch).items():
+            sent = {each.key: each.size for each in wanted if each.pending is pending}
             if error is None:
                 for size in sent.values():
                     meter.wrote(size)
-            if ticket in overdue:
-                ticket.settle(count, sent, _waited(overdue[ticket]), meter)
-            else:
-                ticket.settle(count, sent, error, meter)
+            failure = _waited(overdue[pending]) if pending in overdue else error
+            pending.settle(count, sent, failure, meter)
             meter = Meter()
 
 

@@ -1,12 +1,12 @@
-"""Bytes to changes and back: the runs that travel over the bridge and lie in the parts.
+"""Encoded records: changes as bytes, as they travel over the bridge and are stored in parts.
 
 The grammar (docs/storage-format.md, "Changes"):
 
-run    := record*
-record := tag:u16  key_length:u32  value_length:i32  key  value
-tag    := operation << 12 | family
+changes := record*
+record  := tag:u16  key_length:u32  value_length:i32  key  value
+tag     := operation << 12 | family
 
-The hot path never comes here: the engine cuts, compresses and stores runs without looking into them.
+The hot path never comes here: the engine cuts, compresses and stores records without decoding them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Change(NamedTuple):
     value: bytes | None
 
 
-#: What a key has: one value, or a list of several. What has one value only is never a list: equal rows are equal.
-Value = bytes | list[bytes]
+#: The row of a key: one value, or a list of several. One value is never a list, so that equal rows are equal.
+RowValue = bytes | list[bytes]
 
 
-def apply(found: MutableMapping[Any, Value], place: Any, change: Change) -> None:
-    """Let a change make what it makes of the rows before it, of which this key's is at `place`. Lists grow in place.
+def apply_change(found: MutableMapping[Any, RowValue], place: Any, change: Change) -> None:
+    """Apply a change to rows, of which that of its key is at `place`. Lists grow in place.
 
     Raises:
-        CorruptStateError: it is an operation that no version is made of.
+        CorruptStateError: no version contains such an operation.
     """
     if change.operation > MERGE:
         raise CorruptStateError("a version is made of puts, removes and merges only", operation=change.operation)
@@ -60,8 +60,8 @@ def apply(found: MutableMapping[Any, Value], place: Any, change: Change) -> None
         found[place] = change.value
 
 
-def encode(changes: Iterable[Change]) -> bytes:
-    """The run that holds these changes, in order."""
+def encode_changes(changes: Iterable[Change]) -> bytes:
+    """The records of these changes, in order."""
     out = bytearray()
     for change in changes:
         value_length = DELETE_MARKER if change.value is None else len(change.value)
@@ -71,26 +71,26 @@ def encode(changes: Iterable[Change]) -> bytes:
     return bytes(out)
 
 
-def decode(run: bytes) -> Iterator[Change]:
-    """The changes of a run.
+def decode_changes(records: bytes) -> Iterator[Change]:
+    """The changes in encoded records.
 
     Raises:
-        CorruptStateError: the run ends within a record, or a record is none of this format.
+        CorruptStateError: the bytes end within a record, or a record is not of this format.
     """
     at = 0
-    while at < len(run):
-        if at + _HEADER.size > len(run):
-            raise CorruptStateError("a run of changes ends within a record's header", at=at, length=len(run))
-        tag, key_length, value_length = _HEADER.unpack_from(run, at)
+    while at < len(records):
+        if at + _HEADER.size > len(records):
+            raise CorruptStateError("a chunk of changes ends within a record's header", at=at, length=len(records))
+        tag, key_length, value_length = _HEADER.unpack_from(records, at)
         key_at = at + _HEADER.size
         value_at = key_at + key_length
         end = value_at + max(value_length, 0)
-        if value_length < DELETE_MARKER or end > len(run):
-            raise CorruptStateError("a run of changes ends within a record", at=at, length=len(run))
-        value = None if value_length == DELETE_MARKER else run[value_at:end]
-        change = Change(tag >> 12, tag & FAMILY_MAX, run[key_at:value_at], value)
+        if value_length < DELETE_MARKER or end > len(records):
+            raise CorruptStateError("a chunk of changes ends within a record", at=at, length=len(records))
+        value = None if value_length == DELETE_MARKER else records[value_at:end]
+        change = Change(tag >> 12, tag & FAMILY_MAX, records[key_at:value_at], value)
         if not _is_known(change):
-            raise CorruptStateError("a run holds a change that this package does not know", tag=tag, at=at)
+            raise CorruptStateError("a chunk contains a change that this package does not know", tag=tag, at=at)
         yield change
         at = end
 

@@ -1,29 +1,38 @@
-"""What the tables say of stores without reading their rows: versions, rows, bytes, snapshots, runs.
+"""Summary of a store and list of its versions, without reading its rows.
 
-It takes a Query for each store, of its version lists and directories.
+Each takes one Query, of the store's version lists and manifests.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
-from dynastate import layout
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import of_namespace
 from dynastate.errors import VersionMissingError
-from dynastate.forks import forks_of
-from dynastate.layout import History, VersionEntry
-from dynastate.stored import of_store
-from dynastate.tables import Meter, Tables
-from dynastate.unsafe_row import described_families
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
+from dynastate.format.keys import EMPTY, Key, check_store, store_shard
+from dynastate.format.meta import ORIGIN
+from dynastate.format.storage import store_size
+from dynastate.format.version_list import VersionEntry
+from dynastate.operations.pins import forks_of
+from dynastate.progress import ProgressCallback
+from dynastate.unsaferow.schema import described_families
 
 
 @dataclass(frozen=True)
-class Overview:
-    """One store. `version` is the newest that is committed, 0: none yet; `rows` do not count Spark's own bookkeeping.
+class StoreSummary:
+    """Summary of one store. `version` is the newest committed, 0: none; `rows` exclude Spark's internal families.
 
-    `deltas` are the versions since the newest snapshot that the version stands on, and `delta_bytes` their parts'
-    bytes: what recovery reads beside that snapshot. `origin` is the store that a fork was made of, `forks` are those
-    that stand on this one; what is shared counts in `bytes` of the store in which it lies.
+    `deltas` is the number of versions since the newest snapshot that the version depends on, and `delta_bytes` the
+    bytes of their parts: what recovery reads beside that snapshot. `origin` is the store that a fork was made of,
+    `forks` are the stores that depend on this one; shared items count in `bytes` of the store in which they lie.
     """
 
     store: str
@@ -50,8 +59,8 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class Listed:
-    """One committed attempt at a version. `is_current`: the newest version stands on it, or is it."""
+class CommittedAttempt:
+    """One committed attempt at a version. `is_current`: it is the newest version or an ancestor of it."""
 
     version: int
     attempt: str
@@ -68,21 +77,21 @@ class Listed:
         return asdict(self)
 
 
-def overview(tables: Tables, store: str, meter: Meter) -> Overview:
-    """One store.
+def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
+    """Summarize one store.
 
     Raises:
-        VersionMissingError: the tables hold nothing of it.
+        VersionMissingError: the tables contain nothing of it.
         CorruptStateError: an item is lost or broken.
     """
-    history, items = _read(tables, store, meter)
-    stored = of_store(history, items)
-    meta = history.meta or {}
-    newest = history.newest() if history.versions() else None
-    chain = history.openable(history.lineage(newest)) if newest else []
-    families = families_of(history.schema(newest), newest) if newest else []
-    base, deltas = history.chain(newest.version, newest.attempt, ()) if newest else (layout.EMPTY, [])
-    return Overview(
+    graph, items = _read(tables, store, meter)
+    stored = store_size(graph, items)
+    meta = graph.meta or {}
+    newest = graph.newest() if graph.versions() else None
+    chain = graph.openable(graph.lineage(newest)) if newest else []
+    families = families_of(graph.schema(newest), newest) if newest else []
+    base, deltas = graph.route(*newest.id) if newest else (EMPTY, [])
+    return StoreSummary(
         store=store,
         version=newest.version if newest else 0,
         attempt=newest.attempt.hex() if newest else "",
@@ -98,63 +107,84 @@ def overview(tables: Tables, store: str, meter: Meter) -> Overview:
         created=str(meta.get("created", "")),
         package=str(meta.get("package", "")),
         shards=int(str(meta.get("shards", 0))),
-        origin=str(meta.get(layout.ORIGIN, "")),
+        origin=str(meta.get(ORIGIN, "")),
         forks=tuple(forks_of(meta)),
         families=tuple(families),
     )
 
 
-def versions(tables: Tables, store: str, meter: Meter) -> list[Listed]:
-    """Every committed attempt of a store that is listed, oldest first.
+def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:
+    """The stores of a namespace, or (empty) all there are, by name; partition 10 comes after partition 9.
 
     Raises:
-        VersionMissingError: the tables hold nothing of it.
+        ConfigurationError: the namespace has no store.
         CorruptStateError: an item is lost or broken.
     """
-    history, _ = _read(tables, store, meter)
+    meter = Meter()
+    there = (name for _, name in of_namespace(tables, namespace, meter)) if namespace else tables.find_stores(meter)
+    names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
+    found = []
+    for done, name in enumerate(names, 1):
+        # Of all stores, one that was dropped meanwhile is left out.
+        with nullcontext() if namespace else suppress(VersionMissingError):
+            found.append(inspect_store(tables, name, meter))
+        progress(done, len(names))
+    return found
+
+
+def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:
+    """List the committed attempts of a store, oldest first.
+
+    Raises:
+        VersionMissingError: the tables contain nothing of it.
+        CorruptStateError: an item is lost or broken.
+    """
+    graph, _ = _read(tables, store, meter)
     current = set()
-    if history.versions():
-        current = {(each.version, each.attempt) for each in history.lineage(history.newest())}
+    if graph.versions():
+        current = {each.id for each in graph.lineage(graph.newest())}
     return [
-        Listed(
+        CommittedAttempt(
             version=each.version,
             attempt=each.attempt.hex(),
             parent=each.parent.hex(),
             epoch=each.epoch,
-            rows=rows_of(families_of(history.schema(each), each)),
+            rows=rows_of(families_of(graph.schema(each), each)),
             changes=each.records,
             parts=each.parts,
             bytes=each.stored_bytes,
-            has_snapshot=history.snapshot(each.version, each.attempt) is not None,
-            is_current=(each.version, each.attempt) in current,
+            has_snapshot=graph.snapshot(each.version, each.attempt) is not None,
+            is_current=each.id in current,
         )
-        for each in history.entries()
+        for each in graph.entries()
     ]
 
 
-def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[History, dict[layout.Key, layout.Item]]:
-    """Everything but parts and buckets, by one Query; no items where there is no store."""
-    found = tables.query("snapshot", layout.store_shard(layout.check_store(store), 0), "directory/", "~", meter)
-    # A history takes a store's descriptions only; a directory is read with the snapshot that names it.
-    return History(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")]), dict(found)
+def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
+    """Read everything but parts and buckets, by one Query; no items if there is no store."""
+    found = tables.query("snapshot", store_shard(check_store(store), 0), "directory/", "~", meter)
+    # A manifest is parsed together with the snapshot that names it.
+    return VersionGraph(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")]), dict(
+        found
+    )
 
 
-def _read(tables: Tables, store: str, meter: Meter) -> tuple[History, dict[layout.Key, layout.Item]]:
-    history, items = read_lists(tables, store, meter)
+def _read(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
+    graph, items = read_lists(tables, store, meter)
     if not items:
         raise VersionMissingError(
             "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
             store=store,
             tables=",".join(tables.names.values()),
         )
-    return history, items
+    return graph, items
 
 
 def families_of(schema: str, entry: VersionEntry) -> list[dict[str, Any]]:
-    """The column families of a version: names, rows, and columns by Spark's names of their types.
+    """The column families of a version: names, rows, and columns with Spark's names of their types.
 
     Raises:
-        CorruptStateError: it is no schema of column families.
+        CorruptStateError: the text is not a schema of column families.
     """
     return [
         {
@@ -170,7 +200,7 @@ def families_of(schema: str, entry: VersionEntry) -> list[dict[str, Any]]:
 
 
 def rows_of(families: list[dict[str, Any]]) -> int:
-    """Rows, Spark's own bookkeeping aside."""
+    """The number of rows, without Spark's internal families."""
     return sum(int(each["rows"]) for each in families if not each["internal"])
 
 

@@ -1,7 +1,6 @@
-"""What can be told of running stores from their tables, one look after the other: what is new since the look before.
+"""Activity of running stores, by reading their version lists again and again.
 
-How long a commit took, and what was throttled, stands in no table: Spark's progress reports say it, to those who have
-them (docs/metrics.md).
+Commit times and throttled requests are not in the tables; they come from Spark's progress reports (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dynastate.layout import VersionEntry
-from dynastate.overview import families_of, rows_of
-from dynastate.reader import Lineage
-from dynastate.spending import commit_units
-from dynastate.store import Engine
-from dynastate.tables import Meter
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.engine import Engine
+from dynastate.engine.reader import Lineage
+from dynastate.format.version_list import VersionEntry
+from dynastate.operations.inspect import families_of, rows_of
+from dynastate.operations.usage import commit_units
 
 
 @dataclass(frozen=True)
-class Watched:
-    """The stores of one operator that have one name, all partitions together.
+class StoreActivity:
+    """Activity of the stores of one operator with one name, all partitions together.
 
-    `version` is the newest that all have committed; `lag`: by how many versions the first partition is ahead of the
-    last. Per second, since the look before: versions, write units of commits (not of maintenance), changed rows. None:
-    there was no look before. Of the operator, in its last batch reported: milliseconds of a store's commit, on average,
-    and requests throttled. None: none is reported, or another name of this operator has them.
+    `version` is the newest that all have committed; `lag` is the number of versions between the most and the least
+    advanced partition. Per second, since the previous look: versions, write units of commits (not of maintenance),
+    changed rows; None at the first look. From the operator's last progress report: average milliseconds of a store's
+    commit, and throttled requests; None without a report, and where another store name of the operator has them.
     """
 
     stores: str
@@ -49,8 +48,8 @@ class Watched:
         return asdict(self)
 
 
-class Watch:
-    """Looks at some stores again and again, and reads of each only what is new. `clock` is in seconds."""
+class Monitor:
+    """Monitor of some stores. Each look reads only what is new. `clock` is in seconds."""
 
     def __init__(self, engine: Engine, stores: Sequence[str], clock: Callable[[], float]) -> None:
         self.meter = Meter()
@@ -59,38 +58,38 @@ class Watch:
         self._known: dict[str, Lineage | None] = dict.fromkeys(stores)
         self._looked_s: float | None = None
 
-    def look(self) -> list[Watched]:
-        """The operators as they are now, in order.
+    def look(self) -> list[StoreActivity]:
+        """The current activity, in the order of the stores.
 
         Raises:
-            VersionMissingError: a store has no version, or none any more.
+            VersionMissingError: a store has no version.
             CorruptStateError: an item is lost or broken.
         """
         now_s = self._clock()
-        came: dict[str, list[VersionEntry]] = {}
+        new: dict[str, list[VersionEntry]] = {}
         for store, known in self._known.items():
             found = self._engine.lineage(store, known)
             self.meter.add(found.meter)
-            came[store] = [entry for entry in found.entries if known is None or entry.version > known.newest.version]
+            new[store] = [entry for entry in found.entries if known is None or entry.version > known.newest.version]
             self._known[store] = found
         seconds = None if self._looked_s is None else max(now_s - self._looked_s, 1e-9)
         self._looked_s = now_s
         operators: dict[str, list[str]] = {}
         for store in self._known:
             operators.setdefault(operator_of(store), []).append(store)
-        return [self._watched(name, stores, came, seconds) for name, stores in operators.items()]
+        return [self._activity(name, stores, new, seconds) for name, stores in operators.items()]
 
-    def _watched(
-        self, name: str, stores: Sequence[str], came: Mapping[str, Sequence[VersionEntry]], seconds: float | None
-    ) -> Watched:
+    def _activity(
+        self, name: str, stores: Sequence[str], new: Mapping[str, Sequence[VersionEntry]], seconds: float | None
+    ) -> StoreActivity:
         known = [found for store in stores if (found := self._known[store]) is not None]
         versions = [each.newest.version for each in known]
-        entries = [(store, entry) for store in stores for entry in came[store]]
+        entries = [(store, entry) for store in stores for entry in new[store]]
 
         def per_second(total: float) -> float | None:
             return None if seconds is None else round(total / seconds, 2)
 
-        return Watched(
+        return StoreActivity(
             stores=name,
             partitions=len(stores),
             version=min(versions),
@@ -102,27 +101,27 @@ class Watch:
         )
 
 
-def with_report(found: Sequence[Watched], operators: Sequence[Mapping[str, int]]) -> list[Watched]:
-    """The same with what a batch's metrics say, which are by operator id.
+def with_report(found: Sequence[StoreActivity], operators: Sequence[Mapping[str, int]]) -> list[StoreActivity]:
+    """Add the metrics of a batch, which are by operator id.
 
-    Spark adds up the stores of an operator; where they have several names, as those of a join, the first one gets it.
+    Spark adds up the stores of an operator; where they have several names, as those of a join, the first one gets them.
     """
     waiting = dict(enumerate(operators))
     stores = Counter[int]()
     for each in found:
         stores[each.operator] += each.partitions
-    told = []
+    completed = []
     for each in found:
         metrics = waiting.pop(each.operator, None)
         if metrics is None:
-            told.append(each)
+            completed.append(each)
             continue
         commit_ms = round(metrics.get("dynastateCommitMs", 0) / stores[each.operator], 1)
-        told.append(replace(each, commit_ms=commit_ms, throttles=metrics.get("dynastateThrottles", 0)))
-    return told
+        completed.append(replace(each, commit_ms=commit_ms, throttles=metrics.get("dynastateThrottles", 0)))
+    return completed
 
 
 def operator_of(store: str) -> str:
-    """The stores of all partitions together, as people name them."""
+    """The name of the stores of all partitions together."""
     namespace, operator, _, name = store.split("/", 3)
     return f"{namespace}/{operator}/*/{name}"

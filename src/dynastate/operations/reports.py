@@ -1,26 +1,20 @@
-"""What a query has stored, read from its tables, and what it has spent, added up from Spark's progress reports."""
+"""Usage of a query, added up from Spark's progress reports."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import BinaryIO, Final
 
-from dynastate import layout
 from dynastate.errors import ConfigurationError
-from dynastate.layout import History, Item, Key, VersionEntry
-from dynastate.overview import read_lists
+from dynastate.format.items import StorageSize
 from dynastate.prices import Prices
-from dynastate.progress import Progress, unheard
-from dynastate.stored import NOTHING, Stored, of_parts, of_store
-from dynastate.stores import of_namespace
-from dynastate.tables import Meter, Tables, units_of_write
 
-#: Metrics that are added up, by what they are of: those of batches, and those of maintenance.
+#: Metrics that are added up: those of batches, and those of maintenance.
 REQUESTS: Final = ("dynastateRequests", "dynastateMaintenanceRequests")
 WRITE_UNITS: Final = ("dynastateWriteUnits", "dynastateMaintenanceWriteUnits")
 READ_UNITS: Final = ("dynastateReadUnits", "dynastateMaintenanceReadUnits")
@@ -28,119 +22,10 @@ DELETE_UNITS: Final = ("dynastateDeleteUnits",)
 NANODOLLARS: Final = ("dynastateNanodollars", "dynastateMaintenanceNanodollars")
 DAY_S: Final = 86_400
 
-# --------------------------------------------------------------------------------------------------------------- stored
-
 
 @dataclass(frozen=True)
-class Holding:
-    """What one store has, or several together.
-
-    `rows` are those of the newest version. `write_units` is what the commits of the versions took that are listed.
-    Records are changed rows, of these versions; bytes of records are before compression (`raw`) and after it.
-    """
-
-    stores: int = 0
-    partitions: int = 0
-    stored: Stored = NOTHING
-    rows: int = 0
-    versions: int = 0
-    write_units: int = 0
-    families: int = 0
-    records: int = 0
-    raw_bytes: int = 0
-    record_bytes: int = 0
-    snapshot_rows: int = 0
-    snapshot_bytes: int = 0
-
-    def __add__(self, other: Holding) -> Holding:
-        added = Holding(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
-        return replace(added, families=max(self.families, other.families))
-
-    def workload(self) -> dict[str, float]:
-        """What the formula of docs/operations.md asks of a query, under its names, as far as the tables say it.
-
-        Without a snapshot, rows in one are taken to be as large as changed rows.
-        """
-        row_bytes = self.record_bytes / max(1, self.records)
-        in_snapshots = self.snapshot_bytes / self.snapshot_rows if self.snapshot_rows else row_bytes
-        return {
-            "stores": self.stores,
-            "changed_rows": round(self.records / max(1, self.versions) * self.stores, 1),
-            "row_bytes": round(row_bytes, 1),
-            "state_rows": self.rows,
-            "state_row_bytes": round(in_snapshots, 1),
-            "compression": round(self.raw_bytes / max(1, self.record_bytes), 2),
-            "families": self.families,
-        }
-
-
-def holdings(tables: Tables, namespace: str, meter: Meter, progress: Progress = unheard) -> dict[int, Holding]:
-    """What the stores of a namespace have, by operator. It takes a Query for each store, of which `progress` is told.
-
-    Raises:
-        ConfigurationError: there is no store in this namespace.
-        CorruptStateError: an item is broken.
-    """
-    found: dict[int, Holding] = {}
-    partitions: dict[int, set[str]] = {}
-    stores = of_namespace(tables, namespace, meter)
-    for done, (operator, store) in enumerate(stores, 1):
-        found[operator] = found.get(operator, Holding()) + holding(tables, store, meter)
-        partitions.setdefault(operator, set()).add(store.split("/")[2])
-        progress(done, len(stores))
-    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in found.items()}
-
-
-def holding(tables: Tables, store: str, meter: Meter) -> Holding:
-    """What one store has, by one Query: everything but parts and buckets, which version lists and directories count."""
-    history, items = read_lists(tables, store, meter)
-    snapshots = [each for each in history.snapshots() if each.stage == layout.DONE]
-    entries = list(history.entries())
-    newest = entries[-1] if entries else None
-    newest_snapshot = max(snapshots, key=lambda each: each.version, default=None)
-    return Holding(
-        stores=1,
-        stored=of_store(history, items),
-        rows=sum(newest.keys.values()) if newest else 0,
-        versions=len(entries),
-        write_units=sum(_part_units(store, entry) for entry in entries) + sum(map(_list_units, _lists(history))),
-        families=len(newest.keys) if newest else 0,
-        records=sum(entry.records for entry in entries),
-        raw_bytes=sum(entry.raw_bytes for entry in entries),
-        record_bytes=sum(entry.stored_bytes for entry in entries),
-        snapshot_rows=newest_snapshot.records if newest_snapshot else 0,
-        snapshot_bytes=newest_snapshot.stored_bytes if newest_snapshot else 0,
-    )
-
-
-def commit_units(store: str, entry: VersionEntry) -> int:
-    """Write units of the commit of a version, about: of its parts, and one for the version list."""
-    return _part_units(store, entry) + 1
-
-
-def _part_units(store: str, entry: VersionEntry) -> int:
-    own = of_parts(store, [entry])
-    return own.items * units_of_write(own.bytes // own.items) if own.items else 0
-
-
-def _lists(history: History) -> Iterator[tuple[Key, list[bytes]]]:
-    return ((key, [raw for raw, _ in group]) for key, group in history.groups.items())
-
-
-def _list_units(listed: tuple[Key, list[bytes]]) -> int:
-    """Write units of the appends that made a version list: each takes those of the whole list."""
-    key, entries = listed
-    item: Item = layout.item_key(key) | {"format": layout.FORMAT}
-    lengths = range(1, len(entries) + 1)
-    return sum(units_of_write(layout.item_bytes(item | {"versions": entries[:length]})) for length in lengths)
-
-
-# ---------------------------------------------------------------------------------------------------------------- spent
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What the batches of one query took, maintenance included, and what its state had after the last of them."""
+class QueryUsage:
+    """Usage of the batches of one query, maintenance included, and its storage after the last of them."""
 
     query: str
     name: str
@@ -150,7 +35,7 @@ class Spent:
     read_units: int
     delete_units: int
     nanodollars: int
-    stored: Stored
+    stored: StorageSize
     interval_s: float | None
     """Seconds from one batch to the next, on average within a run; None: no run has two."""
 
@@ -160,7 +45,7 @@ class Spent:
 
     @property
     def dollars_a_day(self) -> float | None:
-        """What a day costs, if all of it is as these batches were."""
+        """The cost of a day of such batches."""
         return self.dollars / self.batches / self.interval_s * DAY_S if self.interval_s else None
 
 
@@ -176,7 +61,7 @@ class _Batch:
 
     @cached_property
     def metrics(self) -> Mapping[str, int]:
-        """The same of all operators together."""
+        """The metrics of all operators, added up."""
         added: dict[str, int] = {}
         for operator in self.operators:
             for name, value in operator.items():
@@ -187,15 +72,15 @@ class _Batch:
         return sum(self.metrics[name] for name in names)
 
 
-def spent(lines: Iterable[str], source: str, prices: Prices | None) -> list[Spent]:
-    """Add up progress reports, one JSON object a line, by query, in the order they come.
+def usage_of_queries(lines: Iterable[str], source: str, prices: Prices | None) -> list[QueryUsage]:
+    """Add up progress reports, one JSON object a line, by query, in the order of their first batches.
 
-    Lines may be what `StreamingQueryProgress.json` gives, or an event log of Spark, whose other events are passed over.
-    A batch that is there twice counts once, and reports of triggers without a batch count nothing. With `prices` the
-    money is that of the units; else it is what the query itself counted at its own.
+    Lines are what `StreamingQueryProgress.json` gives, or an event log of Spark, whose other events are skipped. A
+    batch that is reported twice counts once, and a trigger without a batch does not count. The cost is that of the
+    units at `prices`; without them it is what the query computed with its own prices.
 
     Raises:
-        ConfigurationError: a line is no JSON or no such report, or no batch is of a query on dynastate.
+        ConfigurationError: a line is not JSON or not such a report, or no batch is of a query on dynastate.
     """
     batches: dict[tuple[str, str, int], _Batch] = {}
     number = 0
@@ -214,7 +99,7 @@ def spent(lines: Iterable[str], source: str, prices: Prices | None) -> list[Spen
 
 
 class ReportFile:
-    """A file to which Spark's progress reports are appended, one JSON object a line. Each line is read once."""
+    """A file to which progress reports are appended, one JSON object a line. Each line is read once."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -224,21 +109,22 @@ class ReportFile:
         self._last: dict[str, _Batch] = {}
 
     def last_batch(self, runs: Collection[str]) -> Sequence[Mapping[str, int]]:
-        """Metrics of the last batch that one of these query runs has reported, by operator id; none, if none has.
+        """Metrics of the last batch that one of these query runs has reported, by operator id; empty, if none has.
 
-        A line without its end is still being written, and waits. A file that was replaced or cut is begun anew.
+        A line without its end is still being written, and is read later. A file that was replaced or truncated is read
+        from its start again.
 
         Raises:
-            ConfigurationError: the file cannot be read, or a line is no JSON or no report.
+            ConfigurationError: the file cannot be read, or a line is not JSON or not a report.
         """
         try:
             with open(self._file, "rb") as file:  # noqa: PTH123  # a name such as /dev/stdin, too
-                self._read_on(file)
+                self._read_new(file)
         except OSError as wrong:
             raise ConfigurationError(f"the progress reports cannot be read: {wrong}") from wrong
         return next((batch.operators for run, batch in reversed(self._last.items()) if run in runs), ())
 
-    def _read_on(self, file: BinaryIO) -> None:
+    def _read_new(self, file: BinaryIO) -> None:
         now = os.fstat(file.fileno())
         if now.st_ino != self._inode or now.st_size < self._read_bytes:
             self._inode, self._read_bytes, self._read_lines = now.st_ino, 0, 0
@@ -257,7 +143,7 @@ class ReportFile:
 
 
 def _batch(line: str, where: str) -> _Batch | None:
-    """The batch that a line reports; None: it is another event, of a trigger without a batch, or of another store."""
+    """The batch that a line reports; None: another event, a trigger without a batch, or a query on another store."""
     try:
         report = json.loads(line)
     except ValueError:
@@ -285,7 +171,7 @@ def _batch(line: str, where: str) -> _Batch | None:
     return batch
 
 
-def _sum(batches: list[_Batch], prices: Prices | None) -> Spent:
+def _sum(batches: list[_Batch], prices: Prices | None) -> QueryUsage:
     def total(names: Iterable[str]) -> int:
         return sum(batch.total(names) for batch in batches)
 
@@ -296,7 +182,7 @@ def _sum(batches: list[_Batch], prices: Prices | None) -> Spent:
     seconds = sum((max(times) - min(times)).total_seconds() for times in runs.values())
     intervals = sum(len(times) - 1 for times in runs.values())
     units = total(WRITE_UNITS), total(READ_UNITS), total(DELETE_UNITS)
-    return Spent(
+    return QueryUsage(
         query=last.query,
         name=last.name,
         batches=len(batches),
@@ -305,6 +191,6 @@ def _sum(batches: list[_Batch], prices: Prices | None) -> Spent:
         read_units=units[1],
         delete_units=units[2],
         nanodollars=prices.nanodollars(units[0] + units[2], units[1]) if prices else total(NANODOLLARS),
-        stored=Stored(last.metrics.get("dynastateStoredItems", 0), last.metrics.get("dynastateStoredBytes", 0)),
+        stored=StorageSize(last.metrics.get("dynastateStoredItems", 0), last.metrics.get("dynastateStoredBytes", 0)),
         interval_s=seconds / intervals if intervals and seconds else None,
     )

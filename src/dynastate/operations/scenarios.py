@@ -1,4 +1,4 @@
-"""What a query would spend a day if it ran otherwise: the formula of docs/operations.md on what it stores. No I/O."""
+"""Cost scenarios: the formula of docs/operations.md on what a query stores. No I/O."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dynastate.cost import DAY_S, WRITE_UNIT_BYTES, Spending, Workload, predict
+from dynastate.dynamodb.limits import WRITES_MAX
+from dynastate.format.items import StorageSize
+from dynastate.operations.prediction import DAY_S, WRITE_UNIT_BYTES, PredictedUsage, Workload, predict
+from dynastate.operations.usage import StorageUsage
 from dynastate.prices import Prices
-from dynastate.spending import Holding
-from dynastate.stored import Stored
-from dynastate.tables import WRITES_MAX
 
 #: Names and key of an item that holds one row, about.
 ROW_ITEM_BYTES = 100
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to run a query, and what a day of it takes."""
+class Scenario:
+    """Predicted usage of a day, and storage, if the query ran in a certain way."""
 
     name: str
-    day: Spending
-    stored: Stored
+    day: PredictedUsage
+    stored: StorageSize
 
     def as_json(self, prices: Prices) -> dict[str, Any]:
         return {
@@ -38,13 +38,13 @@ class Way:
         }
 
 
-def ways(
-    found: Mapping[int, Holding], every_s: float, trigger_s: float | None = None, partitions: int | None = None
-) -> list[Way]:
-    """A query as it runs now, a batch every so many seconds; otherwise, if asked for; and with an item for each row.
+def predict_scenarios(
+    found: Mapping[int, StorageUsage], every_s: float, trigger_s: float | None = None, partitions: int | None = None
+) -> list[Scenario]:
+    """Predict a query as it runs now, with another trigger or partition count if given, and with an item for each row.
 
-    A longer trigger is taken to bring all changes of the batches that it joins, but no more than there are rows: what
-    changes several times within one is written once, so it may be cheaper than this.
+    A batch of a longer trigger is assumed to have all changes of the batches that it replaces, but no more than there
+    are rows: a row that changes several times in it is written once, so the batch may be cheaper than predicted.
 
     Raises:
         ConfigurationError: a number that no workload can have.
@@ -59,8 +59,8 @@ def ways(
     return [*(_predicted(name, each) for name, each in asked.items()), _item_for_each_row(now)]
 
 
-def workload(of: Holding, every_s: float) -> Workload:
-    """What the tables say that an operator does all day."""
+def workload(of: StorageUsage, every_s: float) -> Workload:
+    """The workload of an operator, estimated from what its stores have."""
     numbers = of.workload()
     return Workload(
         stores=of.stores,
@@ -79,23 +79,23 @@ def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:
     return replace(now, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
 
 
-def with_partitions(now: Workload, held: Holding, partitions: int) -> Workload:
+def with_partitions(now: Workload, held: StorageUsage, partitions: int) -> Workload:
     return replace(now, stores=max(1, round(now.stores * partitions / max(1, held.partitions))))
 
 
-def _predicted(name: str, operators: list[Workload]) -> Way:
+def _predicted(name: str, operators: list[Workload]) -> Scenario:
     found = [predict(each) for each in operators]
-    day = sum((each.day for each in found), Spending())
-    return Way(name, day, sum((each.stored for each in found), Stored()))
+    day = sum((each.day for each in found), PredictedUsage())
+    return Scenario(name, day, sum((each.stored for each in found), StorageSize()))
 
 
-def _item_for_each_row(operators: list[Workload]) -> Way:
+def _item_for_each_row(operators: list[Workload]) -> Scenario:
     """Each change put into a table of deltas and one of snapshots, and deleted from the first: without compression."""
-    day, stored = Spending(), Stored()
+    day, stored = PredictedUsage(), StorageSize()
     for each in operators:
         changes = each.changed_rows * each.batches_a_day
         size = each.row_bytes * each.compression + ROW_ITEM_BYTES
         units = changes * math.ceil(size / WRITE_UNIT_BYTES)
-        day += Spending(requests=3 * changes / WRITES_MAX, write_units=2 * units, delete_units=units)
-        stored += Stored(round(each.state_rows), round(each.state_rows * size))
-    return Way("an item for each row", day, stored)
+        day += PredictedUsage(requests=3 * changes / WRITES_MAX, write_units=2 * units, delete_units=units)
+        stored += StorageSize(round(each.state_rows), round(each.state_rows * size))
+    return Scenario("an item for each row", day, stored)

@@ -1,4 +1,4 @@
-"""The only module that imports pyspark: the jar, plain conf, and `configure`."""
+"""Configuration of Spark sessions: `configure`, and the same as plain conf."""
 
 from __future__ import annotations
 
@@ -9,31 +9,23 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
-from dynastate import __version__
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
+from dynastate.spark.jar import jar_path, spark_minor
 
-try:
-    import pyspark
-    from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
-except ImportError as missing:
-    raise ConfigurationError("pyspark is not installed here; pip install 'dynastate[spark]'") from missing
-
-#: The minors of Spark that have a jar each.
-MINORS = ("4.0", "4.1", "4.2", "4.3")
-#: Its trait of state stores is not that of 4.0.1 and later.
-UNFINISHED = "4.0.0"
 #: In checkpoint format 2 it fails every query with an operator of one partition, such as an aggregation without keys.
-UNFIT_FOR_IDS = "4.0"
+FORMAT_1_ONLY = "4.0"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS = "spark.jars"
 EXTENSIONS = "spark.sql.extensions"
 EXTENSION_CLASS = "org.apache.spark.sql.dynastate.DynastateExtensions"
-#: Spark looks for stores that upload no snapshot files, to warn of them. Ours have none: snapshots lie in the tables,
-#: and are made when they save money. The second cannot be without the first.
+#: Spark warns of stores that upload no snapshot files. Ours upload none: snapshots are in the tables, and are made when
+#: they save money. The second setting needs the first.
 LAG_REPORTS = tuple(
     f"spark.sql.streaming.stateStore.{name}"
     for name in ("coordinatorReportSnapshotUploadLag", "forceSnapshotUploadOnLag")
@@ -42,62 +34,37 @@ LAG_REPORTS = tuple(
 Builder = TypeVar("Builder", bound=SparkSession.Builder)
 
 
-def jar_path() -> Path:
-    """Path of the jar for the Spark that is installed here.
-
-    Raises:
-        ConfigurationError: dynastate is not for this Spark, or the jar was not built.
-    """
-    version = pyspark.__version__
-    minor = _minor()
-    if minor not in MINORS or version == UNFINISHED:
-        raise ConfigurationError(
-            f"pyspark {version} is installed, and dynastate {__version__} has no jar for it; "
-            f"it has one each for Spark {', '.join(MINORS)}, but none for {UNFINISHED}"
-        )
-    jar = Path(__file__).parent / "jars" / f"dynastate-spark-{minor}_2.13-{__version__}.jar"
-    if not jar.is_file():
-        raise ConfigurationError(
-            "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar
-        )
-    return jar
-
-
-def _minor() -> str:
-    return ".".join(pyspark.__version__.split(".")[:2])
-
-
 def plain_conf() -> dict[str, str]:
-    """What `configure` sets for the Spark that is installed here, settings apart, as for `spark-defaults.conf`.
+    """Conf that `configure` sets for the installed Spark, without settings, as for `spark-defaults.conf`.
 
     Raises:
-        ConfigurationError: dynastate is not for this Spark, or the jar was not built.
+        ConfigurationError: dynastate does not support this Spark, or the jar was not built.
     """
     return {
         JARS: str(jar_path()),
         EXTENSIONS: EXTENSION_CLASS,
         PROVIDER: PROVIDER_CLASS,
-        CHECKPOINT_FORMAT: "1" if _minor() == UNFIT_FOR_IDS else "2",
+        CHECKPOINT_FORMAT: "1" if spark_minor() == FORMAT_1_ONLY else "2",
         **dict.fromkeys(LAG_REPORTS, "false"),
     }
 
 
 def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
-    """Let the sessions of a builder keep streaming state in DynamoDB.
+    """Configure the sessions of a builder to keep streaming state in DynamoDB.
 
     Adds the jar to `spark.jars` and the extension to `spark.sql.extensions` (keeping what is there), sets the provider
-    class, checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of snapshot files that are not
-    uploaded, and the given settings. The names of settings are the fields of `dynastate.Settings`:
+    class, checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of missing snapshot files, and the
+    given settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
 
-    Without `python`, and with nothing said about PySpark's interpreter, a local master gets the one that runs now.
+    Without `python`, and without an interpreter set for PySpark, a local master gets the one that runs now.
 
-    Where spark-submit runs the program the JVM has started already; the jar comes with `--jars "$(dynastate jar)"`.
+    Under spark-submit the JVM has started already: pass the jar as `--jars "$(dynastate jar)"`.
 
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, a session that runs without it, or
-            spark-submit without it.
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a running session or spark-submit
+            without the jar.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -112,7 +79,7 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     if not checked.python and _is_local(options) and not _names_python(options):
         checked = replace(checked, python=sys.executable)
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
-        _require_submitted_jar(jar)  # spark-submit has started the JVM, and its jars are settled
+        _require_submitted_jar(jar)  # the JVM runs, and its jars are fixed
         del wanted[JARS]
     for name, value in wanted.items():
         if name in (JARS, EXTENSIONS):
@@ -127,7 +94,7 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
 
 
 def _with(listed: str, wanted: str) -> str:
-    """A comma-separated list with one more element, unless it is there."""
+    """Add an element to a comma-separated list, unless it is there."""
     elements = [each for each in listed.split(",") if each]
     return ",".join(elements if wanted in elements else [*elements, wanted])
 

@@ -1,7 +1,7 @@
-"""Bring a query from Spark's own state stores into DynamoDB: its state, and the checkpoint with which it goes on.
+"""Import of a query from Spark's own state stores into DynamoDB: its state, and a checkpoint to restart it from.
 
-What reads and writes state and checkpoints runs in Spark (jvm-bridge, CheckpointImport); here is what is refused, and
-in which order things are done (docs/decisions/0011).
+Spark reads and writes state and checkpoints (jvm-bridge, CheckpointImport); this module has the checks and the order of
+the steps (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from dynastate import errors, layout, upkeep
+from dynastate import errors
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import get_apart
+from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError, DynastateError
-from dynastate.progress import Progress, unheard
+from dynastate.format.keys import meta_key
+from dynastate.operations.drop import drop_stores
+from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX, Settings
-from dynastate.stores import find_stores
-from dynastate.tables import BotoTables, Meter, get_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK: Final = "4.3"
-#: Says in the new checkpoint's folder that an import is under way there, or was cut off.
+#: Marks the new checkpoint's folder while an import is under way there, or after it was cut off.
 MARKER: Final = "dynastate-import"
 _PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state."
 #: Stores that can be imported from.
@@ -36,16 +40,16 @@ KNOWN: Final = {
     f"{_PROVIDERS}RocksDBStateStoreProvider": "RocksDB",
 }
 OURS: Final = "io.dynastate.spark.DynamoDBStateStoreProvider"
-LOOK_EVERY_S: Final = 0.2
+POLL_S: Final = 0.2
 #: The group that jobs of a thread belong to.
 _GROUP: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
 class Imported:
-    """An import that is done: the query goes on after `batch`, with `checkpoint` and these confs.
+    """A completed import: the query resumes after `batch`, with `checkpoint` and these confs.
 
-    `rows` are values of state, `bytes` theirs and those of their keys.
+    `rows` counts values of state, `bytes` those of the values and their keys.
     """
 
     checkpoint: str
@@ -65,28 +69,28 @@ def import_checkpoint(
     old: str,
     new: str,
     namespace: str | None = None,
-    progress: Progress = unheard,
+    progress: ProgressCallback = no_progress,
 ) -> Imported:
     """Import the state of a query that has stopped, as it was after its last committed batch.
 
-    `old` and `new` are folders of checkpoints, for Spark's eyes; `old` is only read. The session has our jar and the
-    settings of the tables, as `dynastate.configure` makes one. A batch that was begun and not committed stays so.
+    `old` and `new` are folders of checkpoints, as Spark names them; `old` is only read. `dynastate.configure` makes the
+    session, with the jar and the settings of the tables. A batch that was begun and not committed is imported as such.
 
-    1. Look at what there is; refuse what cannot be imported, before anything is written. 2. Mark the new checkpoint as
-    one that is being made, and take away what an import that was cut off left. 3. Write the state of every store, and
-    read it back, a task each. (Crash: stores that no checkpoint knows; step 2 of the next import finds them.) 4. Make
-    sure that the query has not gone on, and that no other import has begun. 5. Make the checkpoint, its commit log
-    last. (Crash: the next import makes it anew.) 6. Take the mark away.
+    1. Read both checkpoints, and refuse what cannot be imported before anything is written. 2. Mark the new checkpoint
+    as being made, and delete what an import that was cut off left. 3. Write the state of every store, and read it back,
+    in one task each. (Crash: stores without a checkpoint; step 2 of the next import deletes them.) 4. Check that the
+    query has not resumed, and that no other import has begun. 5. Write the checkpoint, its commit log last. (Crash: the
+    next import writes it again.) 6. Delete the mark.
 
     Raises:
-        ConfigurationError: it cannot be imported; the message says why. The old checkpoint is as it was.
-        UnavailableError: DynamoDB was away, or throttled, until the deadline; import again.
+        ConfigurationError: it cannot be imported; the message says why. The old checkpoint is unchanged.
+        UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; import again.
     """
     started = time.monotonic()
-    with _saying_why():
+    with _errors_of_spark():
         jvm = _Jvm(spark)
         source, target = jvm.qualified(old), jvm.qualified(new)
-        plan = _look(spark, jvm, source, target)  # 1
+        plan = _plan(spark, jvm, source, target)  # 1
         conf = _settings(spark, namespace)
         owner = conf.get(f"{PREFIX}namespace") or str(jvm.imports.namespaceOf(target))
         settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in conf.items()})
@@ -97,7 +101,7 @@ def import_checkpoint(
         ]
         with closing(BotoTables(settings)) as tables:
             mark = _start(jvm, tables, target, owner, stores)  # 2
-        with _watching(spark, len(stores), progress):
+        with _reporting(spark, len(stores), progress):
             made = json.loads(jvm.imports.importState(jvm.session, source, target, plan["batch"], conf))  # 3
         now = json.loads(jvm.imports.describe(jvm.session, source))
         if (now["batch"], now["offsets"]) != (plan["batch"], plan["offsets"]):  # 4
@@ -119,14 +123,14 @@ def import_checkpoint(
         batch=plan["batch"],
         stores=len(made),
         seconds=round(time.monotonic() - started, 1),
-        # The interpreter is the cluster's, where the query runs.
+        # The query runs with the cluster's interpreter.
         confs={name: value for name, value in conf.items() if name != f"{PREFIX}python"},
         **{name: sum(each[name] for each in made) for name in ("rows", "bytes", "bytes_written", "write_units")},
     )
 
 
 class _Jvm:
-    """Spark's side of an import, and the few things that are done to folders."""
+    """Spark's side of an import, and operations on folders."""
 
     def __init__(self, spark: SparkSession) -> None:
         if not spark.version.startswith(f"{SPARK}."):
@@ -135,7 +139,7 @@ class _Jvm:
             )
         jvm: Any = spark._jvm  # noqa: SLF001  # py4j's, as pyspark's own modules use it
         self.imports: Any = jvm.org.apache.spark.sql.dynastate.CheckpointImport
-        if type(self.imports).__name__ == "JavaPackage":  # what py4j makes of a class that is not there
+        if type(self.imports).__name__ == "JavaPackage":  # what py4j gives for a missing class
             raise ConfigurationError(
                 "this session runs without dynastate's jar; make it with dynastate.configure, before any other"
             )
@@ -147,7 +151,7 @@ class _Jvm:
         return str(self.imports.qualified(self.session, folder))
 
     def names(self, root: str, *below: str) -> list[str]:
-        """What lies in a folder; nothing, if there is none."""
+        """Names in a folder; empty, if there is none."""
         path, files = self._at(root, *below)
         return [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
 
@@ -176,8 +180,12 @@ class _Jvm:
         return path, path.getFileSystem(self._hadoop)
 
 
-def _look(spark: SparkSession, jvm: _Jvm, source: str, target: str) -> dict[str, Any]:
-    """What there is to import. Raises what is in the way of it, but for the namespace."""
+def _plan(spark: SparkSession, jvm: _Jvm, source: str, target: str) -> dict[str, Any]:
+    """Describe what to import. Everything is checked but the namespace.
+
+    Raises:
+        ConfigurationError: it cannot be imported.
+    """
     there = jvm.names(source)
     if "offsets" not in there:
         raise ConfigurationError("there is no checkpoint in this folder", checkpoint=source)
@@ -205,15 +213,15 @@ def _look(spark: SparkSession, jvm: _Jvm, source: str, target: str) -> dict[str,
         )
     if any(str(query.id) == plan["query"] for query in spark.streams.active):
         raise ConfigurationError("the query is running; stop it first", query=plan["query"])
-    _look_at_target(jvm, source, target)
+    _check_target(jvm, source, target)
     return plan
 
 
-def _look_at_target(jvm: _Jvm, source: str, target: str) -> None:
+def _check_target(jvm: _Jvm, source: str, target: str) -> None:
     if source != target and (f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")):
         raise ConfigurationError("one of the two checkpoints lies in the other", checkpoint=target)
     existing = jvm.names(target)
-    # A mark beside a batch that is committed: it was cut off at its very end. With another one the query has begun.
+    # With a mark and one committed batch the import was cut off before step 6. With two the query has resumed.
     committed = [name for name in jvm.names(target, "commits") if name.isdigit()]
     if existing and (MARKER not in existing or len(committed) > 1):
         raise ConfigurationError("the folder of the new checkpoint is not empty", checkpoint=target)
@@ -223,19 +231,22 @@ _NOTHING: Final = "no batch of this checkpoint was committed: there is no state 
 
 
 def _settings(spark: SparkSession, namespace: str | None) -> dict[str, str]:
-    """The session's settings of ours, by their whole names, with the namespace asked for."""
+    """The session's settings of dynastate, by their full names, with the given namespace."""
     found = {name: value for name, value in dict(spark.conf.getAll).items() if name.startswith(PREFIX)}
     return found | ({f"{PREFIX}namespace": namespace} if namespace else {})
 
 
 def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: list[str]) -> str:
-    """Mark the new checkpoint, and take away what an import that was cut off left in it and in the tables; the mark.
+    """Mark the new checkpoint, and delete what an import that was cut off left in it and in the tables.
+
+    Returns:
+        The mark.
 
     Raises:
         ConfigurationError: the namespace is in use.
     """
     is_again = MARKER in jvm.names(target)
-    # Nothing stands in it yet where it was cut off at once.
+    # The mark is empty if the import was cut off while it wrote it.
     before = jvm.read(target, MARKER).partition("\n")[0] if is_again else ""
     if before not in ("", namespace):
         raise ConfigurationError(
@@ -244,7 +255,7 @@ def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: l
             checkpoint=target,
             namespace=before,
         )
-    left = _there(tables, namespace, stores)
+    left = _existing(tables, namespace, stores)
     if left and not (is_again and all(owner == f"{target}/state" for owner in left.values())):
         raise ConfigurationError(
             "the namespace has state already; take another one, or 'dynastate drop' it",
@@ -256,47 +267,47 @@ def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: l
             jvm.delete(target, name)
     mark = f"{namespace}\n{uuid4()}\n"
     jvm.write(target, MARKER, mark)
-    upkeep.drop_all(tables, list(left), Meter())
+    drop_stores(tables, list(left), Meter())
     return mark
 
 
-def _there(tables: BotoTables, namespace: str, stores: list[str]) -> dict[str, str]:
-    """Stores of a namespace with the checkpoints that they say they belong to.
+def _existing(tables: BotoTables, namespace: str, stores: list[str]) -> dict[str, str]:
+    """Stores of a namespace, and the checkpoint that each belongs to.
 
-    Also those of `stores` that an import which was cut off made before the first ones: nobody finds them otherwise.
+    Among them are those of `stores` that an import which was cut off made before partition 0, which a search misses.
     """
     known = dict.fromkeys([*(store for _, store in find_stores(tables, namespace, Meter())), *stores])
-    keys = {layout.meta_key(store): store for store in known}
+    keys = {meta_key(store): store for store in known}
     return {keys[key]: str(item.get("checkpoint")) for key, item in get_apart(tables, list(keys), Meter()).items()}
 
 
 @contextmanager
-def _watching(spark: SparkSession, total: int, progress: Progress) -> Iterator[None]:
-    """Tell how many tasks of this thread's jobs are done, while they run."""
-    group, over = f"dynastate-import-{uuid4()}", threading.Event()
+def _reporting(spark: SparkSession, total: int, progress: ProgressCallback) -> Iterator[None]:
+    """Report how many tasks of this thread's jobs are done, while they run."""
+    group, ended = f"dynastate-import-{uuid4()}", threading.Event()
     context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
     before = context.getLocalProperty(_GROUP)
 
-    def look() -> None:
-        while not over.wait(LOOK_EVERY_S):
+    def poll() -> None:
+        while not ended.wait(POLL_S):
             jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
             stages = filter(None, (tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds))
             progress(sum(stage.numCompletedTasks for stage in stages), total)
 
-    watcher = threading.Thread(target=look, name="dynastate-import-progress", daemon=True)
+    watcher = threading.Thread(target=poll, name="dynastate-import-progress", daemon=True)
     watcher.start()
     context.setLocalProperty(_GROUP, group)
     try:
         yield
     finally:
-        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None takes it away
-        over.set()
+        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None removes it
+        ended.set()
         watcher.join()
 
 
 @contextmanager
-def _saying_why() -> Iterator[None]:
-    """Let errors of the JVM be ours, with what lies at their bottom: Spark's own speak of jobs and stages."""
+def _errors_of_spark() -> Iterator[None]:
+    """Convert the JVM's errors to dynastate's, by their root cause: Spark's own messages are about jobs and stages."""
     try:
         yield
     except DynastateError:

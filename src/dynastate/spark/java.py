@@ -1,4 +1,4 @@
-"""The Java that Spark will take, looked at before Spark is started: its own message for a missing one says little."""
+"""Check of the Java that Spark will use, before Spark starts: its own message for a missing Java says little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _JAVA_MIN = 17
 
 
 def check_java(what: str) -> None:
-    """Look for a Java that is new enough for Spark; `what` needs it.
+    """Check that Java is new enough for Spark; `what` needs it.
 
     Raises:
         ConfigurationError: there is none; the message says what to install.

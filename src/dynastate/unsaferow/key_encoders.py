@@ -1,10 +1,10 @@
-"""Keys of state rows: the bytes that a column family has for them, and the partition that Spark has them in. No I/O.
+"""Keys of state rows: their bytes in a column family, and their partition in Spark. No I/O.
 
-Keys that are never scanned are raw rows (`unsafe_row`); others are what Spark's own key encoders make of them. There
-each row has a byte 0 in front, the version of its encoding:
+Keys that are never scanned are raw rows; others are encoded as Spark's key encoders do it. There each row begins with
+the byte 0, the version of its encoding:
 
     prefix scan          length:u32  0 row of the first columns  0 row of the others
-    range scan           length:u32  0 row of the ordering columns, each as `ordered` bytes  0 row of the others
+    range scan           length:u32  0 row of the ordering columns, as `ordered` bytes  0 row of the others
     time in front        time  0 row of the other columns
     time behind          0 row of the other columns  time
     ordered              sign:u8  number, big-endian           sign: 0 negative, 1 not negative, 2 null
@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.unsafe_row import Binary, Boolean, DataType, Fixed, Floating, Struct
+from dynastate.unsaferow.nested import Struct
+from dynastate.unsaferow.types import Binary, Boolean, DataType, Fixed, Floating
 
 #: The seed of the hash by which Spark distributes rows over partitions.
 SEED: Final = 42
@@ -32,7 +33,7 @@ _SIGN: Final = 1 << 63
 
 
 class KeyEncoder(ABC):
-    """The keys of one column family. `placing` are the columns whose hash says in which partition a key lies."""
+    """The keys of one column family. `placing` are the columns whose hash decides a key's partition."""
 
     def __init__(self, columns: Struct, placing: Sequence[int]) -> None:
         self.columns = columns
@@ -51,16 +52,16 @@ class KeyEncoder(ABC):
         """A key's columns.
 
         Raises:
-            CorruptStateError: the bytes are no such key.
+            CorruptStateError: not such a key.
         """
 
     def partition(self, key: Mapping[str, Any], partitions: int) -> int:
-        """Where Spark puts a key: the hash of its columns, as a signed number, modulo the number of partitions."""
+        """Spark's partition of a key: the hash of its columns, as a signed number, modulo the number of partitions."""
         return signed(self.placing.mix(key, SEED)) % partitions
 
 
 class RawKeys(KeyEncoder):
-    """Keys that are rows as they are."""
+    """Keys that are plain rows."""
 
     def encode(self, key: Mapping[str, Any]) -> bytes:
         return self.columns.encode(key)
@@ -70,11 +71,11 @@ class RawKeys(KeyEncoder):
 
 
 class SplitKeys(KeyEncoder):
-    """Keys in two rows, of which the first is made of the columns at `first`."""
+    """Keys in two rows: the columns at `first`, then the others."""
 
     def __init__(self, columns: Struct, first: Sequence[int], placing: Sequence[int]) -> None:
         if not all(0 <= n < len(columns.names) for n in first):
-            raise CorruptStateError("a key encoder names columns that its keys have not", columns=len(columns.names))
+            raise CorruptStateError("a key encoder names columns that its keys do not have", columns=len(columns.names))
         super().__init__(columns, placing)
         self._first = columns.at(first)
         self._rest = columns.at([n for n in range(len(columns.names)) if n not in first])
@@ -88,7 +89,7 @@ class SplitKeys(KeyEncoder):
     def decode(self, raw: bytes) -> dict[str, Any]:
         end = _LENGTH.size + (_LENGTH.unpack_from(raw)[0] if len(raw) >= _LENGTH.size else 0)
         if not _LENGTH.size < end <= len(raw):
-            raise CorruptStateError("a key's first part ends behind it", bytes=len(raw))
+            raise CorruptStateError("a key's first part ends after the key", bytes=len(raw))
         found = self._decode_first(_row(raw[_LENGTH.size : end])) | self._rest.decode(_row(raw[end:]))
         return {name: found[name] for name in self.columns.names}
 
@@ -100,7 +101,7 @@ class SplitKeys(KeyEncoder):
 
 
 class RangeKeys(SplitKeys):
-    """Keys whose first row is in the order of numbers."""
+    """Keys in two rows, the first of which sorts as its numbers do."""
 
     def __init__(self, columns: Struct, first: Sequence[int], placing: Sequence[int]) -> None:
         super().__init__(columns, first, placing)
@@ -116,7 +117,7 @@ class RangeKeys(SplitKeys):
 
 
 class TimedKeys(KeyEncoder):
-    """Keys with a time, their last column, in front of a row of the others or behind it."""
+    """Keys with a time, their last column, before or after a row of the others."""
 
     def __init__(self, columns: Struct, *, in_front: bool) -> None:
         others = range(len(columns.names) - 1)
@@ -141,11 +142,11 @@ class TimedKeys(KeyEncoder):
 
 
 def make_encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEncoder:
-    """The keys of a column family, by the JSON of Spark's key encoder spec.
+    """The key encoder of a column family, from the JSON of Spark's key encoder spec.
 
     Raises:
-        ConfigurationError: the encoder is one that this package does not know.
-        CorruptStateError: it is none for keys of these columns.
+        ConfigurationError: an encoder that dynastate does not know.
+        CorruptStateError: not an encoder for keys of these columns.
     """
     try:
         return _encoder(columns, spec, store_name)
@@ -156,7 +157,7 @@ def make_encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> K
 def _encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEncoder:
     kind, every = spec.get("keyStateEncoderType"), range(len(columns.names))
     if kind == "NoPrefixKeyStateEncoderSpec":
-        # The rows of one key of a stream-stream join lie together, by number.
+        # All rows of one key of a stream-stream join are in one partition.
         is_numbered = store_name.endswith("-keyWithIndexToValue")
         return RawKeys(columns, every[:-1] if is_numbered else every)
     if kind == "PrefixKeyScanStateEncoderSpec":
@@ -171,10 +172,10 @@ def _encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEn
 
 
 def check_columns(columns: Struct, key: Mapping[str, Any]) -> None:
-    """See that a key has its columns and no others.
+    """Check that a key has its columns and no others.
 
     Raises:
-        ConfigurationError: it has not.
+        ConfigurationError: it does not.
     """
     if set(key) != set(columns.names):
         given = ", ".join(map(str, key)) or "none"
@@ -186,10 +187,10 @@ def signed(number: int, bits: int = 32) -> int:
 
 
 def to_ordered(kind: DataType, value: Any) -> bytes:
-    """A number as bytes in its order.
+    """A number as bytes that sort as numbers do.
 
     Raises:
-        ConfigurationError: it is no value of a type that Spark orders keys by.
+        ConfigurationError: not a value of a type that Spark orders keys by.
     """
     if isinstance(kind, Boolean) or not isinstance(kind, (Fixed, Floating)):
         raise ConfigurationError("Spark orders keys by numbers only")
@@ -211,10 +212,10 @@ def from_ordered(kind: DataType, raw: bytes | None) -> Any:
     """A number from its bytes.
 
     Raises:
-        CorruptStateError: they are none of a type that Spark orders keys by.
+        CorruptStateError: not of a type that Spark orders keys by.
     """
     if raw is None or not isinstance(kind, (Fixed, Floating, Boolean)) or len(raw) != 1 + kind.width:
-        raise CorruptStateError("a column that orders keys has another length than its type", bytes=len(raw or b""))
+        raise CorruptStateError("a column that orders keys has the wrong length", bytes=len(raw or b""))
     sign, number = raw[:1], raw[1:]
     if sign == _NULL:
         return None

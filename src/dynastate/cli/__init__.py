@@ -1,0 +1,1 @@
+"""The command `dynastate`: commands in groups, without logic of their own."""

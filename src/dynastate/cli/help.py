@@ -1,0 +1,101 @@
+"""Help texts of commands at 80 columns. Typer's own break words and say what its types are called."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_WIDTH_MAX: Final = 80
+_NAME_CHARS: Final = 23
+
+
+class Command(TyperCommand):
+    """A command of `dynastate`. Its epilog is shown as it is."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text."""
+        formatter.write("\n\n".join(_sections(self, ctx, _options(self, ctx))) + "\n")
+
+
+class Group(TyperGroup):
+    """A group of commands. Without one of them it shows its help, which is a wrong use."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text: commands by their panels."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, each in self.commands.items():
+            panel = getattr(each, "rich_help_panel", None) or "Commands"
+            panels.setdefault(panel, []).append((name, _first_sentence(each.help)))
+        sections = (_section(panel, found) for panel, found in panels.items())
+        formatter.write("\n\n".join(_sections(self, ctx, [*sections, *_options(self, ctx)], "COMMAND")) + "\n")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the name of the group."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _sections(command: Any, ctx: Any, middle: Iterable[str], *more: str) -> Iterator[str]:
+    names = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+    yield _fill(" ".join(["Usage:", ctx.command_path, "[OPTIONS]", *names, *more]), "  ")
+    yield from (_fill(paragraph) for paragraph in (command.help or "").split("\n\n"))
+    yield from middle
+    if command.epilog:
+        yield command.epilog
+
+
+def _argument(parameter: Any) -> str:
+    return parameter.metavar if parameter.required else f"[{parameter.metavar}]"
+
+
+def _options(command: Any, ctx: Any) -> Iterator[str]:
+    arguments: list[tuple[str, str]] = []
+    own: list[tuple[str, str]] = []
+    shared: list[tuple[str, str]] = []
+    for each in command.get_params(ctx):
+        if each.param_type_name == "argument":
+            arguments.append((each.metavar, each.help))
+            continue
+        names = ", ".join(sorted(each.opts, key=len))
+        described = each.help or ""
+        if not each.is_flag:
+            names += f" {each.metavar}"
+            if each.default is not None and each.default != "":
+                described += (
+                    f" Default: {each.default:g}." if isinstance(each.default, float) else f" Default: {each.default}."
+                )
+        (shared if getattr(each, "rich_help_panel", None) else own).append((names, described))
+    for title, found in (("Arguments", arguments), ("Options", own), ("Common options", shared)):
+        if found:
+            yield _section(title, found)
+
+
+def _section(title: str, found: Iterable[tuple[str, str]]) -> str:
+    lines = [f"{title}:"]
+    for name, described in found:
+        first = f"  {name:{_NAME_CHARS}}  "
+        lines.append(_fill(described, " " * len(first), first))
+    return "\n".join(lines)
+
+
+def _first_sentence(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+
+
+def _fill(text: str, indent: str = "", first: str = "") -> str:
+    """Wrap a text without breaking a word."""
+    return textwrap.fill(
+        " ".join(text.split()),
+        min(_WIDTH_MAX, shutil.get_terminal_size().columns),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,322 @@
+"""Commands that look inside stores: stores, show, versions, get, history, diff, export, verify, top. They only read."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command
+from dynastate.cli.output import console, progress
+from dynastate.errors import ConfigurationError
+from dynastate.format.keys import Role
+from dynastate.operations.export import Format
+from dynastate.reader.json_rows import json_text
+
+if TYPE_CHECKING:
+    from dynastate.operations.monitor import StoreActivity
+    from dynastate.reader.view import StateView
+
+app = typer.Typer(rich_help_panel="Inspect")
+
+Version = Annotated[
+    int | None, typer.Option(min=1, metavar="V", help="By default the newest that all partitions have committed.")
+]
+_STORE: Final = {
+    "store": "store",
+    "version": "version",
+    "rows": "rows",
+    "bytes": "bytes",
+    "snapshot": "snapshot\nversion",
+    "deltas": "deltas\nsince",
+}
+_VERSION: Final = {
+    "version": "version",
+    "attempt": "attempt",
+    "epoch": "epoch",
+    "rows": "rows",
+    "changes": "changes",
+    "parts": "parts",
+    "bytes": "bytes",
+    "has_snapshot": "has\nsnapshot",
+    "is_current": "is\ncurrent",
+}
+_MONITORED: Final = {
+    "stores": "stores",
+    "partitions": "partitions",
+    "version": "version",
+    "lag": "lag",
+    "rows": "rows",
+    "versions_s": "versions\n/s",
+    "changes_s": "changes\n/s",
+    "write_units_s": "write\nunits/s",
+}
+_REPORTED: Final = {"commit_ms": "commit\nms", "throttles": "throttles"}
+
+
+@command(app, "stores", "stores orders", "stores orders --json | jq '.[] | select(.deltas > 50) | .store'")
+def stores(call: Call, namespace: Namespace = "") -> None:
+    """List stores with their newest version, rows and bytes.
+
+    Without a namespace it lists all stores: it scans the snapshot-group table, with a request for each partition key,
+    and needs dynamodb:Scan.
+    """
+    from dynastate.operations.inspect import inspect_stores
+
+    with call.tables() as tables, progress("stores") as report:
+        found = [each.as_json() for each in inspect_stores(tables, namespace, report)]
+    if call.json(found):
+        return
+    if found:
+        call.table(found, _STORE, group="store")
+    else:
+        call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
+
+
+@command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")
+def show(call: Call, store: Store) -> None:
+    """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.operations.inspect import inspect_store
+
+    with call.tables() as tables:
+        found = inspect_store(tables, store, Meter()).as_json()
+    if call.json(found):
+        return
+    families = found.pop("families")
+    for name, value in (found | {"forks": ", ".join(found["forks"])}).items():
+        text = f"{value:,}" if isinstance(value, int) else value or "-"
+        call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
+    for each in families:
+        marks = "".join(f", {mark}" for mark in ("lists", "internal") if each[mark])
+        call.say("")
+        call.say(f"column family {each['name']}: {each['rows']:,} rows{marks}", "bold")
+        for part in ("key", "value"):
+            call.say(f"  {part:11}{_columns(each[part])}", indent=" " * 13)
+
+
+def _columns(columns: list[dict[str, Any]]) -> str:
+    types = [each["type"] for each in columns]
+    names = [each if isinstance(each, str) else each["type"] for each in types]
+    return ", ".join(f"{each['name']} {kind}" for each, kind in zip(columns, names, strict=True))
+
+
+@command(app, "versions orders/0/17/default", "versions orders/0/17/default --wide")
+def versions(call: Call, store: Store) -> None:
+    """List the committed attempts of a store. The newest version depends on those that are current."""
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.operations.inspect import list_versions
+
+    with call.tables() as tables:
+        found = [each.as_json() for each in list_versions(tables, store, Meter())]
+    if not call.json(found):
+        call.table(found, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
+
+
+@command(app, """get orders/0 '{"user": "a"}'""", """get orders/0 '{"user": "a"}' --version 7""")
+def get(call: Call, store: Stores, key: Key, *, version: Version = None, family: Family = "") -> None:
+    """Show the row of a key as JSON.
+
+    Exit code 1: there is no such row; --json then prints null.
+    """
+    from dynastate.reader.json_rows import key_from_json, row_to_json
+
+    wanted = _parse(key)
+    with _opened(call, store, family, version) as state:
+        found = row_to_json(state.columns, state.get(key_from_json(state.key_columns, wanted)))
+        at = state.version
+    if found is not None or call.as_json:
+        replace(call, as_json=True).json(found)
+    if found is None:
+        typer.echo(f"not there at version {at}", err=True)
+        raise typer.Exit(1)
+
+
+@command(app, """history orders/0 '{"user": "a"}'""", """history orders/0 '{"user": "a"}' --json | jq '.[-1].row'""")
+def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None:
+    """Show the row of a key at the oldest version, and wherever it changed since.
+
+    Exit code 1: there was no such row at any version that can be read.
+    """
+    from dynastate.reader.json_rows import key_from_json, row_to_json
+
+    wanted = _parse(key)
+    with _opened(call, store, family, None) as state, progress("versions") as report:
+        columns = state.columns
+        past = state.history(key_from_json(state.key_columns, wanted), report)
+    found = [{"version": each.version, "row": row_to_json(columns, each.row)} for each in past]
+    if not call.json(found):
+        for each in found:
+            row = "removed" if each["row"] is None else json_text(each["row"])
+            call.say(f"{each['version']:>8}  {row}", indent=" " * 10)
+    if not found:
+        typer.echo("it was not there at any version that can be read", err=True)
+        raise typer.Exit(1)
+
+
+@command(app, "diff orders/0 41 42", "diff orders/0 41 42 --json | jq length")
+def diff(
+    call: Call,
+    store: Stores,
+    before: Annotated[int, typer.Argument(metavar="V1", min=0, help="One version.")],
+    after: Annotated[int, typer.Argument(metavar="V2", min=0, help="Another version.")],
+    *,
+    family: Family = "",
+) -> None:
+    """Show the rows that differ between two versions: with - as at V1, with + as at V2."""
+    from dynastate.reader.json_rows import row_to_json
+
+    with _opened(call, store, family, None) as state, progress("versions") as report:
+        columns, keys = state.columns, state.key_columns
+        found = [
+            {
+                "key": row_to_json(keys, each.key),
+                "before": row_to_json(columns, each.before),
+                "after": row_to_json(columns, each.after),
+            }
+            for each in state.diff(before, after, report)
+        ]
+    if call.json(found):
+        return
+    for each in found:
+        for sign, row, style in (("-", each["before"], "red"), ("+", each["after"], "green")):
+            if row is not None:
+                call.say(f"{sign} {json_text(row)}", style)
+
+
+@command(
+    app,
+    "export orders/0 --format parquet -o orders.parquet",
+    "export orders/0 --format ndjson | jq .count",
+    wide=False,
+    json="What was written as JSON on standard output.",
+)
+def export(
+    call: Call,
+    store: Stores,
+    *,
+    form: Annotated[Format, typer.Option("--format", metavar="parquet|ndjson", help="What to write; required.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="By default standard output.")
+    ] = None,
+    version: Version = None,
+    family: Family = "",
+) -> None:
+    """Write all rows of a version into a file: Parquet, or JSON with one row a line."""
+    from dynastate.operations.export import export_rows
+
+    if output is None and (call.as_json or (form is Format.PARQUET and sys.stdout.isatty())):
+        raise ConfigurationError("give a file with --output: standard output is a terminal, or taken by --json")
+    with _opened(call, store, family, version) as state, progress("rows") as report:
+        written = export_rows(state, form, output, report)
+        said = {"store": store, "version": state.version, "rows": written, "file": str(output or "-")}
+    if not call.json(said) and output is not None:
+        typer.echo(f"{written:,} rows of version {said['version']} in {output}", err=True)
+
+
+@command(app, "verify orders/0/17/default", "verify orders/0/17/default --json | jq .findings")
+def verify(call: Call, store: Store) -> None:
+    """Read a store as recovery would, and list what is missing, broken or orphaned.
+
+    It changes nothing. Exit code 1: something is missing or broken. Orphaned items do no harm: those of attempts under
+    way look like orphans, and clean-up deletes the others.
+    """
+    from dynastate.operations.verify import verify_store
+
+    with progress("reading") as report:
+        found = verify_store(call.settings, store, report)
+    names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
+    if not call.json(found.to_json(names)):
+        for line in found.lines(names):
+            call.say(line)
+    if not found.is_whole:
+        raise typer.Exit(1)
+
+
+@command(
+    app,
+    "top orders",
+    "top orders --interval 10 --progress progress.json",
+    "top orders --looks 1 --json | jq .lag",
+    json="A JSON object a line, for each operator and look.",
+)
+def top(
+    call: Call,
+    namespace: Namespace,
+    *,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds between two looks.")] = 5.0,
+    looks: Annotated[int, typer.Option(min=0, metavar="N", help="How often to look; 0: until Ctrl-C.")] = 0,
+    report: Annotated[
+        str,
+        typer.Option(
+            "--progress", metavar="FILE", help="Spark's progress reports as they come, for commit ms and throttles."
+        ),
+    ] = "",
+) -> None:
+    """Monitor the stores of a running query: version, lag, changes and write units a second.
+
+    Each look reads the ends of the version lists, a read unit or two for each store. The tables do not have commit
+    times and throttles: give Spark's progress reports for them.
+    """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine.catalog import of_namespace
+    from dynastate.operations.monitor import Monitor, with_report
+    from dynastate.operations.reports import ReportFile
+    from dynastate.operations.runs import runs_of
+
+    call = replace(call, settings=replace(call.settings, namespace=namespace))
+    with call.engine() as (engine, tables), suppress(KeyboardInterrupt):
+        names = [name for _, name in of_namespace(tables, namespace, Meter())]
+        monitor, look = Monitor(engine, names, time.monotonic), 0
+        reports = ReportFile(report) if report else None
+        while True:
+            look += 1
+            found = monitor.look()
+            if reports is not None:
+                found = with_report(found, reports.last_batch(runs_of(tables, names[0], Meter())))
+            _show_look(call, found, look, with_reports=reports is not None)
+            if look == looks:
+                return
+            time.sleep(interval)
+
+
+def _show_look(call: Call, found: Iterable[StoreActivity], look: int, *, with_reports: bool) -> None:
+    rows = [each.as_json() for each in found]
+    if call.as_json:
+        for row in rows:
+            typer.echo(json.dumps({"look": look} | row))
+        sys.stdout.flush()
+        return
+    screen = console()
+    if screen.is_terminal:
+        screen.clear()
+    call.table(rows, _MONITORED | (_REPORTED if with_reports else {}), group="stores")
+
+
+@contextmanager
+def _opened(call: Call, store: str, family: str, version: int | None) -> Iterator[StateView]:
+    from dynastate.reader.state import open_state
+
+    with open_state(
+        store,
+        endpoint=call.settings.endpoint,
+        region=call.settings.region,
+        family=family,
+        delta_table=call.settings.delta_table,
+        snapshot_table=call.settings.snapshot_table,
+    ) as state:
+        yield state if version is None else state.at(version)
+
+
+def _parse(key: str) -> Any:
+    try:
+        return json.loads(key)
+    except ValueError as broken:
+        raise ConfigurationError(f"the key is no JSON: {broken}", key=key[:200]) from broken

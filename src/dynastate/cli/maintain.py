@@ -1,0 +1,130 @@
+"""Commands that maintain state: compact, clean, fork, drop."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Annotated, Final
+
+import typer
+
+from dynastate.cli.options import Call, Namespace, Stores, command
+from dynastate.cli.output import progress
+
+app = typer.Typer(rich_help_panel="Maintain")
+
+#: What Spark retains by default (spark.sql.streaming.minBatchesToRetain).
+RETAIN: Final = 100
+
+
+@command(app, "compact orders/0", "compact orders/0/17/default --json")
+def compact(call: Call, store: Stores) -> None:
+    """Make a snapshot of the newest version now, so that readers and recovery have less to read.
+
+    It is safe beside the running query. It holds the rows of one store at a time in memory.
+    """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
+    from dynastate.operations.compact import compact_store
+
+    made = []
+    with call.engine() as (engine, tables), progress("buckets") as report:
+        for name in catalog.of_asked(tables, catalog.parse(store), Meter()):
+            found = compact_store(engine, tables, name, report)
+            made.append({"store": name, "made": found is not None} | (asdict(found) if found else {}))
+    if call.json(made):
+        return
+    for each in made:
+        what = "has a snapshot of its newest version, or another executor is making one"
+        if each["made"]:
+            what = f"snapshot of version {each['version']}, {each['write_units']:,} write units"
+        call.say(f"{each['store']}: {what}")
+
+
+@command(app, "clean orders/0", "clean orders/0/17/default --retain 20")
+def clean(
+    call: Call,
+    store: Stores,
+    *,
+    retain: Annotated[
+        int,
+        typer.Option(
+            min=2, metavar="N", help="Versions that stay readable, as spark.sql.streaming.minBatchesToRetain."
+        ),
+    ] = RETAIN,
+) -> None:
+    """Delete what the newest versions do not need, and what failed attempts left behind.
+
+    It is safe beside the running query. Nothing brings back what is deleted.
+    """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
+    from dynastate.operations.clean import clean_store
+
+    with call.engine() as (engine, tables), progress("stores") as report:
+        names = catalog.of_asked(tables, catalog.parse(store), Meter())
+        cleaned = []
+        for done, name in enumerate(names):
+            report(done, len(names))
+            cleaned.append(clean_store(engine, tables, name, retain))
+    if call.json([asdict(each) for each in cleaned]):
+        return
+    for each in cleaned:
+        call.say(
+            f"{each.store}: {each.items:,} items deleted, {each.write_units:,} write units; "
+            f"versions from {each.oldest} on are there"
+        )
+
+
+@command(app, "fork orders orders-test", "fork orders orders-test --version 120 --json")
+def fork(
+    call: Call,
+    namespace: Namespace,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same of the fork: a namespace without state.")],
+    *,
+    version: Annotated[
+        int | None, typer.Option(min=1, metavar="V", help="By default the newest that all stores have.")
+    ] = None,
+) -> None:
+    """Copy all state of a query at a version to another namespace, for a test run, without writing rows.
+
+    The fork shares parts and buckets with the query, which may run on: each has its own changes from then on, and
+    clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
+    """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.operations.fork import fork_namespace
+
+    for each in (namespace, new):
+        replace(call.settings, namespace=each)  # refuses what is not a namespace
+    with call.tables() as tables, progress("stores") as report:
+        made = fork_namespace(tables, namespace, new, version, Meter(), report)
+    if not call.json(asdict(made)):
+        call.say(
+            f"{made.fork}: version {made.version} of {made.stores:,} stores; {made.items:,} items written, "
+            f"{made.write_units:,} write units, {made.shared_bytes:,} bytes shared"
+        )
+
+
+@command(app, "drop orders-test", "drop orders-test --yes --json")
+def drop(
+    call: Call, namespace: Namespace, *, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> None:
+    """Delete all state of a query, which must not run. Only a backup of the tables brings it back.
+
+    Exit code 1: it was not confirmed.
+    """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine.catalog import of_namespace
+    from dynastate.operations.drop import drop_stores
+    from dynastate.operations.pins import refuse_forked
+
+    call, meter = replace(call, settings=replace(call.settings, namespace=namespace)), Meter()
+    with call.tables() as tables:
+        names = [name for _, name in of_namespace(tables, namespace, meter)]
+        refuse_forked(tables, names, meter)
+        if not yes:
+            question = f"Delete all state of {namespace}, {len(names)} stores? The query must not run."
+            typer.confirm(question, err=True, abort=True)
+        with progress("items") as report:
+            items = drop_stores(tables, names, meter, report)
+    if not call.json({"namespace": namespace, "stores": len(names), "items": items}):
+        call.say(f"{namespace}: {len(names):,} stores with {items:,} items deleted")

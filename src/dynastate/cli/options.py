@@ -1,0 +1,131 @@
+"""Options that commands share, declared once: `command` adds them, and hands the function a `Call`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dynastate.cli.help import Command
+from dynastate.cli.output import Output
+from dynastate.errors import DynastateError
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+
+if TYPE_CHECKING:
+    from dynastate.dynamodb.boto_tables import BotoTables
+    from dynastate.engine.engine import Engine
+
+#: Exit code of a command whose output is no longer read, as a shell has it of one that SIGPIPE ended.
+PIPE_CLOSED: Final = 141
+
+# Arguments and options of several commands, for their functions to declare.
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="First part of the names of a query's stores.")]
+Store = Annotated[
+    str, typer.Argument(metavar="STORE", help="namespace/operator/partition/name; 'dynastate stores' lists them.")
+]
+Stores = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORES",
+        help="namespace/operator/partition/name, or namespace/operator for all its partitions "
+        "(namespace/operator/*/name where it has several stores a partition).",
+    ),
+]
+Key = Annotated[str, typer.Argument(metavar="KEY", help='The key as a JSON object, such as \'{"user": "a"}\'.')]
+Family = Annotated[str, typer.Option(metavar="NAME", help="Column family. By default the only one.")]
+
+
+def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None = None) -> inspect.Parameter:
+    declared = typer.Option(f"--{name}", metavar=metavar, help=help_, rich_help_panel="Common options")
+    own_name = "as_json" if name == "json" else name.replace("-", "_")
+    return inspect.Parameter(
+        own_name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
+
+
+_TABLES: Final = (
+    _option(str, "endpoint", "", "DynamoDB endpoint. By default that of the Region.", "URL"),
+    _option(str, "region", "", "AWS Region. By default AWS_REGION, or the profile's.", "REGION"),
+    _option(str, "delta-table", DELTA_TABLE, "Name of the delta table.", "NAME"),
+    _option(str, "snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", "NAME"),
+)
+_WIDE: Final = _option(bool, "wide", False, "Whole ids and lines, however narrow the terminal is.")
+
+
+@dataclass(frozen=True)
+class Call(Output):
+    """One call of a command: the tables its options name, and its output."""
+
+    settings: Settings = field(default_factory=Settings)
+
+    @contextmanager
+    def tables(self) -> Iterator[BotoTables]:
+        from dynastate.dynamodb.boto_tables import BotoTables
+
+        with closing(BotoTables(self.settings)) as tables:
+            yield tables
+
+    @contextmanager
+    def engine(self) -> Iterator[tuple[Engine, BotoTables]]:
+        """An engine on the tables. Its errors name the tables as the user does."""
+        from dynastate.engine.engine import Engine
+
+        with self.tables() as tables, closing(Engine.of(tables, self.settings)) as engine:
+            try:
+                yield engine, tables
+            except DynastateError as failed:
+                engine.name_table(failed)
+                raise
+
+
+def command(
+    app: typer.Typer,
+    *examples: str,
+    name: str | None = None,
+    tables: bool = True,
+    wide: bool = True,
+    json: str = "JSON on standard output, and nothing else.",
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to an application as a command with the shared options: `tables` to name them, `wide`, `json`.
+
+    The function takes a `Call`, then its own parameters. `examples` are shown in its help, without `dynastate`.
+    """
+    shared = [*(_TABLES if tables else ()), _option(bool, "json", False, json), *([_WIDE] if wide else [])]
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            values = {each.name: given.pop(each.name) for each in shared}
+            output = {key: values.pop(key) for key in ("as_json", "wide") if key in values}
+            with _ends_with_the_reader():
+                function(Call(**output, settings=Settings(**values)), **given)
+
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        epilog = "\n".join(["Examples:", *(f"  dynastate {each}" for each in examples)])
+        app.command(name, cls=Command, epilog=epilog, rich_help_panel=app.info.rich_help_panel)(run)
+        return function
+
+    return register
+
+
+@contextmanager
+def _ends_with_the_reader() -> Iterator[None]:
+    """End with `PIPE_CLOSED` where standard output is a pipe that is no longer read, such as that of `head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered must go somewhere when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(PIPE_CLOSED) from None

@@ -1,0 +1,94 @@
+"""Output of commands: lines and tables that fit the terminal, JSON for programs, progress bars."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from dynastate.cli.table import Table
+from dynastate.reader.json_rows import json_text
+
+
+@dataclass(frozen=True)
+class Output:
+    """Standard output as the options `--json` and `--wide` want it."""
+
+    as_json: bool = False
+    wide: bool = False
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal. None: lines are as long as they are, with `--wide` and into a file or pipe.
+
+        An exported COLUMNS asks for lines of that width in a pipe, too.
+        """
+        is_narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+        return console().width if is_narrow and not self.wide else None
+
+    def json(self, value: Any) -> bool:
+        """Print a value as JSON, if `--json` is given; whether it is."""
+        if self.as_json:
+            typer.echo(json_text(value, indent=2))
+        return self.as_json
+
+    def say(self, text: str, style: str = "", indent: str = "  ") -> None:
+        """Print a text, on several lines where it is longer than one, without breaking a word."""
+        lines = [text]
+        if self.width is not None:
+            lines = textwrap.wrap(
+                text, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            ) or [""]
+        for line in lines:
+            console().print(line, style=style or None, markup=False)
+
+    def table(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Mapping[str, str],
+        *,
+        title: str = "",
+        figures: bool = False,
+        **fit: Any,
+    ) -> None:
+        """Print a table with a title above it; `fit` says what it drops where the terminal is too narrow."""
+        if title:
+            self.say(title, "bold")
+        for line, is_header in Table(rows, columns, self.width, figures=figures).fit(**fit).lines():
+            console().print(line, style="bold" if is_header else None, markup=False)
+
+
+def dollars(amount: float | None, digits: int = 4) -> str:
+    """An amount of money; one below the last digit is not shown as zero."""
+    if amount is None:
+        return "-"
+    least = 10**-digits
+    return f"< {least:.{digits}f}" if 0 < amount < least else f"{amount:,.{digits}f}"
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, which has an exit code for it."""
+        raise BrokenPipeError
+
+
+def console(*, stderr: bool = False) -> Console:
+    return _Console(highlight=False, soft_wrap=True, stderr=stderr)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, where that is a terminal; the function takes how much is done, of how much."""
+    from rich.progress import Progress
+
+    screen = console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

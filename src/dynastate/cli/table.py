@@ -1,0 +1,115 @@
+"""A table of text that fits a width without breaking a word. It drops what matters least, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
+from typing import Any, Final
+
+from rich.cells import cell_len
+
+#: Characters of an id that is shortened; git shows about as many.
+ID_CHARS: Final = 8
+GAP: Final = "  "
+
+
+class Table:
+    """Rows under the headers of their columns. A newline in a header lets it take two lines where there is no room.
+
+    `width` None: lines are as long as they are. `figures`: columns behind the first hold numbers, even as text.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Mapping[str, str],
+        width: int | None = None,
+        *,
+        figures: bool = False,
+    ) -> None:
+        self._width = width
+        self._headers = {
+            key: header.split("\n") if width else [header.replace("\n", " ")] for key, header in columns.items()
+        }
+        self._groups = {"": [{key: _cell(row[key]) for key in columns} for row in rows]}
+        self._to_the_right = {
+            key
+            for number, key in enumerate(columns)
+            if (figures and number) or all(isinstance(row[key], (int, float, NoneType)) for row in rows)
+        }
+
+    def fit(self, *, ids: Sequence[str] = (), group: str = "", optional: Sequence[str] = ()) -> Table:
+        """Make the table narrower until it fits, in this order.
+
+        Shorten `ids`; put the store name of column `group` on a line above its partitions; leave out columns that are
+        `optional`, one after the other. Where that is not enough, `lines` puts further columns into a table below.
+        """
+        if self._is_too_wide():
+            self._groups = {"": [row | {key: row[key][:ID_CHARS] for key in ids} for row in self._groups[""]]}
+        if group and self._is_too_wide():
+            self._group_by(group)
+        for key in optional:
+            if self._is_too_wide():
+                del self._headers[key]
+        return self
+
+    def _group_by(self, key: str) -> None:
+        groups: dict[str, list[dict[str, str]]] = {}
+        for row in self._groups[""]:
+            namespace, operator, partition, name = row[key].split("/", 3)
+            groups.setdefault(f"{namespace}/{operator}/*/{name}", []).append(row | {"partition": partition})
+        del self._headers[key]
+        if any(row["partition"] != "*" for rows in groups.values() for row in rows):
+            self._headers = {"partition": ["partition"], **self._headers}
+            self._to_the_right.add("partition")
+        self._groups = groups
+
+    def lines(self) -> Iterator[tuple[str, bool]]:
+        """The lines of the table, and whether they are headers or names of groups."""
+        widths = self._widths()
+        for keys in self._blocks(widths):
+            height = max(len(self._headers[key]) for key in keys)
+            for line in range(height):
+                words = {key: ["", *self._headers[key]][line - height :][:1] for key in keys}
+                yield self._line({key: "".join(word) for key, word in words.items()}, keys, widths), True
+            for name, rows in self._groups.items():
+                if name:
+                    yield name, True
+                for row in rows:
+                    yield self._line(row, keys, widths), False
+
+    def _line(self, cells: Mapping[str, str], keys: Sequence[str], widths: Mapping[str, int]) -> str:
+        padded = []
+        for key in keys:
+            space = " " * (widths[key] - cell_len(cells[key]))
+            padded.append(space + cells[key] if key in self._to_the_right else cells[key] + space)
+        return GAP.join(padded).rstrip()
+
+    def _blocks(self, widths: Mapping[str, int]) -> list[list[str]]:
+        """Columns of tables that fit, one below the other. Each begins with the first column."""
+        first, *others = self._headers
+        blocks = [[first]]
+        for key in others:
+            if len(blocks[-1]) > 1 and self._is_too_wide([*blocks[-1], key], widths):
+                blocks.append([first])
+            blocks[-1].append(key)
+        return blocks
+
+    def _widths(self) -> dict[str, int]:
+        rows = [row for group in self._groups.values() for row in group]
+        return {key: max(map(cell_len, [*words, *(row[key] for row in rows)])) for key, words in self._headers.items()}
+
+    def _is_too_wide(self, keys: Sequence[str] | None = None, widths: Mapping[str, int] | None = None) -> bool:
+        if self._width is None:
+            return False
+        widths = widths or self._widths()
+        wanted = [widths[key] for key in keys or widths]
+        return sum(wanted) + len(GAP) * (len(wanted) - 1) > self._width
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, (int, float)):
+        return f"{value:,}"
+    return "-" if value is None else str(value)

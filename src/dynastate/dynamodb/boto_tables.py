@@ -1,0 +1,324 @@
+"""The seam to DynamoDB through boto3.
+
+Rules of DynamoDB that engines for tests do not enforce are enforced before anything is sent. Every ClientError is
+translated, and units are counted by DynamoDB's own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.drift import table_drift
+from dynastate.dynamodb.failures import ConditionFailedError, Target
+from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import Result, Retry, RetryPolicy
+from dynastate.dynamodb.wire import from_wire, to_wire
+from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
+from dynastate.format.keys import SPECS, Key, Role, where
+from dynastate.format.meta import DROPPED, FORKS
+from dynastate.settings import PREFIX, Settings
+
+
+class BotoTables:
+    """The two tables through boto3. Safe for threads.
+
+    Raises:
+        ConfigurationError: no Region, or the client cannot be made.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        retries: RetryPolicy | None = None,
+        client: Any = None,  # a boto3 client has no type of its own
+    ) -> None:
+        self.settings = settings
+        self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
+        self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
+        place = settings.endpoint or f"the Region {settings.region or 'of the environment'}"
+        self._target = Target(self.names, place)
+        self._retries = retries or RetryPolicy(settings.request_deadline_s)
+        self._client = client or make_client(settings)
+
+    def check(self) -> list[str]:
+        drift: list[str] = []
+        for role in SPECS:
+            name = self.names[role]
+            answer = self.call("DescribeTable", role, Meter(), partial(self._client.describe_table, TableName=name))
+            if "Table" not in answer:
+                raise ConfigurationError(
+                    f"what answers at {self._target.place} is no DynamoDB; check {PREFIX}endpoint", table=name
+                )
+            drift += table_drift(role, name, answer["Table"])
+        return drift
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]
+
+    def _query(
+        self, role: Role, store_shard: str, low: str, high: str, meter: Meter, **projection: str
+    ) -> Iterator[Item]:
+        spec = SPECS[role]
+        request: dict[str, Any] = {
+            "TableName": self.names[role],
+            "ConsistentRead": True,
+            "KeyConditionExpression": "#h = :h AND #r BETWEEN :low AND :high",
+            "ExpressionAttributeNames": {"#h": spec.hash_key, "#r": spec.range_key},
+            "ExpressionAttributeValues": to_wire({":h": store_shard, ":low": low, ":high": high}),
+        } | projection
+        while True:
+            page = self.call("Query", role, meter, lambda: self._client.query(**request))
+            items = [self._item(role, raw) for raw in page["Items"]]
+            meter.read(map(item_bytes, items), together=True)
+            yield from items
+            # A page may be empty and still not be the last one.
+            if not page.get("LastEvaluatedKey"):
+                return
+            request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+        refuse_keys(keys, KEYS_MAX)
+        how = {"ConsistentRead": True} | (_projection([*SPECS[keys[0].role][1:], *only]) if only else {})
+        waiting: dict[str, Any] = {}
+        for key in keys:
+            table = waiting.setdefault(self.names[key.role], {"Keys": []} | how)
+            table["Keys"].append(to_wire(item_key(key)))
+        found: dict[Key, Item] = {}
+        retry = self._retry("BatchGetItem", meter)
+        while waiting:
+            answer = retry.attempt(keys[0].role, partial(self._client.batch_get_item, RequestItems=waiting))
+            if answer is None:
+                continue
+            before = len(found)
+            for name, raws in answer["Responses"].items():
+                items = [self._item(self._roles[name], raw) for raw in raws]
+                meter.read(map(item_bytes, items), together=False)
+                found.update((self._key(self._roles[name], item), item) for item in items)
+            unprocessed = answer.get("UnprocessedKeys") or {}
+            waiting = {name: {"Keys": rest["Keys"]} | how for name, rest in unprocessed.items()}
+            if waiting:
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=len(found) > before)
+        return found
+
+    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        refuse_keys([key for key, _ in puts], WRITES_MAX)
+        refuse_items(puts)
+        requests = [(key, {"PutRequest": {"Item": to_wire(item)}}) for key, item in puts]
+        self._batch_write(requests, meter)
+        for _, item in puts:
+            meter.wrote(item_bytes(item))
+
+    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+        refuse_keys(keys, WRITES_MAX)
+        self._batch_write([(key, {"DeleteRequest": {"Key": to_wire(item_key(key))}}) for key in keys], meter)
+        meter.items_deleted += len(keys)
+
+    def find_stores(self, meter: Meter) -> Iterator[str]:
+        """Every store that has a meta item, in no order. For operators, never for the engine.
+
+        Partition keys cannot be listed, but a scan may begin after any of them. So this takes a request for each
+        partition key of the table, and the units of the first item of each.
+        """
+        spec = SPECS["snapshot"]
+        request: dict[str, Any] = {"TableName": self.names["snapshot"], "Limit": 1} | _projection([spec.hash_key])
+        while True:
+            page = self.call("Scan", "snapshot", meter, lambda: self._client.scan(**request))
+            if not page["Items"]:
+                if not page.get("LastEvaluatedKey"):
+                    return
+                request["ExclusiveStartKey"] = page["LastEvaluatedKey"]  # a page may be empty before the end
+                continue
+            store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
+            if store_shard.endswith("#0"):
+                yield store_shard.removesuffix("#0")
+            request["ExclusiveStartKey"] = to_wire({spec.hash_key: store_shard, spec.range_key: "\U0010ffff"})
+
+    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        refuse_items([(key, item)])
+        request = {
+            "TableName": self.names[key.role],
+            "Item": to_wire(item),
+            "ConditionExpression": "attribute_not_exists(#h)",
+            "ExpressionAttributeNames": {"#h": SPECS[key.role].hash_key},
+        }
+        return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
+
+    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        refuse_items([(key, item)])
+        request = {"TableName": self.names[key.role], "Item": to_wire(item)} | _condition(before)
+        return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
+
+    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+        refuse_keys([key], 1)
+        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key))} | _condition(before)
+        applied = self._conditional("DeleteItem", key, partial(self._client.delete_item, **request), 0, meter)
+        meter.deleted([item_bytes(item_key(key) | before)])
+        return applied
+
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+        found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
+        return [self._key(role, item) for item in found]
+
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+        refuse_keys([key], 1)
+        request = {
+            "TableName": self.names[key.role],
+            "Key": to_wire(item_key(key)),
+            "UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
+            "ExpressionAttributeNames": {"#f": "format"},
+            "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT}),
+            "ReturnValues": "UPDATED_NEW",
+        }
+        retry = self._retry("UpdateItem", meter, commits=True)
+        while True:
+            # After an answer was lost, the list itself says whether the entry is in it.
+            if retry.unknown and self._is_listed(key, entry, retry, meter):
+                return []
+            answer = retry.attempt(key.role, lambda: self._client.update_item(**request))
+            if answer is not None:
+                now = from_wire(answer["Attributes"])
+                meter.wrote(item_bytes(item_key(key) | now))
+                versions = now["versions"]
+                return versions if isinstance(versions, list) else []
+
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+        names = {"#run": run, "#dropped": DROPPED} | {f"#old{n}": old for n, old in enumerate(forget)}
+        remove = ", ".join(["#dropped", *(f"epochs.#old{n}" for n in range(len(forget)))])
+        # The condition on runs to forget keeps two executors from removing more than each of them saw. The condition on
+        # the epoch keeps a request that was delayed for long from making the newest run one that is over.
+        gone = (f"attribute_exists(epochs.#old{n})" for n in range(len(forget)))
+        condition = " AND ".join(["epoch = :epoch", "attribute_not_exists(epochs.#run)", *gone])
+        request = {
+            "TableName": self.names[key.role],
+            "Key": to_wire(item_key(key)),
+            "UpdateExpression": f"SET epoch = epoch + :one, epochs.#run = epoch + :one REMOVE {remove}",
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": to_wire({":one": 1, ":epoch": epoch}),
+        }
+        return self._conditional("UpdateItem", key, partial(self._client.update_item, **request), 1024, meter)
+
+    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        return self._change_set("ADD", key, name, texts, meter)
+
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        return self._change_set("DELETE", key, name, texts, meter)
+
+    def _change_set(self, how: str, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        refuse_keys([key], 1)
+        request = {
+            "TableName": self.names[key.role],
+            "Key": to_wire(item_key(key)),
+            "UpdateExpression": f"{how} #s :texts",
+            "ConditionExpression": "attribute_exists(#h)",
+            "ExpressionAttributeNames": {"#s": name, "#h": SPECS[key.role].hash_key},
+            "ExpressionAttributeValues": to_wire({":texts": frozenset(texts)}),
+            "ReturnValues": "ALL_NEW",
+        }
+        try:
+            answer = self.call("UpdateItem", key.role, meter, partial(self._client.update_item, **request))
+        except ConditionFailedError:
+            meter.wrote(0)
+            return None
+        item = self._item(key.role, answer["Attributes"])
+        meter.wrote(item_bytes(item))
+        return item
+
+    def expect_answers(self) -> None:
+        """Assume that DynamoDB can be reached: from here on its absence is an outage, not a wrong setting."""
+        self._retries.has_answered = True
+
+    def close(self) -> None:
+        """Close the connections. The verbs must not be called after it."""
+        self._client.close()
+
+    def _item(self, role: Role, raw: dict[str, Any]) -> Item:
+        try:
+            return from_wire(raw)
+        except CorruptStateError as foreign:
+            keys = (SPECS[role].hash_key, SPECS[role].range_key)
+            key = self._key(role, from_wire({name: raw[name] for name in keys}))
+            raise CorruptStateError(str(foreign), **where(key)) from foreign
+
+    def _key(self, role: Role, item: Item) -> Key:
+        return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
+
+    def call(self, operation: str, role: Role, meter: Meter, once: Callable[[], Result]) -> Result:
+        """Send one request until it is answered. Raises what every verb raises."""
+        retry = self._retry(operation, meter)
+        while True:
+            answer = retry.attempt(role, once)
+            if answer is not None:
+                return answer
+
+    def _retry(self, operation: str, meter: Meter, *, commits: bool = False) -> Retry:
+        return Retry(self._retries, self._target, operation, meter, commits=commits)
+
+    def _batch_write(self, requests: Sequence[tuple[Key, dict[str, Any]]], meter: Meter) -> None:
+        waiting: dict[str, list[dict[str, Any]]] = {}
+        for key, request in requests:
+            waiting.setdefault(self.names[key.role], []).append(request)
+        retry = self._retry("BatchWriteItem", meter)
+        while waiting:
+            sent = _count(waiting)
+            answer = retry.attempt(requests[0][0].role, partial(self._client.batch_write_item, RequestItems=waiting))
+            if answer is None:
+                continue
+            waiting = answer.get("UnprocessedItems") or {}
+            if waiting:
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
+
+    def _conditional(
+        self, operation: str, key: Key, once: Callable[[], dict[str, Any]], size: int, meter: Meter
+    ) -> bool:
+        try:
+            self.call(operation, key.role, meter, once)
+            applied = True
+        except ConditionFailedError:
+            applied = False
+        if size:
+            meter.wrote(size)  # a failed condition is paid for too
+        return applied
+
+    def _is_listed(self, key: Key, entry: bytes, retry: Retry, meter: Meter) -> bool:
+        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
+        while True:
+            answer = retry.attempt(key.role, partial(self._client.get_item, **request))
+            if answer is not None:
+                break
+        retry.unknown = False
+        item = from_wire(answer.get("Item") or {})
+        meter.read([item_bytes(item)], together=False)
+        versions = item.get("versions")
+        listed = isinstance(versions, list) and entry in versions
+        if listed:
+            meter.wrote(item_bytes(item))
+        return listed
+
+
+def _projection(names: Sequence[str]) -> dict[str, Any]:
+    """The part of a request that asks for these attributes only."""
+    spelt = {f"#p{n}": name for n, name in enumerate(names)}
+    return {"ProjectionExpression": ", ".join(spelt), "ExpressionAttributeNames": spelt}
+
+
+def _condition(before: Item) -> dict[str, Any]:
+    """The condition that an item has these attributes, exactly, and that no fork depends on it."""
+    same = [f"#b{n} = :b{n}" for n in range(len(before))]
+    return {
+        "ConditionExpression": " AND ".join([*same, "attribute_not_exists(#forks)"]),
+        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)} | {"#forks": FORKS},
+        "ExpressionAttributeValues": to_wire({f":b{n}": value for n, value in enumerate(before.values())}),
+    }
+
+
+def _count(requests: Mapping[str, Sequence[object]]) -> int:
+    return sum(map(len, requests.values()))

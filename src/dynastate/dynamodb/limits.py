@@ -1,0 +1,47 @@
+"""DynamoDB's limits, checked before a request is sent: engines for tests do not enforce all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dynastate.errors import InternalError
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import Key
+
+WRITES_MAX: Final = 25
+KEYS_MAX: Final = 100
+#: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
+ITEM_BYTES_MAX: Final = 400_000
+PARTITION_KEY_BYTES_MAX: Final = 2_048
+SORT_KEY_BYTES_MAX: Final = 1_024
+
+
+def refuse_keys(keys: Sequence[Key], most: int) -> None:
+    """Refuse keys that DynamoDB refuses a whole request for: none or too many, one twice, one empty or too long.
+
+    Raises:
+        InternalError: always a defect of ours.
+    """
+    if not 1 <= len(keys) <= most:
+        raise InternalError("a request has no or too many items", items=len(keys), most=most)
+    if len(set(keys)) != len(keys):
+        raise InternalError("a request has one key twice", keys=len(keys), distinct=len(set(keys)))
+    for key in keys:
+        lengths = len(key.store_shard.encode()), len(key.sort.encode())
+        if not (1 <= lengths[0] <= PARTITION_KEY_BYTES_MAX and 1 <= lengths[1] <= SORT_KEY_BYTES_MAX):
+            raise InternalError("a key is empty or too long", partition_key_bytes=lengths[0], sort_key_bytes=lengths[1])
+
+
+def refuse_items(puts: Sequence[tuple[Key, Item]]) -> None:
+    """Refuse items that are too large for DynamoDB.
+
+    Raises:
+        InternalError: always a defect of ours.
+    """
+    for key, item in puts:
+        size = item_bytes(item)
+        if size > ITEM_BYTES_MAX:
+            raise InternalError(
+                "an item is too large for DynamoDB", item=key.sort, item_bytes=size, most=ITEM_BYTES_MAX
+            )

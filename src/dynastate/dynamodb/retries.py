@@ -1,0 +1,167 @@
+"""Retries: jittered exponential back-off that starts again at progress, until a deadline. botocore's own are off."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import botocore.exceptions as boto_errors
+from botocore.parsers import ResponseParserError
+
+from dynastate.dynamodb.failures import CREDENTIALS, Fate, Target, code_of, fate_of, throttling_reasons, translate
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
+from dynastate.format.keys import Role
+from dynastate.settings import PREFIX
+
+log = logging.getLogger("dynastate.tables")
+
+#: Until DynamoDB has answered once, or is known to (`expect_answers`), a wrong endpoint is likelier than an outage.
+FIRST_CONTACT_DEADLINE_S: Final = 6.0
+BACK_OFF_FIRST_S: Final = 0.05
+BACK_OFF_MAX_S: Final = 5.0
+#: From here on the back-off is at its maximum.
+_DOUBLINGS_MAX: Final = 7
+#: The log warns of retries once per table in this time.
+WARN_EVERY_S: Final = 10.0
+
+Result = TypeVar("Result")
+
+
+class RetryPolicy:
+    """When and how long requests are retried. One for all requests of a client; safe for threads.
+
+    `sleep`, `clock` and `randomness` come in so that tests can control them.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self.clock = clock
+        self.has_answered = False
+        self._deadline_s = deadline_s
+        self._sleep = sleep
+        self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
+        self._warned: dict[Role, float] = {}
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds without progress after which a request fails: few until DynamoDB has answered once."""
+        return self._deadline_s if self.has_answered else min(self._deadline_s, FIRST_CONTACT_DEADLINE_S)
+
+    def pause(self, failures: int, left_s: float) -> None:
+        """Sleep before the next try, at random up to a bound that doubles with each failure, not past the deadline."""
+        bound = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(failures, _DOUBLINGS_MAX))
+        self._sleep(min(self._random.uniform(0, bound), left_s))
+
+    def may_warn(self, role: Role, now: float) -> bool:
+        """Whether the log may warn of this table again."""
+        due = now >= self._warned.get(role, -WARN_EVERY_S) + WARN_EVERY_S
+        if due:
+            self._warned[role] = now
+        return due
+
+
+class Retry:
+    """The tries of one verb, with back-off and deadline by the policy.
+
+    For a request that `commits`: `unknown` is set while one that may have been applied has no answer, and `_doubt` for
+    good once there was one; then every failure is an UnknownOutcomeError.
+    """
+
+    def __init__(
+        self, policy: RetryPolicy, target: Target, operation: str, meter: Meter, *, commits: bool = False
+    ) -> None:
+        self._policy = policy
+        self._target = target
+        self._operation = operation
+        self._meter = meter
+        self._commits = commits
+        self._failures = 0
+        self._since = policy.clock()
+        self.unknown = False
+        self._doubt = False
+
+    def attempt(self, role: Role, once: Callable[[], Result]) -> Result | None:
+        """Send one request; None: it failed, and the pause is over, so send it again."""
+        self._meter.requests += 1
+        try:
+            answer = once()
+        except (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError) as error:
+            fate = fate_of(error)
+            self._policy.has_answered |= isinstance(error, boto_errors.ClientError)
+            if fate is Fate.REFUSED:
+                shown = None if code_of(error) in CREDENTIALS else error  # no trace may show what was signed
+                raise self._failure(translate(error, self._operation, role, self._target)) from shown
+            if self._commits and fate is Fate.UNKNOWN:
+                self.unknown = self._doubt = True
+            self._meter.throttles += fate is Fate.THROTTLED
+            self._wait(error, role)
+            return None
+        except OSError as error:  # botocore lets those of files and programs with credentials through as they are
+            self._doubt |= self._commits
+            message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
+            facts = {"operation": self._operation, "table": self._target.names[role]}
+            raise self._failure(ConfigurationError(message, **facts)) from error
+        self._policy.has_answered = True
+        return answer
+
+    def answered_in_part(self, role: Role, *, progress: bool) -> None:
+        """Wait before the rest is sent of a request that was done in part, which is how DynamoDB throttles batches."""
+        self._meter.throttles += 1
+        if progress:
+            self._failures = 0
+            self._since = self._policy.clock()
+        self._wait(None, role)
+
+    def _wait(self, error: Exception | None, role: Role) -> None:
+        now, deadline_s = self._policy.clock(), self._policy.deadline_s
+        waited = now - self._since
+        if self._policy.may_warn(role, now):
+            self._warn(error, role)
+        if waited >= deadline_s:
+            raise self._failure(self._gave_up(error, role, waited)) from error
+        self._meter.retries += 1
+        self._policy.pause(self._failures, deadline_s - waited)  # the last try is at the deadline, not before
+        self._failures += 1
+
+    def _warn(self, error: Exception | None, role: Role) -> None:
+        if error is None or fate_of(error) is Fate.THROTTLED:
+            what = f"throttles reasons={throttling_reasons(error)}"
+        else:
+            what = f"gives no proper answer: {error}"
+        log.warning("DynamoDB %s; retried operation=%s table=%s", what, self._operation, self._target.names[role])
+
+    def _failure(self, found: Exception) -> Exception:
+        if self._doubt:
+            return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {found}")
+        return found
+
+    def _gave_up(self, error: Exception | None, role: Role, waited: float) -> DynastateError:
+        facts = {
+            "operation": self._operation,
+            "table": self._target.names[role],
+            "tries": self._failures + 1,
+            "seconds": round(waited, 1),
+        }
+        if error is None or fate_of(error) is Fate.THROTTLED:
+            return UnavailableError(
+                f"DynamoDB throttled this until the deadline; raise the table's capacity, or {PREFIX}requestDeadlineS",
+                **facts,
+                reasons=throttling_reasons(error),
+            )
+        if not self._policy.has_answered:
+            return ConfigurationError(
+                f"DynamoDB cannot be reached at {self._target.place}; check {PREFIX}endpoint (http or https?) and "
+                f"{PREFIX}region, and the network: {error}",
+                **facts,
+            )
+        return UnavailableError(f"DynamoDB gave no proper answer until the deadline: {error}", **facts)

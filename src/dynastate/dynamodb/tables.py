@@ -1,0 +1,99 @@
+"""The seam to DynamoDB: the few verbs that dynastate uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.format.items import Item
+from dynastate.format.keys import Key, Role
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+
+
+class Tables(Protocol):
+    """The engine's requests to DynamoDB. Reads are strongly consistent; each verb adds what it cost to `meter`.
+
+    Every verb raises ConfigurationError where a retry changes nothing, and UnavailableError at the deadline; verbs that
+    read raise CorruptStateError where an item holds a value of a kind that dynastate never writes.
+    """
+
+    @property
+    def names(self) -> Mapping[Role, str]:
+        """The tables by the names the user gave them."""
+        return {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
+
+    def check(self) -> list[str]:
+        """Differences between the live tables and what dynastate needs; empty: they fit."""
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        """All items of one partition key with sort keys from low to high, both inclusive, in order."""
+
+    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+        """Up to 100 items; those that do not exist are left out.
+
+        With `only`, the answer has these attributes and the keys. DynamoDB charges for the whole items, whose size the
+        answer does not contain: only what came is counted.
+        """
+
+    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        """Put up to 25 items; return when all of them are durable."""
+
+    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+        """Delete up to 25 items; those that do not exist are no error."""
+
+    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
+        """Put an item unless its key exists; False: it does."""
+
+    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        """Replace an item with exactly the attributes `before` that no fork depends on; False: there is none."""
+
+    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+        """Delete an item with exactly the attributes `before` that no fork depends on; False: there is none."""
+
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+        """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
+
+    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+        """Append to the version list; the list after it, or no entries where the answer was lost.
+
+        Raises UnknownOutcomeError when the append may or may not have happened.
+        """
+
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+        """Advance the meta item's epoch by one from `epoch`, enter the run and remove those to forget.
+
+        It also cancels a drop of the store that was begun. False: the epoch is another one, the run is there already,
+        or one to forget is not.
+        """
+
+    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        """Add texts to an attribute that is a set; the item after it, None: there is no such item."""
+
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+        """Remove texts from an attribute that is a set; the item after it, None: there is no such item.
+
+        Texts that are not in it are ignored. The attribute goes with its last text.
+        """
+
+
+def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
+    """Delete any number of items, 25 a request."""
+    for at in range(0, len(keys), WRITES_MAX):
+        tables.delete(keys[at : at + WRITES_MAX], meter)
+
+
+def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+    """Get any number of items, with separate requests for each namespace.
+
+    A request for two namespaces is denied where each has a policy of its own. Only forks read from two.
+    """
+    apart: dict[str, list[Key]] = {}
+    for key in keys:
+        apart.setdefault(key.namespace, []).append(key)
+    found: dict[Key, Item] = {}
+    for each in apart.values():
+        for at in range(0, len(each), KEYS_MAX):
+            found |= tables.get(each[at : at + KEYS_MAX], meter, only)
+    return found

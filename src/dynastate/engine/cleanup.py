@@ -1,0 +1,282 @@
+"""Clean-up: deletes what no retained version needs (docs/storage-format.md, "Clean-up").
+
+References are deleted before their targets, so a reader never finds a reference without its items. Whatever a crash
+leaves behind is found again by its key, or by a snapshot whose stage says that it is being deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.engine import snapshots
+from dynastate.errors import CorruptStateError
+from dynastate.format import keys
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
+from dynastate.format.keys import Attempt, Key, Role, SnapshotId
+from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.parts import PART_OVERHEAD_BYTES
+from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
+from dynastate.format.version_list import VersionEntry, list_item, part_keys
+
+
+def oldest_needed(graph: VersionGraph, version: int, attempt: Attempt, retain: int) -> int:
+    """The lowest version of which any item is needed, if `retain` versions up to this one are retained.
+
+    Retained are the versions of this one's lineage; every attempt that branched off within them, which the driver may
+    still choose (a retry, a twin or a zombie); and every attempt at these versions by the same run, which a bare
+    number may mean. Other branches that left the lineage earlier are dead. 0: nothing is deleted, since a newer version
+    was the base of a clean-up.
+
+    Raises:
+        CorruptStateError: a version of the lineage that is to be retained cannot be opened.
+    """
+    oldest = max(1, version - retain + 1)
+    # A run with a newer version, or one before the query was taken back, may have cleaned up by that version.
+    is_overtaken = graph.versions()[-1] > version
+    listed = graph.lineage(graph.find(version, attempt))
+    lineage = {listed[0].parent_id, *(entry.id for entry in listed)}
+    opens = graph.openable(listed)[0].version
+    live = {each for each in lineage if each.version >= oldest - 1}
+    runs = {(entry.version, entry.epoch) for entry in graph.entries() if entry.id in live}
+    bases = graph.bases()
+    needed = oldest
+    for entry in graph.entries():
+        base = bases[entry.id]
+        if entry.parent_id in live or (entry.version >= oldest and (entry.version, entry.epoch) in runs):
+            live.add(entry.id)
+        if base is None and entry.id in lineage and entry.version >= oldest:
+            if is_overtaken:
+                return 0
+            if entry.version < opens:  # an earlier clean-up retained less
+                needed = min(needed, entry.version)
+                continue
+            raise CorruptStateError(
+                "a version that is to be retained cannot be opened: what it depends on is lost",
+                store=graph.store,
+                version=entry.version,
+                attempt=entry.attempt.hex(),
+            )
+        if entry.version >= oldest and entry.id in live and base is not None:
+            needed = min(needed, base.version + 1)
+    return needed
+
+
+def is_surely_newest(graph: VersionGraph, version: int, attempt: Attempt, epoch: int) -> bool:
+    """Whether the run of an epoch continues the run before it, or has made two versions that follow each other.
+
+    A run that was suspended before its first write, while others started, gets the newest epoch with that write, and
+    may continue a state of the query that is over. It makes one version at most: its driver gets no further.
+    """
+    newest = graph.find(version, attempt)
+    before = newest if newest.epoch < epoch else graph.entry(*newest.parent_id)
+    return before is not None and before.epoch >= epoch - 1
+
+
+class CleanUp:
+    """The steps of one clean-up of one store."""
+
+    def __init__(self, tables: Tables, graph: VersionGraph, shards: int, meter: Meter) -> None:
+        self._tables = tables
+        self._graph = graph
+        self._store = graph.store
+        self._shards = shards
+        self._meter = meter
+        self._manifests: dict[Attempt, SnapshotManifest] = {}
+        #: Ids of the snapshots that are no longer readable.
+        self.deleted: set[Attempt] = set()
+
+    def manifests(self) -> list[SnapshotManifest]:
+        """The manifests that were read so far."""
+        return list(self._manifests.values())
+
+    def check_snapshots(self, lowest: int) -> None:
+        """Read the manifests of the snapshots that are retained, before data is deleted that recovery could use.
+
+        Raises:
+            CorruptStateError: one is lost or broken.
+        """
+        for snapshot in self._graph.snapshots():
+            if snapshot.stage == DONE and snapshot.version >= lowest:
+                self._manifest(snapshot)
+
+    def remove_snapshots(self, below: int, epoch: int) -> None:
+        """Delete the snapshots below a version, and unfinished ones of runs older than that of `epoch`.
+
+        1. Mark a snapshot in its item as being deleted: readers no longer take it, and no writer can finish it.
+           Those that a fork depends on are left.
+        2. Read again which snapshots are there. While one of them is being written, stop here: it may carry buckets
+           on. One that begins later finds, before it finishes, that its base is being deleted.
+        3. Delete its buckets, but those that another snapshot has carried on; then its manifest, then its item.
+           (Crash after any step: it is still marked, and the next clean-up resumes.)
+        """
+        deleting = []
+        for snapshot in self._graph.snapshots():
+            if snapshot.is_pinned:
+                continue
+            is_dead = snapshot.stage == WRITING and snapshot.epoch < epoch
+            if snapshot.version < below or is_dead or snapshot.stage == DELETING:
+                after = replace(snapshot, stage=DELETING)
+                if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after, self._meter):  # 1
+                    deleting.append(after)
+                    self.deleted.add(snapshot.id)
+        if not deleting:
+            return
+        now = self._read_snapshots()  # 2
+        if any(each.stage == WRITING for each in now):
+            return
+        carried = self._carried(now)
+        for snapshot in deleting:
+            self._remove_snapshot(snapshot, carried)  # 3
+
+    def remove_orphan_buckets(self, below: int) -> bool:
+        """Delete buckets and manifests below a version that no snapshot names.
+
+        They were written after their snapshot was deleted. Only the keys between those of snapshots are listed: the
+        snapshots themselves may be the whole state.
+
+        Returns:
+            False: not now, since a snapshot is being written.
+        """
+        now = self._read_snapshots()
+        if any(each.stage == WRITING for each in now):
+            return False
+        holders = self._holders(now)
+        edges = [f"{each.version:020d}/{each.id.hex()}" for each in sorted(holders) if each.version < below]
+        gaps = list(zip(["", *(f"{edge}/~" for edge in edges)], [*edges, f"{below:020d}"], strict=True))
+        found = [key for low, high in gaps for key in self._list("snapshot", f"bucket/{low}", f"bucket/{high}")]
+        found += [
+            key for low, high in gaps for key in self._list("snapshot", f"directory/{low}", f"directory/{high}", 1)
+        ]
+        if found:
+            # A snapshot that began meanwhile, or carried buckets on, is listed by now.
+            now = self._read_snapshots()
+            if any(each.stage == WRITING for each in now):
+                return False
+            named = self._holders(now) | {each.holder for each in now}
+            held = ((key, _holder_of(key)) for key in found)
+            self._delete({key: 1 for key, holder in held if holder is not None and holder not in named})
+        return True
+
+    def _carried(self, now: Iterable[Snapshot]) -> set[tuple[SnapshotId, int]]:
+        """The buckets of all snapshots that are done, each by the snapshot that wrote it and its number."""
+        return {
+            (bucket.holder, number)
+            for snapshot in now
+            if snapshot.stage == DONE
+            for number, bucket in enumerate(self._manifest(snapshot).buckets)
+            if bucket.parts
+        }
+
+    def _holders(self, now: Iterable[Snapshot]) -> set[SnapshotId]:
+        """Snapshots that are done, and those that wrote their buckets."""
+        done = {each.holder for each in now if each.stage == DONE}
+        return done | {holder for holder, _ in self._carried(now)}
+
+    def _read_snapshots(self) -> list[Snapshot]:
+        low, high = keys.snapshot_range()
+        found = self._tables.query("snapshot", keys.store_shard(self._store, 0), low, high, self._meter)
+        return [parse_snapshot(key, item) for key, item in found]
+
+    def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> None:
+        try:
+            unneeded = self._buckets_of(self._manifest(snapshot), carried) if snapshot.digest else None
+        except CorruptStateError:  # a clean-up that was cut off has deleted the manifest
+            unneeded = None
+        if unneeded is None:
+            unneeded = self._own_buckets(snapshot, carried)
+        self._delete(unneeded)
+        self._delete({keys.manifest_key(self._store, *snapshot.holder): 1})
+        before: Item = {"id": bytes(snapshot.id), "stage": DELETING}
+        self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), before, self._meter)
+        self._meter.items_deleted += 1
+
+    def _own_buckets(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
+        """Items of the buckets that a snapshot wrote itself, found by their keys."""
+        makers = (
+            (key, keys.maker_of_bucket(key)) for key in self._list("snapshot", *keys.bucket_range(snapshot.holder))
+        )
+        return {key: 1 for key, maker in makers if maker is not None and maker not in carried}
+
+    def _buckets_of(self, found: SnapshotManifest, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
+        """Items of the buckets that a manifest names, with the bytes of their data, without those of another store."""
+        unneeded: dict[Key, int] = {}
+        for number, bucket in enumerate(found.buckets):
+            if bucket.parts and bucket.home is None and (bucket.holder, number) not in carried:
+                for key in found.keys(self._store, number, self._shards):
+                    unneeded[key] = bucket.stored_bytes // bucket.parts
+        return unneeded
+
+    def remove_versions(self, below: int) -> list[VersionEntry]:
+        """Delete the entries below a version from the version lists that are as they were read; return them.
+
+        A list that a fork depends on is left.
+        """
+        deleted: list[VersionEntry] = []
+        for key, group in self._graph.groups.items():
+            kept = [raw for raw, entry in group if entry.version >= below]
+            if len(kept) == len(group) or key in self._graph.pinned:
+                continue
+            before: Item = {"versions": [raw for raw, _ in group]}
+            if kept:
+                done = self._tables.put_over(key, list_item(key, kept), before, self._meter)
+            else:
+                done = self._tables.delete_over(key, before, self._meter)
+                self._meter.items_deleted += done
+            if done:
+                deleted += [entry for _, entry in group if entry.version < below]
+        return deleted
+
+    def remove_parts(self, entries: Iterable[VersionEntry]) -> None:
+        """Delete the parts of attempts that no list names any longer, without those of another store."""
+        self._delete(
+            {
+                key: entry.stored_bytes // entry.parts
+                for entry in entries
+                if entry.home is None
+                for key in part_keys(self._store, entry, self._shards)
+            }
+        )
+
+    def find_orphans(self, below: int, deleted: Sequence[VersionEntry]) -> list[Key]:
+        """Parts below a version that no list names: of crashes, of unfinished aborts.
+
+        Listing keys costs as much as reading items. So the versions of a list that a fork depends on, whose parts are
+        retained, are left out until the fork is dropped. Keys that are not the engine's are left.
+        """
+        kept = [keys.versions_of(group) for group in sorted(self._graph.pinned)]
+        gaps = zip([0, *(each.stop for each in kept)], [*(each.start for each in kept), below], strict=True)
+        ranges = [keys.parts_range(first, min(end, below)) for first, end in gaps if first < min(end, below)]
+        listed = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)
+        makers = ((key, keys.maker_of_part(key)) for each in ranges for key in self._list("delta", *each))
+        return [key for key, maker in makers if maker is not None and maker not in listed]
+
+    def remove_orphans(self, orphans: Sequence[Key]) -> None:
+        self._delete(dict.fromkeys(orphans, 1))
+
+    def _manifest(self, snapshot: Snapshot) -> SnapshotManifest:
+        """The manifest of a snapshot, read once, since it never changes."""
+        found = self._manifests.get(snapshot.id)
+        if found is None:
+            found = snapshots.read_manifest(self._tables, self._store, snapshot, self._meter)
+            self._manifests[snapshot.id] = found
+        return found
+
+    def _list(self, role: Role, low: str, high: str, shards: int = 0) -> list[Key]:
+        """Keys between two sort keys, in the first `shards` shards; 0: in all."""
+        within = (keys.store_shard(self._store, shard) for shard in range(shards or self._shards))
+        return [key for shard in within for key in self._tables.list_keys(role, shard, low, high, self._meter)]
+
+    def _delete(self, sizes: dict[Key, int]) -> None:
+        """Delete items, and count write units by the approximate sizes of their data."""
+        delete_all(self._tables, list(sizes), self._meter)
+        self._meter.deleted(size + PART_OVERHEAD_BYTES for size in sizes.values())
+
+
+def _holder_of(key: Key) -> SnapshotId | None:
+    """The snapshot that wrote a bucket or a manifest; None: it is no such key."""
+    bucket = keys.maker_of_bucket(key)
+    return keys.maker_of_manifest(key) if bucket is None else bucket[0]

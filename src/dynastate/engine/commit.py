@@ -1,0 +1,232 @@
+"""Commit: write attempts, and the append to the version list that makes one a version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.dynamodb.meter import Meter, units_of_write
+from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.reader import PartReader
+from dynastate.engine.sessions import Session, Sessions
+from dynastate.engine.writer import PartWriter, PendingWrites
+from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
+from dynastate.format.items import FORMAT, Item, StorageSize, item_bytes, item_key
+from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
+from dynastate.format.meta import EPOCHS_KEPT, schema_item
+from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items
+from dynastate.format.version_list import VersionEntry, encode_entry, listed_entry
+
+log = logging.getLogger("dynastate.store")
+
+#: An attempt queues its parts when it has a full request, or this many bytes.
+HAND_ON_BYTES: Final = 512 * 1024
+#: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
+LISTED_MAX: Final = 100
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A version that was committed, and what it cost."""
+
+    entry: VersionEntry
+    meter: Meter
+
+
+class Commits:
+    """The tables, the queue of writes and the sessions that write attempts share. Safe for threads."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        writer: PartWriter,
+        reader: PartReader,
+        sessions: Sessions,
+        accounting: StorageAccounting,
+        deadline_s: float,
+    ) -> None:
+        self._tables = tables
+        self._writer = writer
+        self._reader = reader
+        self.sessions = sessions
+        self.accounting = accounting
+        self._deadline_s = deadline_s
+
+    def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]]) -> None:
+        self._writer.submit(pending, items, self._deadline_s)
+
+    def settle(self, pending: PendingWrites) -> None:
+        # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
+        pending.wait(10 * self._deadline_s)
+
+    def append_entry(self, store: str, entry: VersionEntry, schema: str, shards: int, meter: Meter) -> None:
+        key = group_key(store, entry.version)
+        listed = self._tables.append_version(key, encode_entry(store, entry), meter)
+        self._reader.committed(store, entry, schema, shards)
+        self.accounting.committed(store, entry)
+        if len(listed) > LISTED_MAX:
+            try:
+                self._delete_dead(store, key, listed, entry, meter)
+            except DynastateError as failed:  # the version exists all the same, and the next commit retries
+                log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, failed)
+
+    def _delete_dead(self, store: str, key: Key, listed: list[bytes], entry: VersionEntry, meter: Meter) -> None:
+        """Delete attempts of runs that ended long ago from a version list; clean-up finds their parts.
+
+        A query that fails again and again at one batch, after its state was committed, would fill the list.
+        """
+        entries = {raw: listed_entry(store, key, raw) for raw in listed}
+        oldest = entry.epoch - EPOCHS_KEPT
+        kept = [raw for raw, each in entries.items() if each.version != entry.version or each.epoch > oldest]
+        if len(kept) < len(listed):
+            item: Item = item_key(key) | {"format": FORMAT, "versions": kept}
+            self._tables.put_over(key, item, {"versions": listed}, meter)
+
+    def keep(self, key: Key, item: Item) -> None:
+        self._reader.keep(key, item)
+
+    def delete_parts(self, pending: PendingWrites, meter: Meter) -> None:
+        pending.cancel(2 * self._deadline_s)
+        # A schema item is not the attempt's own: other versions name it too.
+        parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
+        delete_all(self._tables, list(parts), meter)
+        meter.write_units += sum(map(units_of_write, parts.values()))
+
+
+class WriteAttempt:
+    """One attempt under way. Used by one thread at a time; legal order: append*, then commit or abort, once."""
+
+    def __init__(
+        self, commits: Commits, store: str, run_id: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt
+    ) -> None:
+        self.store = store
+        self.version = base + 1
+        self.attempt = attempt
+        self._commits = commits
+        self._run_id = run_id
+        self._checkpoint = checkpoint
+        self._parent = parent
+        self._pending = PendingWrites()
+        self._meter = Meter()
+        self._ready: list[tuple[Key, Item]] = []
+        self._ready_bytes = 0
+        self._tally = Tally()
+        self._is_consistent = True
+        self._ended = False
+
+    def append(self, chunk: Chunk) -> None:
+        """Compress one chunk and write its parts in the background; blocks while too much is under way.
+
+        Raises:
+            DynastateError: an earlier part failed, or the store cannot be entered.
+        """
+        self._must_be_open("append")
+        self._is_consistent = False  # until all parts of this chunk are queued
+        session = self._session()
+        items = part_items(self.store, self.version, self.attempt, self._tally.parts, session.shards, chunk)
+        if self._tally.parts + len(items) > PARTS_MAX:
+            raise ConfigurationError(
+                "an attempt has too many parts; use more shuffle partitions or smaller batches",
+                store=self.store,
+                most=PARTS_MAX,
+            )
+        for key, item in items:
+            self._ready_bytes += self._tally.add_item(key, item)
+            self._ready.append((key, item))
+            self._commits.keep(key, item)
+            if len(self._ready) == WRITES_MAX or self._ready_bytes >= HAND_ON_BYTES:
+                self._hand_on()
+        self._tally.add_chunk(chunk.records, len(chunk.changes))
+        self._is_consistent = True
+
+    def commit(self, keys: dict[int, int], schema: str) -> Committed:
+        """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
+
+        1. Write what is left. (Crash: parts that no list names; clean-up deletes them.)
+        2. Wait until every part is durable. (Crash: the same.)
+        3. Append the entry to the version list: the commit point. (Crash: the version exists, as if the task had
+           succeeded; Spark runs the batch again from its base, as another attempt.)
+        4. Answer with what it cost.
+
+        Raises:
+            UnavailableError: DynamoDB throttled or was unreachable until the deadline; nothing is committed.
+            UnknownOutcomeError: step 3 was sent, and its outcome is unknown.
+        """
+        self._must_be_open("commit")
+        commits = self._commits
+        session = self._session()
+        digest = schema_digest(schema)
+        described: list[tuple[Key, Item]] = []
+        if digest not in session.schemas:
+            key = schema_key(self.store, digest)
+            described = [(key, checked_schema_item(self.store, key, schema))]
+        self._ready += described
+        self._hand_on()  # 1
+        commits.settle(self._pending)  # 2
+        session.schemas.add(digest)
+        for key, item in described:
+            commits.accounting.wrote(self.store, key.sort, StorageSize(1, item_bytes(item)))
+        sums = self._tally.sums()
+        entry = VersionEntry(
+            version=self.version,
+            attempt=self.attempt,
+            parent=self._parent,
+            epoch=session.epoch,
+            schema=digest,
+            keys=keys,
+            **sums._asdict(),
+        )
+        self._ended = True  # from here on a list may name the parts, so abort must leave them
+        try:
+            commits.append_entry(self.store, entry, schema, session.shards, self._meter)  # 3
+        except (ConfigurationError, UnavailableError):
+            self._ended = False  # surely not listed
+            raise
+        self._meter.add(self._pending.meter)
+        return Committed(entry, self._meter)  # 4
+
+    def abort(self) -> None:
+        """Discard what is queued, delete the parts already written, and end the attempt. After commit it does nothing.
+
+        Raises:
+            DynastateError: parts could not be deleted. They are harmless: no list names them; clean-up deletes them.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        self._ready.clear()
+        self._commits.delete_parts(self._pending, self._meter)
+
+    def _session(self) -> Session:
+        return self._commits.sessions.enter(self.store, self._run_id, self._checkpoint, self.version - 1, self._meter)
+
+    def _hand_on(self) -> None:
+        if self._ready:
+            self._commits.submit(self._pending, self._ready)
+            self._ready = []
+            self._ready_bytes = 0
+
+    def _must_be_open(self, operation: str) -> None:
+        if self._ended or not self._is_consistent:
+            what = "on an attempt that has ended" if self._ended else "after an append that failed"
+            raise InternalError(f"{operation} {what}", store=self.store, attempt=self.attempt.hex())
+
+
+def checked_schema_item(store: str, key: Key, schema: str) -> Item:
+    """The item that describes how rows are read.
+
+    Raises:
+        ConfigurationError: it is too large.
+    """
+    item = schema_item(key, schema)
+    if item_bytes(item) > ITEM_BYTES_MAX:
+        raise ConfigurationError(
+            "the schema of this operator's state is too large for one DynamoDB item",
+            store=store,
+            item_bytes=item_bytes(item),
+        )
+    return item

@@ -1,0 +1,144 @@
+"""The engine: everything durable, for all stores on one pair of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import dynastate
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import snapshots
+from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
+from dynastate.engine.epochs import Epochs
+from dynastate.engine.install import InstallAttempt, InstalledVersion
+from dynastate.engine.maintenance import Maintenance
+from dynastate.engine.opening import VersionOpener
+from dynastate.engine.reader import PartReader
+from dynastate.engine.sessions import Sessions
+from dynastate.engine.writer import PartWriter
+from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
+from dynastate.format import keys
+from dynastate.format.items import FORMAT, Item, StorageSize, item_bytes, item_key
+from dynastate.format.keys import NO_ATTEMPT, Attempt, check_store, meta_key, schema_digest
+from dynastate.format.manifest import bits_for
+from dynastate.settings import Settings
+
+
+class Engine:
+    """Everything durable, for all stores on one pair of tables. Safe for threads.
+
+    `now` is the wall clock, in UTC, for what people read; no decision depends on it.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        shards: int,
+        parallel_requests: int,
+        cache_bytes: int,
+        deadline_s: float,
+        package: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.accounting = StorageAccounting()
+        self._tables = tables
+        self._shards = shards
+        self._package = package
+        self._now = now
+        self._writer = PartWriter(tables, parallel_requests)
+        self._reader = PartReader(tables, parallel_requests, cache_bytes)
+        epochs = Epochs()
+        opener = VersionOpener(tables, self._reader, epochs, self.accounting)
+        sessions = Sessions(tables, opener, epochs, self.accounting, self._new_meta, self._reader.forget)
+        self.commits = Commits(tables, self._writer, self._reader, sessions, self.accounting, deadline_s)
+        maintenance = Maintenance(tables, self._reader, opener, sessions, self.accounting)
+        # Each operation is documented where it is implemented.
+        self.open, self.find = opener.open, opener.find
+        self.bucket, self.lookup = opener.bucket, opener.lookup
+        self.lineage, self.changes = opener.lineage, opener.changes
+        self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
+
+    @classmethod
+    def of(cls, tables: Tables, settings: Settings) -> Engine:
+        """An engine with the user's settings."""
+        return cls(
+            tables,
+            shards=settings.shards,
+            parallel_requests=settings.parallel_requests,
+            cache_bytes=settings.cache_mb * 1024 * 1024,
+            deadline_s=settings.request_deadline_s,
+            package=dynastate.__version__,
+            now=lambda: datetime.now(timezone.utc),
+        )
+
+    def name_table(self, failed: Exception) -> None:
+        """Put the table's own name into an error of lost or broken state, which has its role only."""
+        if isinstance(failed, (CorruptStateError, VersionMissingError)):
+            failed.name_table(self._tables.names)
+
+    def close(self) -> None:
+        """Finish what is under way, then stop the threads."""
+        self._writer.close()
+        self._reader.close()
+
+    def begin(
+        self, store: str, run_id: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt
+    ) -> WriteAttempt:
+        """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""
+        check_store(store)
+        if attempt == NO_ATTEMPT or (base == 0) != (parent == NO_ATTEMPT):
+            raise InternalError(
+                "an attempt needs an id, and a parent unless its base is version 0", store=store, base=base
+            )
+        return WriteAttempt(self.commits, store, run_id, checkpoint, base, parent, attempt)
+
+    def begin_install(
+        self, store: str, run_id: str, checkpoint: str, version: InstalledVersion, state_bytes: int
+    ) -> InstallAttempt:
+        """Start an attempt without a parent, of about `state_bytes`: its rows are written as a snapshot.
+
+        1. Enter the run, as one that starts over: the store belongs to no other query. 2. Write the schema item.
+        3. Enter the snapshot as being written. A crash after any step leaves items that no reader takes.
+
+        Raises:
+            ConfigurationError: the namespace belongs to another query, or a newer run writes to the store.
+        """
+        meter = Meter()
+        session = self.commits.sessions.enter(store, run_id, checkpoint, 0, meter)  # 1
+        digest = schema_digest(version.schema)
+        key = keys.schema_key(store, digest)
+        item = checked_schema_item(store, key, version.schema)
+        self._tables.write([(key, item)], meter)  # 2
+        self.accounting.wrote(store, key.sort, StorageSize(1, item_bytes(item)))
+        begun = snapshots.begin(
+            self._tables,
+            self._reader,
+            store,
+            (version.number, version.attempt),
+            None,
+            bits_for(state_bytes),
+            session.shards,
+            session.epoch,
+            meter,
+            in_background=False,
+        )  # 3
+        if begun is None:
+            raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
+        begun.when_done = self.accounting.made
+        begun.meter.add(meter)
+        return InstallAttempt(self.commits, begun, version, session, digest)
+
+    def _new_meta(self, store: str, run_id: str, checkpoint: str) -> Item:
+        return item_key(meta_key(store)) | {
+            "format": FORMAT,
+            "store": store,
+            "checkpoint": checkpoint,
+            "shards": self._shards,
+            "package": self._package,
+            "created": self._now().isoformat(timespec="seconds"),
+            "epoch": 1,
+            "epochs": {run_id: 1},
+        }

@@ -1,0 +1,163 @@
+"""Maintenance of a store: the beginning of a snapshot, and clean-up, in numbered steps."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import cleanup, snapshots
+from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.opening import VersionOpener
+from dynastate.engine.reader import PartReader
+from dynastate.engine.sessions import Sessions
+from dynastate.engine.snapshots import SnapshotAttempt
+from dynastate.errors import RouteInvalidError
+from dynastate.format.keys import Attempt, check_store, graph_range, meta_key, store_shard
+from dynastate.format.manifest import bits_for
+from dynastate.format.meta import newest_epoch
+
+
+class Maintenance:
+    """Snapshots and clean-up of all stores on one pair of tables. Safe for threads."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        reader: PartReader,
+        opener: VersionOpener,
+        sessions: Sessions,
+        accounting: StorageAccounting,
+    ) -> None:
+        self._tables = tables
+        self._reader = reader
+        self._opener = opener
+        self._sessions = sessions
+        self._accounting = accounting
+        self._cleaning: set[str] = set()
+        self._lock = threading.Lock()
+
+    def snapshot(
+        self,
+        store: str,
+        run_id: str,
+        version: int,
+        attempt: Attempt,
+        state_bytes: int,
+        min_deltas: int,
+        *,
+        is_asked_for: bool = False,
+    ) -> tuple[SnapshotAttempt | None, Meter]:
+        """Begin a snapshot of a version, of about `state_bytes` before compression, if it is worth its write units.
+
+        One that a user requests always is.
+
+        1. One Query returns version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
+        3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
+
+        Returns:
+            None where no snapshot is wanted, another executor is making it, or a newer run writes to the store.
+
+        Raises:
+            VersionMissingError: the version is not there.
+        """
+        meter = Meter()
+        graph = self._opener.graph(store, 0, version, meter)  # 1
+        epoch = newest_epoch(graph.meta, run_id)
+        if epoch is None:
+            return None, meter
+        base, deltas = graph.route(version, attempt)
+        last = graph.snapshot(*base)
+        is_worth_it = is_asked_for or snapshots.is_worth_it(deltas, last, min_deltas)
+        if not deltas or not is_worth_it:  # 2
+            return None, meter
+        shards = self._opener.shards_of(graph)
+        bits = bits_for(state_bytes)
+        carried = None
+        if last is not None:
+            with suppress(RouteInvalidError):  # then all buckets are written
+                carried = self._opener.manifest(store, last, meter)
+                self._accounting.learn(store, carried)
+        # Another number of buckets means that all are written, so a small difference is ignored.
+        if carried is not None and abs(carried.bits - bits) <= 1:
+            bits = carried.bits
+        else:
+            carried = None
+        made = (version, deltas[-1].attempt)
+        begun = snapshots.begin(self._tables, self._reader, store, made, carried, bits, shards, epoch, meter)  # 3
+        if begun is not None:
+            begun.when_done = self._accounting.made
+        return begun, meter
+
+    def clean_up(
+        self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+    ) -> tuple[Meter, int]:
+        """Delete what the last `retain` versions do not need, if that is `least` versions; at most `most`, 0: all.
+
+        Nothing is done while another clean-up of the store runs in this engine, whose caller may have timed out.
+        It returns the cost, and the number of further versions to delete, which are left to the next clean-up.
+
+        1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
+        3. Find the lowest version of which anything is needed. 4. Delete older snapshots. 5. The first time, delete
+        buckets that no snapshot names. 6. Delete older versions from their lists, each only if it is as it was read.
+        7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since.
+
+        A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
+
+        Raises:
+            VersionMissingError: the version is not there.
+        """
+        with self._lock:
+            if store in self._cleaning:
+                return Meter(), 0
+            self._cleaning.add(store)
+        try:
+            return self._clean_up(store, run_id, version, attempt, retain, least, most)
+        finally:
+            with self._lock:
+                self._cleaning.remove(store)
+
+    def _clean_up(
+        self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+    ) -> tuple[Meter, int]:
+        meter = Meter()
+        low, _ = graph_range(0, 0)
+        found = self._tables.query("snapshot", store_shard(check_store(store), 0), low, "~", meter)  # 1
+        graph = self._opener.take(store, found)
+        self._accounting.read(graph)
+        epoch = newest_epoch(graph.meta, run_id)  # 2
+        # The Query returns snapshots after the meta item: a newer run may have made one in between.
+        if epoch is None or any(each.epoch > epoch for each in graph.snapshots()):
+            return meter, 0
+        if not cleanup.is_surely_newest(graph, version, attempt, epoch):
+            return meter, 0
+        # The driver may not have committed this version yet: then the query resumes from the one before.
+        below = cleanup.oldest_needed(graph, version, attempt, max(2, retain))  # 3
+        older = [each for each in graph.unpinned() if each < below]
+        if len(older) < least:
+            return meter, 0
+        if most:
+            below = min(below, older[0] + most)
+        left = sum(each >= below for each in older)
+        steps = cleanup.CleanUp(self._tables, graph, self._opener.shards_of(graph), meter)
+        try:
+            steps.check_snapshots(below - 1)
+            steps.remove_snapshots(below - 1, epoch)  # 4
+            session = self._sessions.known(store, run_id)
+            if session is None or not session.has_removed_orphans:
+                has_removed_orphans = steps.remove_orphan_buckets(below - 1)  # 5
+                if session is not None:
+                    session.has_removed_orphans = has_removed_orphans
+        except RouteInvalidError:  # another clean-up is ahead of this one, and deletes snapshots that this one has read
+            return meter, 0
+        deleted = steps.remove_versions(below)  # 6
+        steps.remove_parts(deleted)  # 7
+        orphans = steps.find_orphans(below, deleted)  # 8
+        meta = meta_key(store)
+        if orphans and newest_epoch(self._tables.get([meta], meter).get(meta), run_id) == epoch:
+            steps.remove_orphans(orphans)
+        for kept in steps.manifests():
+            self._accounting.learn(store, kept)
+        self._accounting.cleaned(graph, deleted, steps.deleted)
+        return meter, left

@@ -1,0 +1,380 @@
+"""Opening versions: routes, rows, buckets, keys, and the changes of versions. Nothing here writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import snapshots
+from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.epochs import Epochs
+from dynastate.engine.reader import EncodedChunk, HashRange, Lineage, PartReader, Route, hash_range
+from dynastate.errors import CorruptStateError, RouteInvalidError, VersionMissingError
+from dynastate.format.graph import VersionGraph, since
+from dynastate.format.items import Item
+from dynastate.format.keys import (
+    EMPTY,
+    NO_ATTEMPT,
+    VERSION_MAX,
+    Attempt,
+    Key,
+    VersionId,
+    check_store,
+    graph_range,
+    store_shard,
+)
+from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.meta import meta_lost
+from dynastate.format.snapshot import DONE, Snapshot
+from dynastate.format.version_list import VersionEntry
+
+log = logging.getLogger("dynastate.store")
+
+T = TypeVar("T")
+
+#: Routes to a version that are tried: each failure skips a broken snapshot, and there are few of them.
+ROUTES_MAX: Final = 10
+#: A reader that follows a store reads all its lists again after this many versions: clean-up has deleted entries.
+ADDED_MAX: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Opening:
+    """An opened version: its entry, its base, and the chunks of `entries` from there on, oldest first.
+
+    Where it begins with a snapshot, `snapshot` is the version of that, and `snapshot_chunks` come before `chunks`.
+    Both together have `records` records. Its rows are best read in 2^bits buckets, where not all are wanted.
+    """
+
+    entry: VersionEntry
+    base: VersionId
+    schema: str
+    bits: int
+    snapshot: int
+    entries: tuple[VersionEntry, ...]
+    records: int
+    snapshot_chunks: Iterator[EncodedChunk]
+    chunks: Iterator[EncodedChunk]
+    meter: Meter
+
+    @property
+    def version(self) -> int:
+        return self.entry.version
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.entry.attempt
+
+
+@dataclass(frozen=True)
+class ChangeFeed:
+    """Versions with their chunks, oldest first, and the schema of the newest."""
+
+    attempt: Attempt
+    schema: str
+    versions: Iterator[tuple[int, Iterator[EncodedChunk]]]
+    meter: Meter
+
+
+def retry_routes(answer: Callable[[int], T]) -> T:
+    """Retry `answer` while there may be another route to a version; it gets the number of failed ones.
+
+    Raises:
+        RouteInvalidError: `ROUTES_MAX` routes failed.
+    """
+    for failed in range(ROUTES_MAX):
+        with suppress(RouteInvalidError):
+            return answer(failed)
+    return answer(ROUTES_MAX)
+
+
+class VersionOpener:
+    """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads."""
+
+    def __init__(self, tables: Tables, reader: PartReader, epochs: Epochs, accounting: StorageAccounting) -> None:
+        self._tables = tables
+        self._reader = reader
+        self._epochs = epochs
+        self._accounting = accounting
+
+    def open(self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId] = ()) -> Opening:
+        """Open a version for a provider that holds the versions in `have`.
+
+        1. One strongly consistent Query returns the version lists and the meta item; none, if the attempt is named and
+           its version was committed or opened here.
+        2. Pick the entry: the given attempt, else the highest epoch.
+        3. Follow parents down to the newest version in `have`, to a snapshot, or to version 0.
+        4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and pass them
+           on in order. A snapshot that is broken is skipped from then on, if there is older data to fall back to.
+
+        It only reads: a crash after any step leaves nothing behind.
+
+        Returns:
+            The opening, whose chunks are read while they are consumed.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are consumed.
+            RouteInvalidError: the same; opened again, without `have`, the version may have another route.
+        """
+        meter = Meter()
+        route = self._known_route(store, version, attempt)
+        if route is None and have:
+            near = self._open_near(store, version, attempt, have, meter)
+            if near is not None:
+                return near
+        route = route or self._find_route(store, version, attempt, meter)  # 1, 2, 3
+        return self._opening(route, meter, have=have)  # 4
+
+    def find(self, store: str, version: int, attempt: Attempt) -> Opening:
+        """Open a version without its rows, which `bucket` returns. Costs at most one Query and a manifest.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken.
+            RouteInvalidError: as for `open`.
+        """
+        meter = Meter()
+        route = self._route(store, version, attempt, meter)
+        return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
+
+    def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
+        """The rows of a version in one of 2^bits buckets; chunks may hold other rows too.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are consumed.
+            RouteInvalidError: as for `open`.
+        """
+        meter = Meter()
+        route = self._route(store, version, attempt, meter)
+        return self._opening(route, meter, bucket=hash_range(bits, number))
+
+    def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
+        """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket.
+
+        Raises:
+            VersionMissingError: there is no such version, or not by that attempt.
+            CorruptStateError: an item is lost or broken; from here, or while chunks are consumed.
+            RouteInvalidError: as for `open`.
+        """
+        meter = Meter()
+        route = self._route(store, version, attempt, meter)
+        opening = self._opening(route, meter, bucket=hash_range(32, digest))
+        read = self._reader.key_changes(store, route.entries, route.shards, meter, digest)
+        return replace(opening, chunks=self._changes(store, route.entries, read, meter))
+
+    def _route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
+        return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
+
+    def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
+        """The known route to a named attempt; a bare number may mean another one each time."""
+        return None if attempt == NO_ATTEMPT else self._reader.route(store, version, attempt)
+
+    def _find_route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
+        graph = self.graph(store, 0, version, meter)
+        entry = graph.find(version, attempt)
+        base, entries = graph.route(*entry.id)
+        snapshot = graph.snapshot(*base)
+        kept = None if snapshot is None else self.manifest(store, snapshot, meter)
+        if kept is not None:
+            self._accounting.learn(store, kept)
+        for each in entries:
+            broken = graph.skipped.get(each.id)
+            if broken is not None:
+                broken.name_table(self._tables.names)
+                about = f"store={store} version={version} attempt={entry.attempt.hex()}"
+                log.warning("recovery skips a broken snapshot %s: %s", about, broken)
+        start = None if kept is None else graph.entry(*base)
+        schemas = graph.schemas((*entries, entry, *([start] if start else [])))
+        route = Route(store, kept, start, tuple(entries), schemas, self.shards_of(graph))
+        self._reader.remember(route)
+        return route
+
+    def _open_near(
+        self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId], meter: Meter
+    ) -> Opening | None:
+        """Open a descendant of the newest version in `have` by the newest version lists only. None: there is none."""
+        lowest = max((held for held, _ in have if held <= version), default=0)
+        if lowest == 0:
+            return None
+        graph = self.graph(store, lowest, version, meter)
+        try:
+            entry = graph.find(version, attempt)
+        except VersionMissingError:
+            return None
+        near = since(graph.ancestors(entry), have)
+        if near is None:
+            return None
+        base, entries = near
+        chunks: Iterator[EncodedChunk] = iter(())
+        if entries:
+            read = self._reader.changes(store, entries, self.shards_of(graph), meter)
+            chunks = self._changes(store, entries, read, meter)
+        records = sum(each.records for each in entries)
+        return Opening(entry, base, graph.schema(entry), 0, 0, entries, records, iter(()), chunks, meter)
+
+    def _opening(
+        self, route: Route, meter: Meter, *, have: Sequence[VersionId] = (), bucket: HashRange | None = None
+    ) -> Opening:
+        near = route.since(have)
+        if near is not None:
+            base, entries = near
+            kept = None
+        else:
+            base, entries, kept = EMPTY, route.entries, route.snapshot
+        return Opening(
+            entry=route.end,
+            base=base,
+            schema=route.schema,
+            bits=route.bits,
+            snapshot=0 if kept is None else kept.version,
+            entries=entries,
+            records=route.records if near is None else sum(each.records for each in entries),
+            snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, bucket),
+            chunks=self._changes(
+                route.store,
+                entries,
+                self._reader.changes(route.store, entries, route.shards, meter, bucket=bucket),
+                meter,
+            ),
+            meter=meter,
+        )
+
+    def manifest(self, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
+        """The manifest of a snapshot. One that is broken is skipped from then on.
+
+        Raises:
+            RouteInvalidError: it is lost or broken.
+        """
+        try:
+            return snapshots.read_manifest(self._tables, store, snapshot, meter)
+        except CorruptStateError as broken:
+            self._reader.skip_snapshot(store, snapshot.id, broken)
+            raise RouteInvalidError(str(broken.args[0]), **broken.facts) from broken
+
+    def _rows(
+        self, route: Route, kept: SnapshotManifest, meter: Meter, bucket: HashRange | None
+    ) -> Iterator[EncodedChunk]:
+        """The rows of a snapshot. One that is broken is skipped from then on."""
+        try:
+            yield from self._reader.rows(route.store, kept, route.shards, meter, bucket=bucket)
+        except CorruptStateError as broken:
+            self._reader.skip_snapshot(route.store, kept.id, broken)
+            raise RouteInvalidError(str(broken.args[0]), **broken.facts) from broken
+
+    def _changes(
+        self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[EncodedChunk], meter: Meter
+    ) -> Iterator[EncodedChunk]:
+        """The changes of versions, which are the route to the last of them, as they are read.
+
+        Raises:
+            CorruptStateError: while they are consumed: a part is lost or broken.
+            RouteInvalidError: the same, and another route leads to the version: clean-up has deleted parts that a
+                snapshot covers.
+        """
+        try:
+            yield from chunks
+        except CorruptStateError as broken:
+            self._reader.forget(store)
+            now = self._find_route(store, entries[-1].version, entries[-1].attempt, meter)
+            if {each.attempt for each in entries} <= {each.attempt for each in now.entries}:
+                raise
+            raise RouteInvalidError(str(broken.args[0]), **broken.facts) from broken
+
+    def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
+        """The newest version and its ancestors that can be opened, by one Query.
+
+        With a `known` one only newer versions are read, unless a run of the query did not continue from there, and all
+        of it again after `ADDED_MAX` versions.
+
+        Raises:
+            VersionMissingError: the store has no version.
+            CorruptStateError: an item is lost or broken.
+        """
+        meter = Meter()
+        if known is not None and known.added < ADDED_MAX:
+            graph = self.graph(store, known.newest.version, VERSION_MAX, meter)
+            listed = graph.lineage(graph.newest()) if graph.versions() else []
+            # Versions of a query that started over may all be lower: they are not read here, but their epoch is.
+            if known.newest in listed and listed[-1].epoch == (graph.meta or {}).get("epoch"):
+                after = listed[listed.index(known.newest) + 1 :]
+                schemas = {**known.schemas, **{entry.schema: graph.schema(entry) for entry in after}}
+                self._extend_route(store, known.newest, after, schemas)
+                return Lineage(store, (*known.entries, *after), schemas, meter, known.added + len(after))
+        graph = self.graph(store, 0, VERSION_MAX, meter)
+        entries = tuple(graph.openable(graph.lineage(graph.newest())))
+        schemas = graph.schemas(entries)
+        return Lineage(store, entries, schemas, meter)
+
+    def _extend_route(
+        self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]
+    ) -> None:
+        """Extend the known route to a version to those after it."""
+        route = self._reader.route(store, known.version, known.attempt)
+        if route is not None and after:
+            for entry in after:
+                route = route.then(entry, schemas[entry.schema])
+            self._reader.remember(route)
+
+    def changes(
+        self, store: str, first: int, last: int, attempt: Attempt, *, bucket: HashRange | None = None
+    ) -> ChangeFeed:
+        """The changes of each version from `first` to `last`, as they were committed.
+
+        With a `bucket`, chunks that hold no key of it are left out.
+
+        Raises:
+            VersionMissingError: one of them is not there, or `last` not by that attempt; from here, or while chunks
+                are consumed: clean-up may delete them meanwhile.
+            CorruptStateError: an item is lost or broken; the same.
+        """
+        meter = Meter()
+        graph = self.graph(store, first, last, meter)
+        entries = graph.span(first, last, attempt)
+        newest = entries[-1]
+        shards = self.shards_of(graph)
+
+        def listed(entry: VersionEntry) -> Iterator[EncodedChunk]:
+            try:
+                yield from self._reader.changes(store, [entry], shards, meter, bucket=bucket)
+            except CorruptStateError:
+                # Clean-up may have deleted it meanwhile: then it is not broken, but missing.
+                self.graph(store, first, last, meter).span(first, last, attempt)
+                raise
+
+        return ChangeFeed(
+            newest.attempt, graph.schema(newest), ((entry.version, listed(entry)) for entry in entries), meter
+        )
+
+    def graph(self, store: str, lowest: int, highest: int, meter: Meter) -> VersionGraph:
+        low, high = graph_range(lowest, highest)
+        found = self._tables.query("snapshot", store_shard(check_store(store), 0), low, high, meter)
+        graph = self.take(store, found, lowest)
+        if lowest == 0:
+            self._accounting.read(graph, highest)
+        return graph
+
+    def take(self, store: str, found: Sequence[tuple[Key, Item]], lowest: int = 0) -> VersionGraph:
+        """The graph of what a Query returned, with broken snapshots skipped; the newest epoch in it is noted."""
+        graph = VersionGraph(store, found, lowest)
+        if graph.meta is not None:
+            self._epochs.see(store, graph.meta)
+        for snapshot in graph.snapshots():
+            broken = self._reader.skipped(snapshot.id)
+            # A reader of a snapshot that clean-up deletes finds it broken.
+            if broken is not None and snapshot.stage == DONE:
+                graph.skip_snapshot(snapshot.of, broken)
+        return graph
+
+    @staticmethod
+    def shards_of(graph: VersionGraph) -> int:
+        shards = (graph.meta or {}).get("shards")
+        if not isinstance(shards, int) or shards < 1:
+            raise meta_lost(graph.store)
+        return shards

@@ -1,0 +1,145 @@
+"""Sessions of query runs: epochs, and the meta item that they are entered into."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.epochs import Epochs
+from dynastate.engine.opening import VersionOpener
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.items import Item, StorageSize, item_bytes
+from dynastate.format.keys import meta_key
+from dynastate.format.meta import EPOCHS_KEPT, meta_lost, newest_epoch, parse_meta
+from dynastate.settings import PREFIX
+
+#: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
+SESSIONS_MAX: Final = 10_000
+
+
+@dataclass
+class Session:
+    """A query run and a store that it writes to: its epoch, the store's shards, schema items written."""
+
+    epoch: int
+    shards: int
+    schemas: set[bytes] = field(default_factory=set)
+    has_removed_orphans: bool = False
+    """Orphans of other runs and executors are looked for once, by the first clean-up."""
+
+
+class Sessions:
+    """The sessions of all runs that write here. Safe for threads."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        opener: VersionOpener,
+        epochs: Epochs,
+        accounting: StorageAccounting,
+        new_meta: Callable[[str, str, str], Item],
+        forget_routes: Callable[[str], None],
+    ) -> None:
+        self._tables = tables
+        self._opener = opener
+        self._epochs = epochs
+        self._accounting = accounting
+        self._new_meta = new_meta
+        self._forget_routes = forget_routes
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, store: str, run_id: str) -> Session | None:
+        """The session of a run, if it has written to the store here."""
+        with self._lock:
+            return self._sessions.get((store, run_id))
+
+    def enter(self, store: str, run_id: str, checkpoint: str, base: int, meter: Meter) -> Session:
+        """Epoch and shards for a query run, entered into the meta item when it first writes to the store.
+
+        Raises:
+            ConfigurationError: a newer run writes to the store, as far as was seen here.
+        """
+        with self._lock:
+            session = self._sessions.get((store, run_id))
+            if session is not None:
+                self._sessions.move_to_end((store, run_id))
+        if session is None:
+            found = self._enter_run(store, run_id, checkpoint, base, meter)
+            with self._lock:
+                session = self._sessions.setdefault((store, run_id), found)
+                while len(self._sessions) > SESSIONS_MAX:
+                    self._sessions.popitem(last=False)
+        newest = self._epochs.newest(store)
+        if session.epoch < newest:
+            raise ConfigurationError(
+                "a newer run writes to this store, so this one is over; if that is not the same query, started again, "
+                f"two queries share one {PREFIX}namespace, as with a copied checkpoint: stop one of them",
+                store=store,
+                run=run_id,
+                epoch=session.epoch,
+                newest=newest,
+            )
+        return session
+
+    def _forget_older(self, store: str, epoch: int) -> None:
+        if self._epochs.forget_above(store, epoch):
+            self._forget_routes(store)
+
+    def _enter_run(self, store: str, run_id: str, checkpoint: str, base: int, meter: Meter) -> Session:
+        """Give a query run its epoch.
+
+        1. Read the meta item. 2. If there is none, the store must be new: make it.
+        3. Unless the run is in it, raise the epoch from what it was read as, and enter the run; then read again.
+
+        A crash after 2 or 3 leaves an unused epoch: epochs only break ties.
+        """
+        key = meta_key(store)
+        for _ in range(EPOCHS_KEPT):
+            meta = self._tables.get([key], meter).get(key)  # 1
+            if meta is None:
+                self._must_be_new(store, base, meter)
+                fresh = self._new_meta(store, run_id, checkpoint)
+                if self._tables.put_new(key, fresh, meter):  # 2
+                    self._accounting.wrote(store, key.sort, StorageSize(1, item_bytes(fresh)))
+                    self._forget_older(store, 1)
+                    return Session(1, parse_meta(store, fresh)[1])
+                continue
+            epochs, shards = parse_meta(store, meta)
+            own = newest_epoch(meta, run_id)
+            if own is not None:
+                self._forget_older(store, own)
+            self._epochs.see(store, meta)
+            if run_id in epochs:
+                return Session(epochs[run_id], shards)
+            _refuse_other_query(store, meta, checkpoint, base)
+            oldest = sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - EPOCHS_KEPT)]
+            self._tables.advance_epoch(key, run_id, max(epochs.values()), oldest, meter)  # 3
+        raise UnavailableError("too many query runs open this store at once", store=store, run=run_id)
+
+    def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
+        """Refuse a store that lost its meta item: epochs that start again would lose to the old ones."""
+        if base > 0:
+            raise meta_lost(store)
+        graph = self._opener.graph(store, 0, 0, meter)
+        # Another executor may have made the store meanwhile; its meta item is older than its first version.
+        if graph.versions() and graph.meta is None:
+            raise meta_lost(store)
+
+
+def _refuse_other_query(store: str, meta: Item, checkpoint: str, base: int) -> None:
+    """Refuse a query that starts in another one's namespace. One that resumes was moved here."""
+    owner = str(meta.get("checkpoint"))
+    if base == 0 and owner != checkpoint:
+        raise ConfigurationError(
+            f"this namespace belongs to the query with checkpoint {owner}; give every query a "
+            f"{PREFIX}namespace of its own, or none",
+            store=store,
+            checkpoint=checkpoint,
+        )

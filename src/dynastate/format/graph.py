@@ -1,0 +1,342 @@
+"""The version graph: all version ids of a store with their parents and snapshots. The only place that walks it.
+
+ancestors    from a version down its parents; `lineage`, `reachable`, `route`, `span` and `since` are made of it
+bases        from version 0 up, the snapshot that each version is read from; `openable` is made of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
+
+from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.format import keys
+from dynastate.format.items import Item, check_format
+from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
+from dynastate.format.meta import FORKS, parse_meta, parse_schema
+from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
+from dynastate.format.version_list import VersionEntry, listed_entry, parse_list
+
+
+class VersionGraph:
+    """The versions of one store from a lowest one up, its snapshots and its meta item, as its table lists them.
+
+    `meta` is None where that item does not exist.
+    """
+
+    def __init__(self, store: str, items: Iterable[tuple[Key, Item]], lowest: int = 0) -> None:
+        self.store = store
+        self._lowest = lowest
+        self.meta: Item | None = None
+        self._schemas: dict[str, tuple[Key, Item]] = {}
+        self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
+        self._snapshots: dict[VersionId, Snapshot] = {}
+        #: The errors of skipped snapshots.
+        self.skipped: dict[VersionId, CorruptStateError] = {}
+        #: Version lists by their keys: each entry as it is stored, and decoded.
+        self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
+        #: The version lists that a fork depends on: only commits change them.
+        self.pinned: set[Key] = set()
+        for key, item in items:
+            self.add(key, item)
+
+    def add(self, key: Key, item: Item) -> None:
+        """Add an item that was read from the snapshot-group table.
+
+        Raises:
+            CorruptStateError: it is broken, of an unknown format, or not one of ours.
+        """
+        if key.sort == META:
+            parse_meta(self.store, item)
+            self.meta = item
+        elif key.sort.startswith("schema/"):
+            check_format(key, item)
+            self._schemas[key.sort] = (key, item)
+        elif key.sort.startswith("group/"):
+            group = self.groups[key] = []
+            if FORKS in item:
+                self.pinned.add(key)
+            for raw in parse_list(key, item):
+                entry = listed_entry(self.store, key, raw)
+                group.append((raw, entry))
+                # A repeated append of one attempt keeps its first place in the order of commits.
+                self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
+        elif (of := keys.maker_of_snapshot(key)) is not None:
+            try:
+                self._snapshots[of] = parse_snapshot(key, item)
+            except CorruptStateError as broken:
+                self.skip_snapshot(of, broken)
+        else:
+            raise unknown_item(key)
+
+    def skip_snapshot(self, of: VersionId, broken: CorruptStateError) -> None:
+        """Make no route begin with the snapshot of that version: it is broken. Routes fall back to older data."""
+        self.skipped[of] = broken
+
+    # ---------------------------------------------------------------------------------------------------------- listed
+
+    def descriptions(self) -> dict[str, Item]:
+        """The meta item and the schema items, by sort key."""
+        schemas = {sort: item for sort, (_, item) in self._schemas.items()}
+        return schemas if self.meta is None else schemas | {META: self.meta}
+
+    def entries(self) -> Iterator[VersionEntry]:
+        """Every entry of every version that was read, versions ascending."""
+        for version in self.versions():
+            yield from self._entries[version].values()
+
+    def snapshots(self) -> list[Snapshot]:
+        """Every snapshot, in any stage."""
+        return list(self._snapshots.values())
+
+    def snapshot(self, version: int, attempt: Attempt) -> Snapshot | None:
+        """The snapshot of a version, if it has one that can be read."""
+        of = VersionId(version, attempt)
+        found = self._snapshots.get(of)
+        return found if found is not None and found.stage == DONE and of not in self.skipped else None
+
+    def entry(self, version: int, attempt: Attempt) -> VersionEntry | None:
+        """The entry of a version by that attempt, if it was read."""
+        return self._entries.get(version, {}).get(attempt)
+
+    def versions(self) -> list[int]:
+        """Versions that exist, ascending."""
+        return sorted(self._entries)
+
+    def unpinned(self) -> list[int]:
+        """Versions that exist, ascending, without those in lists that a fork depends on."""
+        return [version for version in self.versions() if keys.group_key(self.store, version) not in self.pinned]
+
+    def schema(self, entry: VersionEntry) -> str:
+        """The schema text of a version.
+
+        Raises:
+            CorruptStateError: its item is lost or broken.
+        """
+        wanted = keys.schema_key(self.store, entry.schema)
+        held = self._schemas.get(wanted.sort)
+        if held is None:
+            raise CorruptStateError("the schema item of a version is lost", version=entry.version, **where(wanted))
+        return parse_schema(*held)
+
+    def schemas(self, entries: Iterable[VersionEntry]) -> dict[bytes, str]:
+        """The schema texts of versions, by digest.
+
+        Raises:
+            CorruptStateError: an item is lost or broken.
+        """
+        one_of_each = {each.schema: each for each in entries}
+        return {digest: self.schema(each) for digest, each in one_of_each.items()}
+
+    # ---------------------------------------------------------------------------------------------------------- chosen
+
+    def find(self, version: int, attempt: Attempt) -> VersionEntry:
+        """The entry of a version: the given attempt; for NO_ATTEMPT the highest epoch, of equals the last appended.
+
+        Among equals, one whose parent is there comes first: a zombie may commit after clean-up has deleted its parent.
+
+        Raises:
+            VersionMissingError: there is none; the message names the existing versions.
+        """
+        if attempt != NO_ATTEMPT:
+            found = self.entry(version, attempt)
+        else:
+            found = None
+            for entry in self._entries.get(version, {}).values():
+                if found is None or (entry.epoch, self._has_parent(entry)) >= (found.epoch, self._has_parent(found)):
+                    found = entry
+        if found is None:
+            raise self._missing(version, attempt)
+        return found
+
+    def _has_parent(self, entry: VersionEntry) -> bool:
+        """Whether an attempt's parent, or a snapshot in its place, is there, as far as it was read."""
+        parent = entry.parent_id
+        is_unread = parent.version < self._lowest // keys.GROUP_SIZE * keys.GROUP_SIZE
+        return (
+            is_unread
+            or parent == EMPTY
+            or self.entry(*parent) is not None
+            or self.snapshot(*parent) is not None
+            or self.snapshot(*entry.id) is not None
+        )
+
+    def newest(self) -> VersionEntry:
+        """The newest version of the newest run: of the highest epoch, then the highest version.
+
+        A run that started over, or from an older version, makes lower versions than there are.
+
+        Raises:
+            VersionMissingError: no version is there.
+        """
+        found = None
+        for entry in self.entries():
+            if found is None or (entry.epoch, entry.version) >= (found.epoch, found.version):
+                found = entry
+        if found is None:
+            raise self._missing(0, NO_ATTEMPT)
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------- walked
+
+    def ancestors(self, entry: VersionEntry) -> Iterator[VersionEntry]:
+        """A version and its ancestors as far as they are listed, newest first."""
+        at: VersionEntry | None = entry
+        while at is not None:
+            yield at
+            at = self.entry(*at.parent_id)
+
+    def lineage(self, entry: VersionEntry) -> list[VersionEntry]:
+        """A version and its ancestors as far as they are listed, oldest first."""
+        return [*self.ancestors(entry)][::-1]
+
+    def reachable(self, entries: Iterable[VersionEntry]) -> set[VersionId]:
+        """The ids of versions and of all their ancestors."""
+        found: set[VersionId] = set()
+        for entry in entries:
+            found.update(takewhile(lambda each: each not in found, (each.id for each in self.ancestors(entry))))
+        return found
+
+    def route(self, version: int, attempt: Attempt) -> tuple[VersionId, list[VersionEntry]]:
+        """How a version is read: the nearest snapshot below or version 0, and the entries after it, oldest first.
+
+        Raises:
+            VersionMissingError: the version is not there.
+            CorruptStateError: a parent is not there.
+        """
+        path: list[VersionEntry] = []
+        newest = self.find(version, attempt)
+        at = newest.id
+        for entry in self.ancestors(newest):
+            if self.snapshot(*entry.id) is not None:
+                break
+            path.append(entry)
+            at = entry.parent_id
+        if at != EMPTY and self.snapshot(*at) is None:
+            raise self._parent_lost(path)
+        return at, path[::-1]
+
+    def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
+        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.
+
+        Raises:
+            VersionMissingError: one of them is not there.
+        """
+        found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
+        if found[-1].version > first:
+            raise self._missing(*found[-1].parent_id)
+        return found[::-1]
+
+    def bases(
+        self, starts: Collection[VersionId] | None = None, broken: Collection[tuple[int, Attempt]] = ()
+    ) -> dict[VersionId, VersionId | None]:
+        """The version id of the snapshot that each version is read from; EMPTY: from version 0; None: it cannot be.
+
+        `starts` have a snapshot, by default one that can be read; `broken` are those whose own items are lost.
+        """
+        if starts is None:
+            starts = {each.of for each in self.snapshots() if self.snapshot(*each.of) is not None}
+        found: dict[VersionId, VersionId | None] = {EMPTY: EMPTY}
+        for entry in self.entries():
+            own, parent = entry.id, entry.parent_id
+            if own in starts:
+                found[own] = own
+            elif own in broken:
+                found[own] = None
+            else:
+                found[own] = found.get(parent, parent if parent in starts else None)
+        return found
+
+    def openable(self, path: Sequence[VersionEntry]) -> list[VersionEntry]:
+        """The part of a lineage that can be opened: from the oldest version on that a snapshot or version 0 leads to.
+
+        Clean-up left the others: it deletes a snapshot before the versions on it, and leaves lists that a fork
+        depends on. Where a snapshot is broken, or no version can be opened, none were deleted: they are retained, and
+        opening one reports what is lost.
+        """
+        starts = {each.of for each in self.snapshots() if each.stage == DONE} | self.skipped.keys()
+        bases = self.bases(starts)
+        return next((list(path[place:]) for place, entry in enumerate(path) if bases[entry.id] is not None), list(path))
+
+    # ---------------------------------------------------------------------------------------------------------- errors
+
+    def _parent_lost(self, path: Sequence[VersionEntry]) -> CorruptStateError:
+        """The error of a route without a beginning: if a snapshot on it is skipped, that one is broken."""
+        gap = self._gap(path[-1])
+        ids = [*(each.id for each in path), path[-1].parent_id]
+        broken = next((self.skipped[each] for each in ids if each in self.skipped), None)
+        if broken is None:
+            return gap
+        named = {name: broken.facts[name] for name in ("table", "store_shard", "item")}
+        said = f"{broken.reason}; and nothing older is there to fall back to: {gap.reason}"
+        return CorruptStateError(said, **named, lost=gap.facts["item"])
+
+    def _gap(self, entry: VersionEntry) -> CorruptStateError:
+        if entry.parent == NO_ATTEMPT:
+            return CorruptStateError(
+                "a version entry names no parent",
+                version=entry.version,
+                attempt=entry.attempt.hex(),
+                **where(keys.group_key(self.store, entry.version)),
+            )
+        return CorruptStateError(
+            "the parent of a version is not there, nor a snapshot of it: its version list, or the snapshot, is lost or "
+            "was deleted",
+            store=self.store,
+            version=entry.version,
+            attempt=entry.attempt.hex(),
+            parent=entry.parent.hex(),
+            **where(keys.group_key(self.store, entry.version - 1)),
+            snapshot=keys.snapshot_key(self.store, *entry.parent_id).sort,
+        )
+
+    def _missing(self, version: int, attempt: Attempt) -> VersionMissingError:
+        there = self.versions()
+        key = keys.group_key(self.store, version)
+        listed = {"table": key.role, "item": key.sort}
+        if not there:
+            return VersionMissingError(
+                "no state of this store is in the tables; if the checkpoint was copied or moved, set "
+                "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and check both table names",
+                store=self.store,
+                version=version,
+                **listed,
+            )
+        if version in self._entries:
+            known = ",".join(known.hex() for known in self._entries[version])
+            return VersionMissingError(
+                "this version exists, but not by that attempt",
+                store=self.store,
+                version=version,
+                attempt=attempt.hex(),
+                attempts=known,
+                **listed,
+            )
+        return VersionMissingError(
+            "this version does not exist", store=self.store, version=version, versions=ranges(there), **listed
+        )
+
+
+def since(
+    newest_first: Iterable[VersionEntry], have: Collection[VersionId]
+) -> tuple[VersionId, tuple[VersionEntry, ...]] | None:
+    """The newest of `have` on a path, and the entries after it, oldest first; None: none of them is on it."""
+    after: list[VersionEntry] = []
+    for entry in newest_first:
+        if entry.id in have:
+            return entry.id, tuple(after[::-1])
+        after.append(entry)
+        if entry.parent_id in have:
+            return entry.parent_id, tuple(after[::-1])
+    return None
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1-5,8 for [1, 2, 3, 4, 5, 8]."""
+    out: list[list[int]] = []
+    for number in numbers:
+        if out and number == out[-1][1] + 1:
+            out[-1][1] = number
+        else:
+            out.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in out)

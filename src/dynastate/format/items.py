@@ -1,0 +1,86 @@
+"""Items as values: attributes, sizes by DynamoDB's rules, and the format number that every item has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.keys import SPECS, Key, where
+
+FORMAT: Final = 1
+
+Value = str | int | bytes | list[bytes] | dict[str, int] | frozenset[str]
+Item = dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSize:
+    """A number of items, and their sizes in bytes by DynamoDB's rules."""
+
+    items: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: StorageSize) -> StorageSize:
+        return StorageSize(self.items + other.items, self.bytes + other.bytes)
+
+
+NOTHING: Final = StorageSize()
+
+
+def total(sizes: Iterable[StorageSize]) -> StorageSize:
+    return sum(sizes, NOTHING)
+
+
+def size_of(item: Item) -> StorageSize:
+    return StorageSize(1, item_bytes(item))
+
+
+def item_key(key: Key) -> Item:
+    """The key attributes of an item."""
+    return {SPECS[key.role].hash_key: key.store_shard, SPECS[key.role].range_key: key.sort}
+
+
+def item_bytes(item: Item) -> int:
+    """Size of an item by DynamoDB's rules (developer guide, "Item sizes and formats"): names and values, in bytes."""
+    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
+
+
+def _value_bytes(value: Value) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, str):
+        return len(value.encode())
+    if isinstance(value, int):
+        return len(str(value)) // 2 + 2
+    if isinstance(value, list):
+        return 3 + sum(1 + len(element) for element in value)
+    if isinstance(value, frozenset):
+        return sum(len(element.encode()) for element in value)
+    return 3 + sum(1 + len(name.encode()) + _value_bytes(number) for name, number in value.items())
+
+
+def check_format(key: Key, item: Item) -> None:
+    """Refuse an item of an unknown format.
+
+    Raises:
+        CorruptStateError: a newer package wrote it, or it is broken.
+    """
+    form = number(key, item, "format")
+    if form > FORMAT:
+        raise CorruptStateError(f"item has format {form}, this package reads {FORMAT}; upgrade dynastate", **where(key))
+    if form < FORMAT:
+        raise CorruptStateError(f"item has format {form}, which never existed: it is broken", **where(key))
+
+
+def number(key: Key, item: Item, name: str) -> int:
+    """An attribute that must be a number.
+
+    Raises:
+        CorruptStateError: it is missing, or not a number.
+    """
+    value = item.get(name)
+    if not isinstance(value, int):
+        raise CorruptStateError(f"item has no number {name}", **where(key))
+    return value

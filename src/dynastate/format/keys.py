@@ -1,0 +1,228 @@
+"""Names of stores, and the keys of all items (docs/storage-format.md).
+
+    delta table            store_shard = {store}#{shard}    part  = {version}/{attempt}/{sequence}
+    snapshot-group table   store_shard = {store}#0          entry = meta | group/{g} | schema/{digest}
+                                                            entry = snapshot/{version}/{attempt}
+                                                            entry = directory/{version}/{id}
+                           store_shard = {store}#{shard}    entry = bucket/{version}/{id}/{bucket}/{sequence}
+
+WARNING: every constant here is stored. Changing one makes existing state unreadable; it takes a new format version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final, Literal, NamedTuple
+
+from dynastate.errors import ConfigurationError, CorruptStateError
+
+#: Versions in one version list.
+GROUP_SIZE: Final = 10
+#: The largest version that a key has digits for.
+VERSION_MAX: Final = 10**20 - 1
+SHARDS_MAX: Final = 256
+STORE_BYTES_MAX: Final = 1_024
+
+Role = Literal["delta", "snapshot"]
+
+
+class TableSpec(NamedTuple):
+    """The key attributes of a table, both strings."""
+
+    role: Role
+    hash_key: str
+    range_key: str
+
+
+class Key(NamedTuple):
+    """The primary key of one item, and its table."""
+
+    role: Role
+    store_shard: str
+    sort: str
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its store, by which a policy allows or denies it."""
+        return self.store_shard.partition("/")[0]
+
+
+DELTA = TableSpec("delta", "store_shard", "part")
+SNAPSHOT = TableSpec("snapshot", "store_shard", "entry")
+SPECS: Final[dict[Role, TableSpec]] = {"delta": DELTA, "snapshot": SNAPSHOT}
+
+META: Final = "meta"
+
+
+class Attempt(bytes):
+    """A random 128-bit id, 16 bytes. `hex()` is its form in keys; `NO_ATTEMPT` means none."""
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Attempt:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclass
+        if len(raw) != 16:
+            raise CorruptStateError("an attempt is 16 bytes", got=len(raw))
+        return super().__new__(cls, raw)
+
+
+class VersionId(NamedTuple):
+    """A version and the attempt that made it."""
+
+    version: int
+    attempt: Attempt
+
+
+class SnapshotId(NamedTuple):
+    """The version of a snapshot, and the snapshot's own id."""
+
+    version: int
+    id: Attempt
+
+
+class Home(NamedTuple):
+    """The store that holds the parts of an attempt or the items of a bucket, and its number of shards."""
+
+    store: str
+    shards: int
+
+
+NO_ATTEMPT: Final = Attempt(bytes(16))
+#: Version 0, which no attempt made.
+EMPTY: Final = VersionId(0, NO_ATTEMPT)
+
+
+def namespace_of(checkpoint: str) -> str:
+    """First part of a store's name where no namespace is set: a digest of the checkpoint's state root."""
+    return hashlib.sha256(checkpoint.encode()).hexdigest()[:32]
+
+
+def check_store(store: str) -> str:
+    """The store's name, once it is checked to fit into a key.
+
+    Raises:
+        ConfigurationError: it is empty, contains the shard separator, or is too long.
+    """
+    if not store or "#" in store or len(store.encode()) > STORE_BYTES_MAX:
+        raise ConfigurationError(
+            f"a store name must have 1 to {STORE_BYTES_MAX} bytes and no '#'", store=repr(store[:200])
+        )
+    return store
+
+
+def digest_of(raw: bytes) -> bytes:
+    """BLAKE2b with 8 bytes of output: names the content of an item."""
+    return hashlib.blake2b(raw, digest_size=8).digest()
+
+
+def schema_digest(text: str) -> bytes:
+    return digest_of(text.encode())
+
+
+def store_shard(store: str, shard: int) -> str:
+    return f"{store}#{shard}"
+
+
+def part_key(store: str, version: int, attempt: Attempt, sequence: int, shards: int) -> Key:
+    """The key of part number `sequence` of an attempt."""
+    return Key(
+        "delta", store_shard(store, (version + sequence) % shards), f"{version:020d}/{attempt.hex()}/{sequence:06d}"
+    )
+
+
+def group_key(store: str, version: int) -> Key:
+    """The key of the version list with the entries of a version."""
+    return Key("snapshot", store_shard(store, 0), f"group/{version // GROUP_SIZE:016d}")
+
+
+def meta_key(store: str) -> Key:
+    return Key("snapshot", store_shard(store, 0), META)
+
+
+def schema_key(store: str, digest: bytes) -> Key:
+    return Key("snapshot", store_shard(store, 0), f"schema/{digest.hex()}")
+
+
+def snapshot_key(store: str, version: int, attempt: Attempt) -> Key:
+    """The key of the item that describes the snapshot of a version."""
+    return Key("snapshot", store_shard(store, 0), f"snapshot/{version:020d}/{attempt.hex()}")
+
+
+def manifest_key(store: str, version: int, snapshot: Attempt) -> Key:
+    """The key of a snapshot's manifest, by the snapshot's own id."""
+    return Key("snapshot", store_shard(store, 0), f"directory/{version:020d}/{snapshot.hex()}")
+
+
+def bucket_key(store: str, version: int, snapshot: Attempt, bucket: int, sequence: int, shards: int) -> Key:
+    """The key of item number `sequence` of a bucket, by the id of the snapshot that wrote it."""
+    sort = f"bucket/{version:020d}/{snapshot.hex()}/{bucket:04d}/{sequence:06d}"
+    return Key("snapshot", store_shard(store, (bucket + sequence) % shards), sort)
+
+
+_PART = re.compile(r"([0-9]{20})/([0-9a-f]{32})/([0-9]{6})")
+_SNAPSHOT = re.compile(r"snapshot/([0-9]{20})/([0-9a-f]{32})")
+_MANIFEST = re.compile(r"directory/([0-9]{20})/([0-9a-f]{32})")
+_BUCKET = re.compile(r"bucket/([0-9]{20})/([0-9a-f]{32})/([0-9]{4})/([0-9]{6})")
+
+
+def maker_of_part(key: Key) -> VersionId | None:
+    """The version id that the key of a part names; None: it is no key of a part."""
+    found = _PART.fullmatch(key.sort)
+    return None if found is None else VersionId(*_maker(found))
+
+
+def maker_of_snapshot(key: Key) -> VersionId | None:
+    """The version id that the key of a snapshot's item names; None: it is no such key."""
+    found = _SNAPSHOT.fullmatch(key.sort)
+    return None if found is None else VersionId(*_maker(found))
+
+
+def maker_of_manifest(key: Key) -> SnapshotId | None:
+    """The snapshot whose manifest has this key; None: it is no key of a manifest."""
+    found = _MANIFEST.fullmatch(key.sort)
+    return None if found is None else SnapshotId(*_maker(found))
+
+
+def maker_of_bucket(key: Key) -> tuple[SnapshotId, int] | None:
+    """The snapshot that wrote a bucket's item, and the bucket's number; None: it is no key of a bucket."""
+    found = _BUCKET.fullmatch(key.sort)
+    return None if found is None else (SnapshotId(*_maker(found)), int(found[3]))
+
+
+def _maker(found: re.Match[str]) -> tuple[int, Attempt]:
+    return int(found[1]), Attempt(bytes.fromhex(found[2]))
+
+
+def bucket_range(snapshot: SnapshotId) -> tuple[str, str]:
+    """Lowest and highest sort key of the buckets that one snapshot wrote."""
+    prefix = f"bucket/{snapshot.version:020d}/{snapshot.id.hex()}/"
+    return prefix, f"{prefix}~"
+
+
+def snapshot_range() -> tuple[str, str]:
+    """Lowest and highest sort key of the items that describe snapshots."""
+    return "snapshot/", "snapshot/~"
+
+
+def versions_of(group: Key) -> range:
+    """The versions whose entries are in the version list with this key."""
+    first = int(group.sort.removeprefix("group/")) * GROUP_SIZE
+    return range(first, first + GROUP_SIZE)
+
+
+def parts_range(first: int, below: int) -> tuple[str, str]:
+    """Lowest and highest sort key of the parts of all attempts at the versions from `first` up to `below`."""
+    return f"{first:020d}", f"{below:020d}"
+
+
+def graph_range(lowest: int, highest: int) -> tuple[str, str]:
+    """Lowest and highest sort key of everything that opening a version can need: lists, meta, schemas, snapshots.
+
+    The version lists begin with that of version `lowest`, the snapshots end with those of version `highest`.
+    """
+    return f"group/{lowest // GROUP_SIZE:016d}", f"snapshot/{highest:020d}/~"
+
+
+def where(key: Key) -> dict[str, object]:
+    """The facts that name an item in an error."""
+    return {"table": key.role, "store_shard": key.store_shard, "item": key.sort}

@@ -1,0 +1,230 @@
+"""Parts: encoded records as items, compressed, cut to item size, each with its checksum (docs/storage-format.md)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dynastate.errors import ConfigurationError, CorruptStateError, InternalError
+from dynastate.format.changes import RECORD_BYTES_MAX
+from dynastate.format.codec import CODECS, compress, cut, decompress
+from dynastate.format.items import FORMAT, Item, check_format, item_bytes, item_key, number
+from dynastate.format.keys import Attempt, Key, SnapshotId, bucket_key, digest_of, part_key, where
+
+CHUNK_BYTES_MAX: Final = 256 * 1024
+PARTS_MAX: Final = 1_000_000
+#: The first parts of an attempt, which are compressed densely. Small batches have no others, and pay the most for
+#: each row; in large ones the time would matter.
+DENSE_PARTS: Final = 2
+#: Approximate size of a part's item without its data: names, numbers, and a key of the usual length.
+PART_OVERHEAD_BYTES: Final = 250
+#: The largest chunk a reader accepts, and so a writer may make: one record with its header.
+RAW_BYTES_MAX: Final = RECORD_BYTES_MAX
+
+_FIELDS: Final = ("format", "codec", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max")
+_ATTRIBUTES: Final = (*_FIELDS[1:], "crc32", "data")
+#: The attributes of a part that `parse_bounds` needs.
+BOUNDS_ATTRIBUTES: Final = ("format", "hash_min", "hash_max", "crc32")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Encoded records, none of them cut. `hash_min` and `hash_max` are the bounds of their keys' hashes."""
+
+    records: int
+    hash_min: int
+    hash_max: int
+    changes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that was made here or verified."""
+
+    codec: str
+    records: int
+    raw_bytes: int
+    fragment: int
+    fragments: int
+    hash_min: int
+    hash_max: int
+    crc32: int
+    data: bytes
+
+
+class Bounds(NamedTuple):
+    """The smallest and the largest hash of a key in a part's chunk, and the part's checksum."""
+
+    hash_min: int
+    hash_max: int
+    crc32: int
+
+
+def part_items(
+    store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk
+) -> list[tuple[Key, Item]]:
+    """The items of one chunk of an attempt.
+
+    Raises:
+        ConfigurationError: the chunk is larger than a reader accepts.
+    """
+    dense = first_sequence < DENSE_PARTS
+    return _chunk_items(
+        store, chunk, lambda n: part_key(store, version, attempt, first_sequence + n, shards), dense=dense
+    )
+
+
+def bucket_items(
+    store: str, snapshot: SnapshotId, bucket: int, first_sequence: int, shards: int, chunk: Chunk
+) -> list[tuple[Key, Item]]:
+    """The items of one chunk of a bucket, which are like those of a part.
+
+    Raises:
+        ConfigurationError: the chunk is larger than a reader accepts.
+    """
+    return _chunk_items(
+        store, chunk, lambda n: bucket_key(store, *snapshot, bucket, first_sequence + n, shards), dense=True
+    )
+
+
+def _chunk_items(store: str, chunk: Chunk, key_of: Callable[[int], Key], *, dense: bool) -> list[tuple[Key, Item]]:
+    if len(chunk.changes) > RAW_BYTES_MAX:
+        raise ConfigurationError(
+            "a row of state is larger than 64 MiB, which dynastate does not store",
+            store=store,
+            bytes=len(chunk.changes),
+        )
+    codec, packed = compress(chunk.changes, dense=dense and len(chunk.changes) <= CHUNK_BYTES_MAX)
+    fragments = cut(packed)
+    out: list[tuple[Key, Item]] = []
+    for place, data in enumerate(fragments):
+        key = key_of(place)
+        fields = (
+            FORMAT,
+            codec,
+            chunk.records,
+            len(chunk.changes),
+            place,
+            len(fragments),
+            chunk.hash_min,
+            chunk.hash_max,
+        )
+        item: Item = item_key(key)
+        item.update(zip(_FIELDS, fields, strict=True))
+        item["crc32"] = _part_crc(key, fields, data)
+        item["data"] = data
+        out.append((key, item))
+    return out
+
+
+def _part_crc(key: Key, fields: Sequence[object], data: bytes) -> int:
+    head = "".join(f"{field}\n" for field in (key.store_shard, key.sort, *fields))
+    return zlib.crc32(data, zlib.crc32(head.encode()))
+
+
+def overhead_bytes(key: Key) -> int:
+    """Size of a part's item without its data: exact but for a few digits of its numbers."""
+    typical = (FORMAT, "lz4", 1_000, 100_000, 0, 1, 10**9, 3 * 10**9)
+    item = item_key(key) | dict(zip(_FIELDS, typical, strict=True))
+    return item_bytes(item | {"crc32": 2 * 10**9, "data": b""})
+
+
+def part_of(item: Item) -> Part:
+    """The part in an item that was made here or has been verified."""
+    return Part(**{name: item[name] for name in _ATTRIBUTES})  # type: ignore[arg-type]  # each has the type of its field
+
+
+def parse_part(key: Key, item: Item) -> Part:
+    """Verify one item with a part.
+
+    Raises:
+        CorruptStateError: an attribute is missing, the format unknown, or the checksum wrong.
+    """
+    check_format(key, item)
+    data, codec, crc = item.get("data"), item.get("codec"), number(key, item, "crc32")
+    if not isinstance(data, bytes) or not isinstance(codec, str):
+        raise CorruptStateError("part has no data or no codec", **where(key))
+    numbers = {name: number(key, item, name) for name in _FIELDS if name not in ("format", "codec")}
+    if _part_crc(key, (FORMAT, codec, *numbers.values()), data) != crc:
+        raise CorruptStateError("part has a wrong checksum: its bytes are broken", **where(key))
+    if codec not in CODECS or not 0 < numbers["raw_bytes"] <= RAW_BYTES_MAX:
+        raise CorruptStateError(
+            "part has an unknown codec or an impossible size", codec=codec, raw_bytes=numbers["raw_bytes"], **where(key)
+        )
+    return part_of(item)
+
+
+def parse_bounds(key: Key, item: Item) -> Bounds:
+    """The bounds of a part, of which only these attributes were read.
+
+    Raises:
+        CorruptStateError: an attribute is missing, or the format unknown.
+    """
+    check_format(key, item)
+    return Bounds(*(number(key, item, name) for name in BOUNDS_ATTRIBUTES[1:]))
+
+
+def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
+    """The chunk that these consecutive parts hold.
+
+    Raises:
+        CorruptStateError: they do not follow each other, or are not a block.
+    """
+    first = parts[0]
+    expected = [(place, len(parts), first.codec, first.records, first.raw_bytes) for place in range(len(parts))]
+    if [(part.fragment, part.fragments, part.codec, part.records, part.raw_bytes) for part in parts] != expected:
+        raise CorruptStateError("fragments of a chunk do not follow each other", **where(key))
+    packed = first.data if len(parts) == 1 else b"".join(part.data for part in parts)
+    try:
+        return decompress(first.codec, packed, first.raw_bytes)
+    except CorruptStateError as broken:
+        raise CorruptStateError(str(broken), **where(key)) from broken
+
+
+def parts_digest(crcs: Sequence[int]) -> bytes:
+    """BLAKE2b with 8 bytes of output over the parts' CRCs, in sequence."""
+    return digest_of(struct.pack(f"<{len(crcs)}I", *crcs))
+
+
+class Sums(NamedTuple):
+    """Sums over parts, by which they are named: in a version entry for an attempt, in a manifest for a bucket."""
+
+    parts: int
+    records: int
+    raw_bytes: int
+    stored_bytes: int
+    digest: bytes
+
+
+class Tally:
+    """Counts parts and their chunks as they are written or read."""
+
+    def __init__(self) -> None:
+        self._crcs: list[int] = []
+        self._records = self._raw_bytes = self._stored_bytes = 0
+
+    @property
+    def parts(self) -> int:
+        return len(self._crcs)
+
+    def add_part(self, crc32: int, data: bytes) -> None:
+        self._crcs.append(crc32)
+        self._stored_bytes += len(data)
+
+    def add_item(self, key: Key, item: Item) -> int:
+        """Add a part that is to be stored; return the bytes of its data."""
+        data, crc32 = item["data"], item["crc32"]
+        if not isinstance(data, bytes) or not isinstance(crc32, int):
+            raise InternalError("a part was made without data", item=key.sort)
+        self.add_part(crc32, data)
+        return len(data)
+
+    def add_chunk(self, records: int, raw_bytes: int) -> None:
+        self._records += records
+        self._raw_bytes += raw_bytes
+
+    def sums(self) -> Sums:
+        return Sums(self.parts, self._records, self._raw_bytes, self._stored_bytes, parts_digest(self._crcs))

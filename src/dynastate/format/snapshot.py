@@ -1,0 +1,83 @@
+"""The items that describe snapshots (docs/storage-format.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.items import FORMAT, Item, check_format, item_key, number
+from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, maker_of_snapshot, snapshot_key, where
+from dynastate.format.meta import FORKS
+
+#: Stages of a snapshot: its buckets are being written; it can be read; clean-up deletes it.
+WRITING, DONE, DELETING = "writing", "done", "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot of the version that an attempt made, by the run of an epoch.
+
+    `id` is its own; records and sizes in bytes are of all its buckets. While it `is_pinned`, a fork depends on it.
+    """
+
+    version: int
+    attempt: Attempt
+    id: Attempt
+    epoch: int
+    stage: str
+    digest: bytes = b""
+    records: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    is_pinned: bool = False
+
+    @property
+    def of(self) -> VersionId:
+        """The version of the snapshot."""
+        return VersionId(self.version, self.attempt)
+
+    @property
+    def holder(self) -> SnapshotId:
+        """Its name as the writer of buckets."""
+        return SnapshotId(self.version, self.id)
+
+
+def snapshot_item(store: str, snapshot: Snapshot) -> Item:
+    return item_key(snapshot_key(store, *snapshot.of)) | {
+        "format": FORMAT,
+        "id": bytes(snapshot.id),
+        "epoch": snapshot.epoch,
+        "stage": snapshot.stage,
+        "digest": snapshot.digest,
+        "records": snapshot.records,
+        "raw_bytes": snapshot.raw_bytes,
+        "stored_bytes": snapshot.stored_bytes,
+    }
+
+
+def parse_snapshot(key: Key, item: Item) -> Snapshot:
+    """A snapshot from its item.
+
+    Raises:
+        CorruptStateError: the item is broken, or of an unknown format.
+    """
+    check_format(key, item)
+    of = maker_of_snapshot(key)
+    if of is None:
+        raise unknown_item(key)
+    own, digest, stage = item.get("id"), item.get("digest"), item.get("stage")
+    if not (isinstance(own, bytes) and len(own) == 16 and isinstance(digest, bytes) and isinstance(stage, str)):
+        raise CorruptStateError("snapshot item has no id, no digest or no stage", **where(key))
+    if stage not in (WRITING, DONE, DELETING):
+        raise CorruptStateError("snapshot item has an unknown stage", **where(key))
+    sizes = (number(key, item, name) for name in ("epoch", "records", "raw_bytes", "stored_bytes"))
+    epoch, records, raw_bytes, stored_bytes = sizes
+    return Snapshot(*of, Attempt(own), epoch, stage, digest, records, raw_bytes, stored_bytes, FORKS in item)
+
+
+def unknown_item(key: Key) -> CorruptStateError:
+    return CorruptStateError(
+        "an item that this package does not know lies among a store's own: a newer package wrote it, or something "
+        "else; upgrade dynastate, or remove it",
+        **where(key),
+    )

@@ -1,0 +1,120 @@
+r"""Version lists: the entries of committed attempts (docs/storage-format.md).
+
+entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
+body  := version attempt:16 parent:16 epoch schema:8
+         parts records raw_bytes stored_bytes digest:8 families (family keys)* home?
+home  := shards length store                                           in format 2, that of a fork, and only there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.binary import FORKED, decode_home, encode_home, seal, unseal, varint
+from dynastate.format.items import FORMAT, Item, check_format, item_key
+from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """One committed attempt, as the version list names it. Sizes in bytes; `keys` by column family.
+
+    `home` is the store that contains its parts, if it is another one: an origin of a fork.
+    """
+
+    version: int
+    attempt: Attempt
+    parent: Attempt
+    epoch: int
+    schema: bytes
+    parts: int
+    records: int
+    raw_bytes: int
+    stored_bytes: int
+    digest: bytes
+    keys: dict[int, int]
+    home: Home | None = None
+
+    @property
+    def id(self) -> VersionId:
+        return VersionId(self.version, self.attempt)
+
+    @property
+    def parent_id(self) -> VersionId:
+        return VersionId(self.version - 1, self.parent)
+
+
+def part_keys(store: str, entry: VersionEntry, shards: int) -> Iterator[Key]:
+    """The keys of a version's parts, in sequence."""
+    home = entry.home or Home(store, shards)
+    return (
+        part_key(home.store, entry.version, entry.attempt, sequence, home.shards) for sequence in range(entry.parts)
+    )
+
+
+def encode_entry(store: str, entry: VersionEntry) -> bytes:
+    """The bytes of a version entry; the CRC covers the store's name too."""
+    out = bytearray([FORKED if entry.home else FORMAT])
+    out += varint(entry.version) + entry.attempt + entry.parent + varint(entry.epoch) + entry.schema
+    for number in (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
+        out += varint(number)
+    out += entry.digest + varint(len(entry.keys))
+    for family, count in sorted(entry.keys.items()):
+        out += varint(family) + varint(count)
+    if entry.home:
+        out += encode_home(entry.home)
+    return seal(store, bytes(out))
+
+
+def decode_entry(store: str, raw: bytes) -> VersionEntry:
+    """A version entry from its bytes.
+
+    Raises:
+        CorruptStateError: unknown format, wrong checksum, or not exactly one entry.
+    """
+    cursor = unseal(store, raw, "version entry")
+    version, attempt, parent = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
+    epoch, schema = cursor.varint(), cursor.take(8)
+    parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
+    digest = cursor.take(8)
+    keys = {cursor.varint(): cursor.varint() for _ in range(cursor.varint())}
+    home = decode_home(store, cursor) if raw[0] == FORKED else None
+    if not cursor.at_end():
+        raise CorruptStateError("version entry has too many bytes", store=store, version=version)
+    sums = parts, records, raw_bytes, stored_bytes, digest
+    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, home)
+
+
+def list_item(key: Key, entries: Sequence[bytes]) -> Item:
+    """The item of a version list."""
+    return item_key(key) | {"format": FORMAT, "versions": list(entries)}
+
+
+def parse_list(key: Key, item: Item) -> list[bytes]:
+    """The version list in an item, its entries as they are stored.
+
+    Raises:
+        CorruptStateError: unknown format, or no list.
+    """
+    check_format(key, item)
+    listed = item.get("versions")
+    if not isinstance(listed, list):
+        raise CorruptStateError("group has no version list", **where(key))
+    return listed
+
+
+def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
+    """An entry of the version list with that key.
+
+    Raises:
+        CorruptStateError: it is broken, or belongs in another list.
+    """
+    try:
+        entry = decode_entry(store, raw)
+    except CorruptStateError as broken:
+        raise CorruptStateError(str(broken), **where(key)) from broken
+    if group_key(store, entry.version) != key:
+        raise CorruptStateError("version entry is in the list of another group", version=entry.version, **where(key))
+    return entry

@@ -1,0 +1,43 @@
+"""Clean-up of a store on request, by the rules of `dynastate.operations.compact`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.engine import Engine
+from dynastate.operations.pins import unpin_dropped, unpin_unneeded
+from dynastate.operations.runs import writing_run
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The result of a clean-up. Versions from `oldest` on can be read."""
+
+    store: str
+    items: int
+    write_units: int
+    oldest: int
+
+
+def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
+    """Delete what the newest `retain` versions do not need, as `Engine.clean_up` does.
+
+    1. Unpin items of this store that are pinned for forks whose meta items were deleted: a pin may be what clean-up
+    fails at. 2. Clean up. 3. If the store is a fork, unpin the items of its origin that it no longer needs.
+
+    Raises:
+        VersionMissingError: nothing is committed.
+        CorruptStateError: an item is lost or broken.
+        ConfigurationError: a newer run has begun; nothing was done.
+    """
+    meter = Meter()
+    unpin_dropped(tables, store, meter)  # 1
+    newest = engine.lineage(store).newest
+    run = writing_run(tables, store, newest)
+    spent, _ = engine.clean_up(store, run, newest.version, newest.attempt, retain, least=1, most=0)  # 2
+    meter.add(spent)
+    unpin_unneeded(tables, store, meter)  # 3
+    oldest = engine.lineage(store).entries[0].version
+    return Cleaned(store, meter.items_deleted, meter.delete_units + meter.write_units, oldest)

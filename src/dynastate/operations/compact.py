@@ -1,0 +1,143 @@
+"""A snapshot of a store's newest version, on request.
+
+Snapshots and clean-ups on request follow the rules of executors (docs/decisions/0006), so they are safe beside them.
+They act in the name of the query run that committed the newest version, and leave its epoch as it is: a run of their
+own would fence the query off. If a newer run has begun, or begins meanwhile, both stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.engine import Engine
+from dynastate.engine.opening import Opening, retry_routes
+from dynastate.engine.reader import EncodedChunk
+from dynastate.errors import ConfigurationError
+from dynastate.format.changes import (
+    MERGE,
+    PUT,
+    Change,
+    RowValue,
+    apply_change,
+    decode_changes,
+    encode_changes,
+    key_hash,
+)
+from dynastate.format.parts import CHUNK_BYTES_MAX, Chunk
+from dynastate.operations.runs import writing_run
+from dynastate.progress import ProgressCallback, no_progress
+
+#: A column family's id and a key.
+_Place = tuple[int, bytes]
+_Found = dict[_Place, RowValue]
+#: The hash of a key, and a record of it.
+_Record = tuple[int, bytes]
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """A snapshot that was made, of `rows` rows, and the bytes that were written for it."""
+
+    store: str
+    version: int
+    rows: int
+    bytes_written: int
+    write_units: int
+
+
+def compact_store(
+    engine: Engine, tables: Tables, store: str, progress: ProgressCallback = no_progress
+) -> Compacted | None:
+    """Make a snapshot of the newest version, whether it saves more write units than it costs or not.
+
+    1. Read the whole version. 2. Enter the snapshot as being written, in the name of the run that writes to the store.
+    3. Write the buckets that changed since the last snapshot, then enter the snapshot as done. A crash leaves a
+    snapshot that no reader uses, and that clean-up deletes.
+
+    Returns:
+        None if there is nothing to do: the version has a snapshot, or another executor is making one.
+
+    Raises:
+        VersionMissingError: nothing is committed.
+        CorruptStateError: an item is lost or broken.
+        ConfigurationError: a newer run has begun, or a clean-up interfered; no snapshot was made.
+    """
+    newest = engine.lineage(store).newest
+    run = writing_run(tables, store, newest)
+    found, changed, base = retry_routes(lambda _: _read(engine.open(store, newest.version, newest.attempt)))  # 1
+    raw_bytes = sum(len(key) + len(each) + 10 for (_, key), value in found.items() for each in _values(value))
+    begun, _ = engine.snapshot(store, run, newest.version, newest.attempt, raw_bytes, 1, is_asked_for=True)  # 2
+    if begun is None:
+        return None
+    shift = 32 - begun.bits
+    # The new snapshot shares the buckets of the one that was read, but for those with changes since.
+    is_shared = begun.base and begun.base == base
+    touched = {key_hash(key) >> shift for _, key in changed}
+    wanted = touched if is_shared else set(range(1 << begun.bits))
+    buckets: dict[int, list[_Record]] = {number: [] for number in wanted}
+    for (family, key), value in found.items():
+        digest = key_hash(key)
+        if digest >> shift in wanted:
+            buckets[digest >> shift] += _records(digest, family, key, _values(value))
+    try:
+        for done, number in enumerate(sorted(wanted)):
+            progress(done, len(wanted))
+            begun.bucket(number)
+            for chunk in _chunks(buckets[number]):
+                begun.append(chunk)
+    except BaseException:
+        begun.abort()
+        raise
+    if not begun.commit():  # 3
+        raise ConfigurationError(
+            "a clean-up, or a newer run of the query, came in between; no snapshot was made, try again", store=store
+        )
+    return Compacted(store, newest.version, len(found), begun.meter.bytes_written, begun.meter.write_units)
+
+
+def _read(opening: Opening) -> tuple[_Found, set[_Place], int]:
+    """All rows of a version, the keys that changed since its snapshot, and the version of that snapshot."""
+    found: _Found = {}
+    _fold(found, opening.snapshot_chunks)
+    return found, _fold(found, opening.chunks), opening.snapshot
+
+
+def _values(value: RowValue) -> list[bytes]:
+    return value if isinstance(value, list) else [value]
+
+
+def _fold(found: _Found, chunks: Iterator[EncodedChunk]) -> set[_Place]:
+    """Apply changes of all families, and return their keys."""
+    changed = set()
+    for change in chain.from_iterable(decode_changes(run) for _, run in chunks):
+        place = change.family, change.key
+        changed.add(place)
+        apply_change(found, place, change)
+    return changed
+
+
+def _records(digest: int, family: int, key: bytes, values: list[bytes]) -> Iterator[_Record]:
+    """Records of a key's values: a put of the first, merges of the others in a list."""
+    for number, value in enumerate(values):
+        operation = MERGE if number else PUT
+        yield digest, encode_changes([Change(operation, family, key, value)])
+
+
+def _chunks(records: list[_Record]) -> Iterator[Chunk]:
+    """Chunks of records, of at most the size that the format allows unless one record is larger."""
+    begin = size = 0
+    for end, (_, raw) in enumerate(records):
+        if end > begin and size + len(raw) > CHUNK_BYTES_MAX:
+            yield _chunk(records[begin:end])
+            begin, size = end, 0
+        size += len(raw)
+    if records:
+        yield _chunk(records[begin:])
+
+
+def _chunk(records: list[_Record]) -> Chunk:
+    hashes = [digest for digest, _ in records]
+    return Chunk(len(records), min(hashes), max(hashes), b"".join(raw for _, raw in records))

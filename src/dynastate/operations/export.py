@@ -1,0 +1,84 @@
+"""Export of all rows of a version: as Parquet, or as JSON with one row a line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dynastate.errors import ConfigurationError
+from dynastate.progress import ProgressCallback
+from dynastate.reader.arrow import write_parquet
+from dynastate.reader.json_rows import json_text, row_to_json
+
+if TYPE_CHECKING:
+    from dynastate.reader.view import StateView
+
+#: Rows between two reports of progress.
+_REPORT_ROWS: Final = 1_000
+
+
+class Format(str, Enum):
+    """The file format of an export."""
+
+    PARQUET = "parquet"
+    NDJSON = "ndjson"
+
+
+def export_rows(state: StateView, form: Format, output: Path | None, progress: ProgressCallback) -> int:
+    """Write all rows into a file, which is replaced when it is complete, or (None) to standard output; return how many.
+
+    Raises:
+        ConfigurationError: the file cannot be written, or pyarrow is not installed, or Parquet has no such type.
+    """
+    total = len(state)
+    write = _write_parquet if form is Format.PARQUET else _write_lines
+    with _replaced(output) as file:
+        return write(state, file, lambda done: progress(done, total))
+
+
+def _write_parquet(state: StateView, output: Path | None, report: Callable[[int], None]) -> int:
+    if output is not None:
+        return write_parquet(state.columns, state, output, report)
+    # Whatever is written to Parquet is a whole file, also where an error cuts it off: nothing goes out before the end.
+    with tempfile.TemporaryFile() as whole:
+        written = write_parquet(state.columns, state, whole, report)
+        whole.seek(0)
+        shutil.copyfileobj(whole, sys.stdout.buffer)
+    return written
+
+
+def _write_lines(state: StateView, output: Path | None, report: Callable[[int], None]) -> int:
+    columns, written = state.columns, 0
+    with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as file:
+        for row in state:
+            file.write(json_text(row_to_json(columns, row)) + "\n")
+            written += 1
+            if written % _REPORT_ROWS == 0:
+                report(written)
+    return written
+
+
+@contextmanager
+def _replaced(output: Path | None) -> Iterator[Path | None]:
+    """A file beside `output`, which it replaces once it is complete."""
+    if output is None:
+        yield None
+        return
+    if not output.name:
+        raise ConfigurationError("--output is no file", file=str(output))
+    beside = output.with_name(f"{output.name}.{os.getpid()}.part")
+    try:
+        yield beside
+        beside.replace(output)
+    except OSError as wrong:
+        raise ConfigurationError(f"the file cannot be written: {wrong}") from wrong
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""Findings of `verify`, and its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.format.graph import ranges
+from dynastate.format.keys import (
+    Attempt,
+    Key,
+    Role,
+    SnapshotId,
+    VersionId,
+)
+
+What = Literal["missing", "broken", "orphaned"]
+#: A version or a snapshot that names items.
+Namer = VersionId | SnapshotId
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A defect of an item. `named_by` are attempts and snapshots that cannot be read without it.
+
+    An item that nothing names is orphaned: the finding counts `items` of one maker, which is in `named_by`, if known.
+    """
+
+    what: What
+    key: Key
+    why: str
+    named_by: frozenset[Namer] = frozenset()
+    items: int = 1
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A version by one attempt. `is_dead`: abandoned, and clean-up has deleted what it depends on."""
+
+    version: int
+    attempt: Attempt
+    epoch: int
+    is_readable: bool
+    is_dead: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result for a store: `items` of `stored_bytes` were read. `more` findings are not in `findings`."""
+
+    store: str
+    versions: tuple[Checked, ...]
+    snapshots: int
+    items: int
+    stored_bytes: int
+    findings: tuple[Finding, ...]
+    more: int
+    meter: Meter
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing or broken. Orphans do no harm: the items of attempts under way look the same."""
+        return not self.more and all(finding.what == "orphaned" for finding in self.findings)
+
+    def to_json(self, names: Mapping[Role, str]) -> dict[str, object]:
+        """The report as a JSON object, with these names of the tables."""
+        return {
+            "store": self.store,
+            "whole": self.is_whole,
+            "versions": [
+                {
+                    "version": each.version,
+                    "attempt": each.attempt.hex(),
+                    "epoch": each.epoch,
+                    "readable": each.is_readable,
+                    "dead": each.is_dead,
+                }
+                for each in self.versions
+            ],
+            "snapshots": self.snapshots,
+            "items": self.items,
+            "stored_bytes": self.stored_bytes,
+            "requests": self.meter.requests,
+            "read_units": self.meter.read_units,
+            "findings": [
+                {
+                    "what": each.what,
+                    "table": names[each.key.role],
+                    "store_shard": each.key.store_shard,
+                    "item": each.key.sort,
+                    "items": each.items,
+                    "why": each.why,
+                }
+                for each in self.findings
+            ],
+            "more": self.more,
+        }
+
+    def lines(self, names: Mapping[Role, str]) -> list[str]:
+        """The report as lines of text, with these names of the tables."""
+        readable = sorted({each.version for each in self.versions if each.is_readable})
+        lost = [each for each in self.versions if not each.is_readable and not each.is_dead]
+        dead = sum(each.is_dead for each in self.versions)
+        counts = Counter(dict.fromkeys(("missing", "broken", "orphaned"), 0))
+        for each in self.findings:
+            counts[each.what] += each.items
+        return [
+            *(
+                f"{each.what:8} {each.items} item{'s' if each.items > 1 else ''}: {each.why} "
+                f"table={names[each.key.role]} store_shard={each.key.store_shard} item={each.key.sort}"
+                for each in self.findings
+            ),
+            *([f"and {self.more} more findings"] if self.more else []),
+            *(f"cannot be read: version={each.version} attempt={each.attempt.hex()}" for each in lost),
+            f"store {self.store}",
+            f"versions {ranges(readable) or 'none'} can be read; {dead} abandoned attempts",
+            f"{self.snapshots} snapshots; {self.items} items read, {self.stored_bytes} bytes of data",
+            f"{self.meter.requests} requests, {self.meter.read_units} read units",
+            f"{'whole' if self.is_whole else 'not whole'}: "
+            + ", ".join(f"{number} {what}" for what, number in counts.items()),
+        ]

@@ -1,0 +1,365 @@
+"""Copy-on-write copies of a query's state at one version, for test runs (docs/decisions/0010).
+
+A fork has its own version lists, snapshots and manifests, which name parts and buckets of the store it was made of, its
+origin. The origin's items that name the same parts and buckets are **pinned**: each has the fork in its set `forks`,
+and clean-up of the origin neither replaces nor deletes an item with such a set. A fork lists its pins in its meta item
+before it makes them, so that dropping it removes all of them; and it writes nothing else to its origin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Final
+
+import dynastate
+from dynastate.dynamodb.limits import WRITES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import snapshots
+from dynastate.engine.catalog import find_stores, of_namespace
+from dynastate.engine.opening import retry_routes
+from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import (
+    EMPTY,
+    META,
+    NO_ATTEMPT,
+    Attempt,
+    Home,
+    Key,
+    VersionId,
+    check_store,
+    digest_of,
+    group_key,
+    manifest_key,
+    meta_key,
+    schema_key,
+    snapshot_key,
+    store_shard,
+    where,
+)
+from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
+from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, parse_meta
+from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
+from dynastate.format.version_list import encode_entry
+from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
+from dynastate.progress import ProgressCallback, no_progress
+
+#: The run of a fork's first epoch. The first query run that writes to the fork gets the next epoch.
+RUN: Final = "fork"
+_CHANGED: Final = "what the fork was begun with has changed"
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A fork: `items` were written, and parts and buckets of `shared_bytes` are shared with the origin."""
+
+    namespace: str
+    fork: str
+    version: int
+    stores: int
+    items: int
+    shared_bytes: int
+    write_units: int
+
+
+def fork_namespace(
+    tables: Tables,
+    namespace: str,
+    new: str,
+    version: int | None,
+    meter: Meter,
+    progress: ProgressCallback = no_progress,
+) -> Forked:
+    """Fork all stores of a namespace into another one, at a version; by default the newest that all of them have.
+
+    The query may run meanwhile. The same call resumes a fork that was cut off, at its version.
+
+    Raises:
+        ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
+        VersionMissingError: a store has no such version, or clean-up deletes it meanwhile.
+        CorruptStateError: an item that names state is lost or broken.
+    """
+    if new == namespace:
+        raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
+    origins = [store for _, store in of_namespace(tables, namespace, meter)]
+    stores = {new + origin.removeprefix(namespace): origin for origin in origins}
+    begun = _begun(tables, namespace, new, stores, meter)
+    if begun is not None:
+        if version not in (None, begun):
+            raise ConfigurationError(
+                f"a fork at another version has begun there and was cut off: dynastate drop {new}, and fork again",
+                namespace=new,
+                version=begun,
+            )
+        version = begun
+    else:
+        version = _common(tables, origins, version, meter)
+    shared = 0
+    before = meter.items_written, meter.write_units
+    for done, (store, origin) in enumerate(stores.items()):
+        progress(done, len(stores))
+        shared += _StoreFork(tables, store, origin, version, meter).make()
+        _require_not_dropped(tables, list(dict.fromkeys((next(iter(stores)), store))), meter)
+    written, units = meter.items_written - before[0], meter.write_units - before[1]
+    return Forked(namespace, new, version, len(stores), written, shared, units)
+
+
+def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], meter: Meter) -> int | None:
+    """The version of an unfinished fork in the new namespace; None: it is empty.
+
+    Raises:
+        ConfigurationError: the namespace has other state.
+    """
+    found = [store for _, store in find_stores(tables, new, meter)]
+    metas = [meta_or_empty(tables, store, meter) for store in found]
+    if not found:
+        return None
+    origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas}
+    versions = {meta.get(ORIGIN_VERSION) for meta in metas}
+    is_dropped = any(DROPPED in each for each in metas)
+    version = versions.pop()
+    if (
+        not isinstance(version, int)
+        or versions
+        or origins != {namespace}
+        or is_dropped
+        or all(is_complete(tables, store, version, meter) for store in stores)
+    ):
+        raise ConfigurationError(
+            "this namespace has state already; give the fork another one, or drop this one first",
+            namespace=new,
+            stores=len(found),
+        )
+    return version
+
+
+def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) -> None:
+    """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store.
+
+    Raises:
+        ConfigurationError: a store is dropped, or missing.
+    """
+    found = tables.get([meta_key(store) for store in stores], meter)
+    if len(found) < len(stores) or any(DROPPED in meta for meta in found.values()):
+        raise ConfigurationError(
+            "the fork was dropped while it was made; make it again, and then drop it if it is not wanted",
+            store=min(stores),
+        )
+
+
+def _common(tables: Tables, stores: Iterable[str], version: int | None, meter: Meter) -> int:
+    """The version to fork, by default the newest that all stores have."""
+    newest = []
+    for store in stores:
+        graph = read_graph(tables, store, meter)
+        if not graph.versions():
+            raise VersionMissingError(
+                "a store of this query has no version yet; try again when its first batch is committed", store=store
+            )
+        if version is not None:
+            graph.find(version, NO_ATTEMPT)
+        newest.append(graph.newest().version)
+    return min(newest) if version is None else version
+
+
+class _StoreFork:
+    """One store of a fork, made from one read of its origin's version lists and snapshots."""
+
+    def __init__(self, tables: Tables, store: str, origin: str, version: int, meter: Meter) -> None:
+        self._tables = tables
+        self._store = check_store(store)
+        self._origin = origin
+        self._version = version
+        self._meter = meter
+
+    def make(self) -> int:
+        """Make the store, and return the bytes that it shares with its origin.
+
+        1. Read from the origin the version and what it depends on. 2. Write the meta item, which lists the pins; if it
+        exists, its list holds. 3. Pin the items of the origin, its meta item first, and check that they still name the
+        same. 4. Write schemas and manifests. 5. Write the snapshots. 6. Write the version lists, the oldest first: the
+        version can be opened once the last of them is written.
+
+        A crash after any step leaves a store without the version, and pins that its meta item lists. The fork can be
+        resumed or dropped.
+        """
+        key = meta_key(self._store)
+        begun = self._tables.get([key], self._meter).get(key)
+        retry_routes(lambda _: self._read(begun))  # 1
+        meta = self._meta_item()
+        if not self._tables.put_new(key, meta, self._meter):  # 2
+            self._require_same(meta)
+        self._pin()  # 3
+        self._write_described()  # 4
+        for snapshot, found in self._snapshots:
+            item = snapshot_item(self._store, self._copied(snapshot, found)[0])
+            self._put(snapshot_key(self._store, *snapshot.of), item)  # 5
+        for group, listed in self._lists().items():
+            self._put(group, item_key(group) | {"format": FORMAT, "versions": listed})  # 6
+        parts = sum(entry.stored_bytes for _, entry in self._entries)
+        return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
+
+    def _read(self, begun: Item | None) -> None:
+        """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""
+        allowed = None if begun is None else pins_of(begun)
+        graph = read_graph(self._tables, self._origin, self._meter, allowed)
+        if graph.meta is None:
+            raise CorruptStateError("the store's meta item is lost", **where(meta_key(self._origin)))
+        self._origin_meta = graph.meta
+        _, shards = parse_meta(self._origin, graph.meta)
+        self._home = Home(self._origin, shards)
+        self._graph = graph
+        #: The epoch in the fork's meta item, which no attempt exceeds: the fork's next run gets a higher one.
+        self._epoch = 0 if begun is None else parse_meta(self._store, begun)[0].get(RUN, 0)
+        found: dict[VersionId, SnapshotManifest] | None = None
+        while found is None:
+            ways, nodes = self._ways()
+            bases = sorted(ways)
+            found = self._manifests(bases)
+        self._snapshots = [(snapshot, found[node]) for node in bases if (snapshot := graph.snapshot(*node)) is not None]
+        #: Entries as they are stored in the origin, in the order of its lists.
+        self._entries = [
+            (raw, entry) for _, group in sorted(graph.groups.items()) for raw, entry in group if entry.id in nodes
+        ]
+        self._epoch = self._epoch or max(entry.epoch for _, entry in self._entries)
+
+    def _ways(self) -> tuple[set[VersionId], set[VersionId]]:
+        """The snapshots that attempts at the version depend on, and the entries from there to the attempts."""
+        bases: set[VersionId] = set()
+        nodes: set[VersionId] = set()
+        chosen = self._graph.find(self._version, NO_ATTEMPT)
+        for entry in self._graph.entries():
+            if entry.version != self._version or (self._epoch and entry.epoch > self._epoch):
+                continue
+            try:
+                base, path = self._graph.route(*entry.id)
+            except CorruptStateError:
+                if entry == chosen:
+                    raise
+                continue  # another attempt, whose base clean-up has deleted
+            nodes |= {each.id for each in (*path, entry)}
+            if base != EMPTY:
+                bases.add(base)
+        return bases, nodes
+
+    def _manifests(self, bases: Iterable[VersionId]) -> dict[VersionId, SnapshotManifest] | None:
+        """The manifests of snapshots; None: one is broken, and is skipped from now on."""
+        found: dict[VersionId, SnapshotManifest] = {}
+        for node in bases:
+            snapshot = self._graph.snapshot(*node)
+            if snapshot is None:
+                raise CorruptStateError("a version depends on a missing snapshot", store=self._origin, version=node[0])
+            try:
+                found[node] = snapshots.read_manifest(self._tables, self._origin, snapshot, self._meter)
+            except RouteInvalidError:  # a clean-up runs meanwhile: read everything again
+                raise
+            except CorruptStateError as broken:
+                self._graph.skip_snapshot(node, broken)
+                return None
+        return found
+
+    def _meta_item(self) -> Item:
+        key = meta_key(self._store)
+        names = [META, *(snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
+        names += [group_key(self._origin, entry.version).sort for _, entry in self._entries]
+        return item_key(key) | {
+            "format": FORMAT,
+            "store": self._store,
+            "checkpoint": str(self._origin_meta.get("checkpoint", "")),
+            "shards": self._home.shards,
+            "package": dynastate.__version__,
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "epoch": self._epoch,
+            "epochs": {RUN: self._epoch},
+            ORIGIN: self._origin,
+            ORIGIN_VERSION: self._version,
+            PINS: frozenset(names),
+        }
+
+    def _require_same(self, meta: Item) -> None:
+        """Check that the call which began this store has found the same."""
+        compared = (ORIGIN, ORIGIN_VERSION, PINS)
+        found = meta_or_empty(self._tables, self._store, self._meter)
+        if any(found.get(name) != meta[name] for name in compared):
+            raise self._refusal(_CHANGED)
+
+    def _put(self, key: Key, item: Item) -> None:
+        """Write an item; if it is there already, it must be the same, but for versions that a query has added."""
+        if self._tables.put_new(key, item, self._meter):
+            return
+        found = self._tables.get([key], self._meter).get(key, {})
+        now, wanted = found.pop("versions", []), item.pop("versions", [])
+        is_listed = isinstance(now, list) and isinstance(wanted, list) and set(wanted) <= set(now)
+        if not (is_listed and item.items() <= found.items()):
+            raise self._refusal(_CHANGED)
+
+    def _pin(self) -> None:
+        names = pins_of(self._meta_item())
+        now = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
+        if DROPPED in now[META]:
+            raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
+        for snapshot, _ in self._snapshots:
+            item = now[snapshot_key(self._origin, *snapshot.of).sort]
+            if (item.get("id"), item.get("stage")) != (bytes(snapshot.id), DONE):
+                raise self._refusal("clean-up deletes a snapshot that it needs")
+        for raw, entry in self._entries:
+            listed = now[group_key(self._origin, entry.version).sort].get("versions")
+            if not isinstance(listed, list) or raw not in listed:
+                raise self._refusal("clean-up deletes it")
+
+    def _pinned(self, sort: str) -> Item:
+        key = Key("snapshot", store_shard(self._origin, 0), sort)
+        item = self._tables.add_to_set(key, FORKS, [self._store], self._meter)
+        if item is None:
+            raise self._refusal("clean-up deletes it")
+        return item
+
+    def _refusal(self, why: str) -> VersionMissingError:
+        namespace = self._store.split("/")[0]
+        return VersionMissingError(
+            f"this version cannot be forked, {why}: dynastate drop {namespace}, and fork a newer one",
+            store=self._origin,
+            version=self._version,
+        )
+
+    def _write_described(self) -> None:
+        """Write schemas, and manifests that name the buckets where they lie."""
+        puts: dict[Key, Item] = {}
+        for _, entry in self._entries:
+            key = schema_key(self._store, entry.schema)
+            text = self._graph.schema(entry)
+            puts[key] = item_key(key) | {"format": FORMAT, "text": text}
+        for snapshot, found in self._snapshots:
+            copied, raw = self._copied(snapshot, found)
+            key = manifest_key(self._store, copied.version, copied.id)
+            puts[key] = manifest_item(key, raw)
+        listed = list(puts.items())
+        for at in range(0, len(listed), WRITES_MAX):
+            self._tables.write(listed[at : at + WRITES_MAX], self._meter)
+
+    def _copied(self, snapshot: Snapshot, found: SnapshotManifest) -> tuple[Snapshot, bytes]:
+        """A snapshot whose buckets lie elsewhere, with the bytes of its manifest.
+
+        Its id is derived from the other's, so that a resumed fork writes the same.
+        """
+        own = hashlib.blake2b(f"{self._store}\n".encode() + snapshot.id, digest_size=16).digest()
+        buckets = tuple(
+            replace(bucket, home=bucket.home or self._home) if bucket.parts else bucket for bucket in found.buckets
+        )
+        made = replace(found, id=Attempt(own), base=found.version, buckets=buckets)
+        raw = encode_manifest(self._store, made)
+        named = replace(snapshot, id=made.id, epoch=self._epoch, digest=digest_of(raw), is_pinned=False)
+        return named, raw
+
+    def _lists(self) -> dict[Key, list[bytes]]:
+        """Version lists, the oldest first, whose entries name the parts where they lie."""
+        lists: dict[Key, list[bytes]] = {}
+        for _, entry in self._entries:
+            moved = replace(entry, home=entry.home or self._home)
+            key = group_key(self._store, entry.version)
+            lists.setdefault(key, []).append(encode_entry(self._store, moved))
+        return dict(sorted(lists.items()))

@@ -1,0 +1,94 @@
+"""Items that name others, read one by one so that broken ones do not hide the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.reader import WINDOW
+from dynastate.errors import CorruptStateError
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
+from dynastate.format.keys import (
+    VERSION_MAX,
+    Key,
+    graph_range,
+    store_shard,
+)
+from dynastate.format.snapshot import DONE, Snapshot
+from dynastate.format.version_list import listed_entry, parse_list
+from dynastate.operations.findings import Finding, Namer
+
+#: Sort keys of version lists, meta item, schemas and snapshots.
+NAMING: Final = graph_range(0, VERSION_MAX)
+
+
+def get_each(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item | CorruptStateError]:
+    """Read items; each broken one comes with its error."""
+    try:
+        return dict(get_apart(tables, keys, meter))
+    except CorruptStateError as broken:
+        if len(keys) == 1:
+            return {keys[0]: broken}
+    return {key: found for key in keys for found in get_each(tables, [key], meter).values()}
+
+
+class NamingItems:
+    """Version lists, meta item, schemas and snapshots as far as they can be read, and the defects of the others."""
+
+    def __init__(self, tables: Tables, store: str, meter: Meter) -> None:
+        self.graph = VersionGraph(store, ())
+        self.findings: list[Finding] = []
+        #: Version lists that cannot be read completely: the makers of the parts of their versions are unknown.
+        self.broken_groups: set[int] = set()
+        #: A defect keeps every version from being opened.
+        self.is_stopping = False
+        self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING, meter)
+        for at in range(0, len(self.keys), WINDOW):
+            for key, found in get_each(tables, self.keys[at : at + WINDOW], meter).items():
+                self._add(key, found)
+        for broken in self.graph.skipped.values():
+            self.findings.append(Finding("broken", _key_of(broken), broken.reason))
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that are done."""
+        return [each for each in self.graph.snapshots() if each.stage == DONE]
+
+    def nodes(self) -> set[Namer]:
+        """The ids of listed attempts and of snapshots that are done."""
+        listed = {entry.id for entry in self.graph.entries()}
+        return listed | {each.holder for each in self.snapshots()}
+
+    def _add(self, key: Key, found: Item | CorruptStateError) -> None:
+        try:
+            if isinstance(found, CorruptStateError):
+                raise found
+            if key.sort.startswith("group/"):
+                whole: Item = {"versions": [raw for raw in parse_list(key, found) if self._can_read(key, raw)]}
+                found = found | whole
+            self.graph.add(key, found)
+        except CorruptStateError as broken:
+            self._broken(key, broken)
+
+    def _can_read(self, key: Key, raw: bytes) -> bool:
+        try:
+            listed_entry(self.graph.store, key, raw)
+        except CorruptStateError as broken:
+            self._broken(key, broken)
+            return False
+        return True
+
+    def _broken(self, key: Key, broken: CorruptStateError) -> None:
+        self.findings.append(Finding("broken", key, broken.reason))
+        self.is_stopping = True
+        kind, _, number = key.sort.partition("/")
+        if kind == "group" and number.isdecimal():
+            self.broken_groups.add(int(number))
+
+
+def _key_of(broken: CorruptStateError) -> Key:
+    """The item that an error names."""
+    role, shard, item = (str(broken.facts[name]) for name in ("table", "store_shard", "item"))
+    return Key("delta" if role == "delta" else "snapshot", shard, item)

@@ -1,0 +1,144 @@
+"""Pins: the marks on items of a store that a fork of it needs (docs/decisions/0010).
+
+A fork lists in its meta item what it pins before it pins it, and until it has unpinned it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine import snapshots
+from dynastate.engine.opening import retry_routes
+from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
+from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, group_key, meta_key, store_shard
+from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PINS
+from dynastate.format.snapshot import DONE, WRITING
+
+
+def pins_of(meta: Item) -> frozenset[str]:
+    """Sort keys of the items that a fork has pinned in its origin; none: it is no fork, or needs its origin no longer.
+
+    Raises:
+        CorruptStateError: the fork's meta item is broken.
+    """
+    pins = meta.get(PINS, frozenset())
+    if not isinstance(pins, frozenset):
+        raise CorruptStateError("the store's meta item is broken: it has no set of pins", store=meta.get("store"))
+    return pins
+
+
+def forks_of(item: Item) -> list[str]:
+    """The stores of forks for which an item is pinned, in order."""
+    forks = item.get(FORKS, frozenset())
+    return sorted(forks) if isinstance(forks, frozenset) else []
+
+
+def refuse_forked(tables: Tables, stores: Collection[str], meter: Meter) -> None:
+    """Refuse if forks depend on one of these stores. Items that are pinned for deleted forks are unpinned.
+
+    Raises:
+        ConfigurationError: there are forks; the message names them.
+    """
+    keys = [meta_key(store) for store in stores]
+    for key, item in get_apart(tables, keys, meter).items():
+        if forks_of(item):
+            store = key.store_shard.removesuffix("#0")
+            unpin_dropped(tables, store, meter)
+            refuse_forks(store, meta_or_empty(tables, store, meter))
+
+
+def refuse_forks(store: str, meta: Item) -> None:
+    """Refuse if forks depend on the store of this meta item.
+
+    Raises:
+        ConfigurationError: there are forks; the message names them.
+    """
+    namespaces = sorted({fork.split("/")[0] for fork in forks_of(meta)})
+    if namespaces:
+        raise ConfigurationError(f"forks depend on this state: {', '.join(namespaces)}; drop them first", store=store)
+
+
+def unpin(tables: Tables, store: str, meta: Item, names: Collection[str], meter: Meter) -> None:
+    """Unpin items in the origin of a fork, its meta item last; then remove them from the fork's list of pins.
+
+    After a crash in between they are still in that list, so that they are unpinned again.
+    """
+    for sort in sorted(names, key=lambda sort: (sort == META, sort)):
+        key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
+        tables.remove_from_set(key, FORKS, [store], meter)
+    if names:
+        tables.remove_from_set(meta_key(store), PINS, names, meter)
+
+
+def unpin_unneeded(tables: Tables, store: str, meter: Meter) -> None:
+    """Unpin what a fork no longer needs in its origin. A fork that is being made may need everything."""
+    meta = meta_or_empty(tables, store, meter)
+    pins, version = pins_of(meta), meta.get(ORIGIN_VERSION)
+    if pins and isinstance(version, int) and is_complete(tables, store, version, meter):
+        needed = retry_routes(lambda _: _needed(tables, store, pins, meter))  # a clean-up may run meanwhile
+        unpin(tables, store, meta, pins - needed, meter)
+
+
+def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
+    """Unpin what is pinned in this store for forks that are no longer there: their meta items were deleted."""
+    if not forks_of(meta_or_empty(tables, store, meter)):
+        return
+    low, high = graph_range(0, VERSION_MAX)
+    pinned = list(tables.query("snapshot", store_shard(store, 0), low, high, meter))
+    # The meta items are read after the pins, so that the list of a fork that is being made now contains all of them.
+    keys = {meta_key(fork): fork for _, item in pinned for fork in forks_of(item)}
+    metas = {keys[key]: item for key, item in get_apart(tables, list(keys), meter).items()}
+    pins_of_forks = {fork: pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
+    for key, item in sorted(pinned, key=lambda each: each[0].sort == META):
+        dropped = [fork for fork in forks_of(item) if key.sort not in pins_of_forks.get(fork, ())]
+        if dropped:
+            tables.remove_from_set(key, FORKS, dropped, meter)
+
+
+def _needed(tables: Tables, store: str, pins: frozenset[str], meter: Meter) -> set[str]:
+    graph = read_graph(tables, store, meter)
+    done = [snapshot for snapshot in graph.snapshots() if snapshot.stage == DONE]
+    return needed_pins(graph, [snapshots.read_manifest(tables, store, each, meter) for each in done], pins)
+
+
+def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins: frozenset[str]) -> set[str]:
+    """Sort keys of the items in its origin that a fork still needs, by its version lists and snapshots.
+
+    Of these it has pinned `pins`. A snapshot under way may share buckets of a snapshot that is deleted meanwhile.
+    """
+    names = {group_key(graph.store, entry.version).sort for entry in graph.entries() if entry.home}
+    is_shared = any(bucket.home for found in manifests for bucket in found.buckets)
+    if is_shared or any(snapshot.stage == WRITING for snapshot in graph.snapshots()):
+        names |= {sort for sort in pins if sort.startswith("snapshot/")}
+    return names | {META} if names & pins else names
+
+
+def is_complete(tables: Tables, store: str, version: int, meter: Meter) -> bool:
+    """Whether a fork has its version: the version list of it, or one that the fork's own query made since."""
+    low = group_key(store, version).sort
+    return bool(tables.list_keys("snapshot", store_shard(store, 0), low, "group/~", meter))
+
+
+def read_graph(tables: Tables, store: str, meter: Meter, allowed: Collection[str] | None = None) -> VersionGraph:
+    """Everything that opening any version can need; with `allowed`, no other snapshots."""
+    low, high = graph_range(0, VERSION_MAX)
+    found = tables.query("snapshot", store_shard(store, 0), low, high, meter)
+    return VersionGraph(
+        store,
+        [
+            (key, item)
+            for key, item in found
+            if allowed is None or not key.sort.startswith("snapshot/") or key.sort in allowed
+        ],
+    )
+
+
+def meta_or_empty(tables: Tables, store: str, meter: Meter) -> Item:
+    """The store's meta item; empty, if there is none."""
+    key = meta_key(store)
+    return tables.get([key], meter).get(key, {})

@@ -1,0 +1,319 @@
+"""Units and storage of a workload, by the formula of docs/operations.md. No I/O."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple
+
+from dynastate.dynamodb.limits import WRITES_MAX
+from dynastate.engine import commit, reader, snapshots
+from dynastate.errors import ConfigurationError
+from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
+from dynastate.format.keys import EMPTY, GROUP_SIZE, NO_ATTEMPT, group_key, part_key
+from dynastate.format.manifest import bits_for
+from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
+from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
+from dynastate.format.version_list import VersionEntry, encode_entry
+from dynastate.prices import Prices
+
+WRITE_UNIT_BYTES: Final = 1024
+READ_UNIT_BYTES: Final = 4096
+DAY_S: Final = 86_400
+#: A store's name of the usual length.
+STORE: Final = f"{32 * '0'}/0/10/default"
+PART_BYTES: Final = overhead_bytes(part_key(STORE, *EMPTY, 0, 1))
+LIST_BYTES: Final = item_bytes(item_key(group_key(STORE, 0)) | {"format": FORMAT, "versions": []})
+SNAPSHOT_BYTES: Final = item_bytes(
+    snapshot_item(STORE, Snapshot(1, NO_ATTEMPT, NO_ATTEMPT, 1, DONE, bytes(8), 10**5, 10**7, 10**7))
+)
+#: Meta and schema item of a store with a few columns.
+DESCRIPTION_BYTES: Final = 1_200
+#: Bytes of a manifest beside its buckets, and for each bucket.
+MANIFEST_BYTES: Final = 250
+BUCKET_BYTES: Final = 18
+#: Heap of a row beside its bytes: buckets are sized by heap.
+ROW_HEAP_BYTES: Final = 20
+
+
+@dataclass(frozen=True)
+class PredictedUsage:
+    """Requests and units. Deletes take write units, too, which are counted apart in `delete_units`."""
+
+    requests: float = 0
+    write_units: float = 0
+    read_units: float = 0
+    delete_units: float = 0
+
+    def __add__(self, other: PredictedUsage) -> PredictedUsage:
+        return PredictedUsage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def __mul__(self, times: float) -> PredictedUsage:
+        return PredictedUsage(*(getattr(self, each.name) * times for each in fields(self)))
+
+    def dollars(self, prices: Prices) -> float:
+        return prices.nanodollars(round(self.write_units + self.delete_units), round(self.read_units)) / 1e9
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Workload of a query. Hashing spreads changes and state evenly over the stores.
+
+    A row's bytes are those of key, value and a header of ten bytes. Defaults are Spark's own.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    stores: int
+    """Stateful operators times shuffle partitions; a stream-stream join has four stores a partition."""
+    batches_a_day: float
+    changed_rows: float
+    """Rows that one batch puts or removes, in all stores."""
+    row_bytes: float
+    """Of a changed row, compressed."""
+    state_rows: float
+    """Rows of state, in all stores."""
+    state_row_bytes: float
+    """Of a row in a snapshot, compressed: less than of a changed row where batches are small."""
+    compression: float = 2.0
+    """How many times larger rows are before compression."""
+    families: int = 1
+    """Column families of a store: one, but with transformWithState."""
+    retain: int = 100
+    """`spark.sql.streaming.minBatchesToRetain`."""
+    min_deltas: int = 10
+    """`spark.sql.streaming.stateStore.minDeltasForSnapshot`."""
+    extra: float = 0.3
+    """`spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint`: versions that one clean-up deletes, over `retain`."""
+    maintenance_s: float = 60
+    """`spark.sql.streaming.stateStore.maintenanceInterval`."""
+    shards: int = 4
+    restarts_a_day: float = 0
+    """How often all stores are read: the query restarts, or moves to other executors."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("stores", 1),
+            ("batches_a_day", 1e-9),
+            ("compression", 0.1),
+            ("families", 1),
+            ("shards", 1),
+        ):
+            self._require(name, least)
+        for each in fields(self):
+            self._require(each.name, 0)
+
+    def _require(self, name: str, least: float) -> None:
+        value = getattr(self, name)
+        if not least <= value < math.inf:
+            raise ConfigurationError(f"a workload's {name} must be {least:g} or more", got=value)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Usage of a day, by cause, and average storage."""
+
+    commits: PredictedUsage
+    snapshots: PredictedUsage
+    clean_up: PredictedUsage
+    restarts: PredictedUsage
+    stored: StorageSize
+
+    @property
+    def day(self) -> PredictedUsage:
+        return self.commits + self.snapshots + self.clean_up + self.restarts
+
+
+class MaintenanceSchedule(NamedTuple):
+    """Intervals of maintenance of one store, in versions, and the average numbers of versions and snapshots."""
+
+    looks: float
+    """Versions from one check whether a snapshot saves write units to the next."""
+    apart: float
+    """Versions from one snapshot to the next."""
+    cleans: float
+    """Versions from one clean-up to the next."""
+    removes: float
+    """Versions from one clean-up that deletes something to the next."""
+    kept: float
+    """Versions that are listed."""
+    held: float
+    """Snapshots that are retained."""
+
+
+class Items(NamedTuple):
+    """Items with rows: the parts of a version with changes, or all buckets of a snapshot."""
+
+    number: float
+    bytes: float
+    write_units: float
+    read_units: float
+    request_bytes: int
+
+    def writes(self, times: float = 1) -> float:
+        """Requests that write these items `times` times."""
+        return times and rounded_up(times * max(self.number / WRITES_MAX, self.bytes / self.request_bytes))
+
+    def deletes(self, times: float) -> float:
+        """Requests that delete these items `times` times."""
+        return times and rounded_up(times * self.number / WRITES_MAX)
+
+
+def schedule_of(of: Workload, changed: float, state: float) -> MaintenanceSchedule:
+    """The maintenance schedule of one store with `changed` compressed bytes a version and `state` bytes in all."""
+    tick = max(1.0, of.batches_a_day * of.maintenance_s / DAY_S)
+    looks = math.ceil(max(1, of.min_deltas) / tick) * tick
+    # A snapshot is made at the first look at which the changes since the last one exceed FRACTION of its size.
+    worth = math.ceil(snapshots.FRACTION * state / changed / looks) if changed else math.inf
+    apart = looks * max(1, min(worth, math.ceil(snapshots.VERSIONS_MAX / looks)))
+    least = max(1, math.floor(of.extra * of.retain + 0.5))
+    cleans = math.ceil(least / tick) * tick
+    removes = max(cleans, apart * math.ceil(least / apart))
+    # Listed are the versions retained, those that the oldest of them depends on, and those not cleaned up yet.
+    retained = max(2, of.retain) - 1
+    clean_ups = range(round(apart / tick))
+    needed = sum((each * cleans - retained) % apart for each in clean_ups) / len(clean_ups)
+    kept = retained + needed + (1 + (cleans if apart >= cleans else removes)) / 2
+    return MaintenanceSchedule(looks, apart, cleans, removes, kept, 1 + max(0, kept - apart / 2) / apart)
+
+
+class OneStore:
+    """Average usage of one store of a workload, by version."""
+
+    def __init__(self, of: Workload) -> None:
+        self._of = of
+        self._rows, state_rows = of.changed_rows / of.stores, of.state_rows / of.stores
+        self._changed, state = self._rows * of.row_bytes, state_rows * of.state_row_bytes
+        self._schedule = schedule_of(of, self._changed, state)
+        # Rows are spread by hash: in some batches a store has none, and the number varies from batch to batch.
+        self._share = share = -math.expm1(-self._rows)
+        spread = math.sqrt(self._rows / share) * of.row_bytes if share else 0
+        self._parts = items(self._changed / share if share else 0, spread, of.compression, 1, commit.HAND_ON_BYTES)
+        buckets = 1 << bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
+        self._buckets = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
+        # The fraction of buckets that a snapshot writes, because rows in them changed since the one before.
+        self._rewritten: float = 1 - (1 - 1 / buckets) ** (self._rows * self._schedule.apart)
+        self._manifest_bytes = MANIFEST_BYTES + buckets * BUCKET_BYTES
+        self._manifest_reads = rounded_up(self._manifest_bytes / READ_UNIT_BYTES)
+        self._entry_bytes = entry_bytes(of, self._rows, self._changed)
+
+    def commit(self) -> PredictedUsage:
+        """Parts, where there are changes, and the version list with the new entry."""
+        lists = [LIST_BYTES + number * self._entry_bytes for number in range(1, GROUP_SIZE + 1)]
+        append = sum(rounded_up(size / WRITE_UNIT_BYTES) for size in lists) / len(lists)
+        return PredictedUsage(1 + self._share * self._parts.writes(), append + self._share * self._parts.write_units)
+
+    def snapshots(self) -> PredictedUsage:
+        """Looks at the lists, and snapshots.
+
+        A snapshot reads the last manifest, enters itself as being written, writes buckets and a manifest, reads the
+        last snapshot's item again, and enters itself as done.
+        """
+        made = PredictedUsage(
+            requests=5 + self._buckets.writes(self._rewritten),
+            write_units=2
+            + self._rewritten * self._buckets.write_units
+            + rounded_up(self._manifest_bytes / WRITE_UNIT_BYTES),
+            read_units=self._manifest_reads + 1,
+        )
+        return self._look() * (1 / self._schedule.looks) + made * (1 / self._schedule.apart)
+
+    def clean_up(self) -> PredictedUsage:
+        """Looks at the lists, and deletions."""
+        of, apart, removes = self._of, self._schedule.apart, self._schedule.removes
+        # Manifests of the snapshots retained; which these are; a list that is shortened; a look into each shard.
+        retained = 1 + (of.retain - 1) / apart
+        once = PredictedUsage(
+            requests=retained + 2 + of.shards + self._parts.deletes(removes * self._share),
+            write_units=1 - 1 / GROUP_SIZE,
+            read_units=retained * self._manifest_reads + 1 + of.shards,
+        )
+        # A snapshot is marked for deletion; its manifest is read; its buckets, its manifest and its item are deleted.
+        snapshot = PredictedUsage(
+            requests=4 + self._buckets.deletes(self._rewritten),
+            write_units=1,
+            read_units=self._manifest_reads,
+            delete_units=2 + self._rewritten * self._buckets.write_units,
+        )
+        # A version's parts are deleted, and with the last version of a list the list.
+        parts = PredictedUsage(delete_units=self._share * self._parts.write_units)
+        last = PredictedUsage(requests=1, delete_units=1) * (1 / GROUP_SIZE)
+        look = self._look() * (1 / self._schedule.cleans)
+        return look + once * (1 / removes) + snapshot * (1 / apart) + parts + last
+
+    def restart(self) -> PredictedUsage:
+        """Usage of one restart: it reads the last snapshot and the versions since, and enters run and schema."""
+        since = self._schedule.apart / 2 * self._share
+        read = PredictedUsage(
+            requests=4 + (self._buckets.number + since * self._parts.number) / reader.WINDOW,
+            write_units=2,
+            read_units=2 + self._manifest_reads + self._buckets.read_units + since * self._parts.read_units,
+        )
+        return self._look() + read
+
+    def items(self) -> float:
+        """Items stored."""
+        kept, held = self._schedule.kept, self._schedule.held
+        parts = kept * self._share * self._parts.number
+        return 2 + kept / GROUP_SIZE + parts + 2 * held + self._copies() * self._buckets.number
+
+    def bytes(self) -> float:
+        """Bytes stored."""
+        kept, held = self._schedule.kept, self._schedule.held
+        parts = kept * self._share * self._parts.bytes
+        return self._lists() + parts + held * self._manifest_bytes + self._copies() * self._buckets.bytes
+
+    def _look(self) -> PredictedUsage:
+        """A Query of version lists and snapshots, whose size varies with snapshots and clean-up."""
+        spread = (self._schedule.apart + self._schedule.cleans) / 4 * self._entry_bytes
+        return PredictedUsage(1, 0, rounded_up(self._lists() / READ_UNIT_BYTES, spread / READ_UNIT_BYTES))
+
+    def _lists(self) -> float:
+        """Bytes of version lists, of snapshot items, and of meta and schema item."""
+        lists = self._schedule.kept * (self._entry_bytes + LIST_BYTES / GROUP_SIZE)
+        return lists + self._schedule.held * SNAPSHOT_BYTES + DESCRIPTION_BYTES
+
+    def _copies(self) -> float:
+        """How many times the state is stored: snapshots share the buckets without changes between them."""
+        return 1 + (self._schedule.held - 1) * self._rewritten
+
+
+def predict(of: Workload) -> Prediction:
+    """Predict what a workload takes a day in the long run, once its state has grown to the given size."""
+    one = OneStore(of)
+    versions = of.stores * of.batches_a_day
+    return Prediction(
+        commits=one.commit() * versions,
+        snapshots=one.snapshots() * versions,
+        clean_up=one.clean_up() * versions,
+        restarts=one.restart() * (of.stores * of.restarts_a_day),
+        stored=StorageSize(round(of.stores * one.items()), round(of.stores * one.bytes())),
+    )
+
+
+def items(data: float, spread: float, compression: float, pieces: int, request_bytes: int) -> Items:
+    """Items for `data` bytes of compressed rows in `pieces`, each cut into chunks of at most 256 KiB of rows."""
+    if not data:
+        return Items(0, 0, 0, 0, request_bytes)
+    chunk = pieces * CHUNK_BYTES_MAX / compression
+    number = pieces * rounded_up(data / chunk, spread / chunk)
+    size, spread = data / number + PART_BYTES, spread / number
+    write, read = (rounded_up(size / unit, spread / unit) for unit in (WRITE_UNIT_BYTES, READ_UNIT_BYTES))
+    return Items(number, number * size, number * write, number * read, request_bytes)
+
+
+def rounded_up(mean: float, spread: float = 0) -> float:
+    """Mean of values rounded up to 1, 2, 3, …, which are normally distributed with this mean and deviation."""
+    if spread <= 0:
+        return max(1, math.ceil(mean))
+    width = spread * math.sqrt(2)
+    return 1 + sum(math.erfc((each - mean) / width) / 2 for each in range(1, math.ceil(mean + 4 * spread)))
+
+
+def entry_bytes(of: Workload, rows: float, changed: float) -> int:
+    """Size of an entry in a version list."""
+    sizes = 1, round(rows), round(changed * of.compression), round(changed)
+    keys = dict.fromkeys(range(of.families), round(of.state_rows / of.stores))
+    entry = VersionEntry(10_000, NO_ATTEMPT, NO_ATTEMPT, 1, bytes(8), *sizes, bytes(8), keys)
+    return 1 + len(encode_entry(STORE, entry))

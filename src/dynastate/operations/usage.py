@@ -1,0 +1,124 @@
+"""Storage used by a query, read from the version lists and manifests of its stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from dynastate.dynamodb.meter import Meter, units_of_write
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import of_namespace
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
+from dynastate.format.keys import Key
+from dynastate.format.snapshot import DONE
+from dynastate.format.storage import parts_size, store_size
+from dynastate.format.version_list import VersionEntry
+from dynastate.operations.inspect import read_lists
+from dynastate.progress import ProgressCallback, no_progress
+
+
+@dataclass(frozen=True)
+class StorageUsage:
+    """Storage used by one store, or by several together.
+
+    `rows` are those of the newest version. `write_units` is what the commits of the listed versions took.
+    `records` are the changed rows of these versions; their bytes are before compression (`raw_bytes`) and after it.
+    """
+
+    stores: int = 0
+    partitions: int = 0
+    stored: StorageSize = NOTHING
+    rows: int = 0
+    versions: int = 0
+    write_units: int = 0
+    families: int = 0
+    records: int = 0
+    raw_bytes: int = 0
+    record_bytes: int = 0
+    snapshot_rows: int = 0
+    snapshot_bytes: int = 0
+
+    def __add__(self, other: StorageUsage) -> StorageUsage:
+        added = StorageUsage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        return replace(added, families=max(self.families, other.families))
+
+    def workload(self) -> dict[str, float]:
+        """Inputs of the formula of docs/operations.md, by their names there, as far as the tables have them.
+
+        Without a snapshot, rows in one are taken to be as large as changed rows.
+        """
+        row_bytes = self.record_bytes / max(1, self.records)
+        in_snapshots = self.snapshot_bytes / self.snapshot_rows if self.snapshot_rows else row_bytes
+        return {
+            "stores": self.stores,
+            "changed_rows": round(self.records / max(1, self.versions) * self.stores, 1),
+            "row_bytes": round(row_bytes, 1),
+            "state_rows": self.rows,
+            "state_row_bytes": round(in_snapshots, 1),
+            "compression": round(self.raw_bytes / max(1, self.record_bytes), 2),
+            "families": self.families,
+        }
+
+
+def usage_of_namespace(
+    tables: Tables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress
+) -> dict[int, StorageUsage]:
+    """Storage used by a namespace, by operator. Each store takes one Query, which is reported to `progress`.
+
+    Raises:
+        ConfigurationError: there is no store in this namespace.
+        CorruptStateError: an item is broken.
+    """
+    found: dict[int, StorageUsage] = {}
+    partitions: dict[int, set[str]] = {}
+    stores = of_namespace(tables, namespace, meter)
+    for done, (operator, store) in enumerate(stores, 1):
+        found[operator] = found.get(operator, StorageUsage()) + usage_of_store(tables, store, meter)
+        partitions.setdefault(operator, set()).add(store.split("/")[2])
+        progress(done, len(stores))
+    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in found.items()}
+
+
+def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
+    """Storage used by one store, by one Query: version lists and manifests count their parts and buckets."""
+    graph, items = read_lists(tables, store, meter)
+    snapshots = [each for each in graph.snapshots() if each.stage == DONE]
+    entries = list(graph.entries())
+    newest = entries[-1] if entries else None
+    newest_snapshot = max(snapshots, key=lambda each: each.version, default=None)
+    return StorageUsage(
+        stores=1,
+        stored=store_size(graph, items),
+        rows=sum(newest.keys.values()) if newest else 0,
+        versions=len(entries),
+        write_units=sum(_part_units(store, entry) for entry in entries) + sum(map(_list_units, _lists(graph))),
+        families=len(newest.keys) if newest else 0,
+        records=sum(entry.records for entry in entries),
+        raw_bytes=sum(entry.raw_bytes for entry in entries),
+        record_bytes=sum(entry.stored_bytes for entry in entries),
+        snapshot_rows=newest_snapshot.records if newest_snapshot else 0,
+        snapshot_bytes=newest_snapshot.stored_bytes if newest_snapshot else 0,
+    )
+
+
+def commit_units(store: str, entry: VersionEntry) -> int:
+    """Approximate write units of the commit of a version: those of its parts, and one for the version list."""
+    return _part_units(store, entry) + 1
+
+
+def _part_units(store: str, entry: VersionEntry) -> int:
+    own = parts_size(store, [entry])
+    return own.items * units_of_write(own.bytes // own.items) if own.items else 0
+
+
+def _lists(graph: VersionGraph) -> Iterator[tuple[Key, list[bytes]]]:
+    return ((key, [raw for raw, _ in group]) for key, group in graph.groups.items())
+
+
+def _list_units(listed: tuple[Key, list[bytes]]) -> int:
+    """Write units of the appends to a version list: each takes those of the whole list."""
+    key, entries = listed
+    item: Item = item_key(key) | {"format": FORMAT}
+    lengths = range(1, len(entries) + 1)
+    return sum(units_of_write(item_bytes(item | {"versions": entries[:length]})) for length in lengths)

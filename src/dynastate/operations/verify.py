@@ -1,0 +1,437 @@
+"""Verification of a store: everything is read as recovery reads it, and every defect is reported. It only reads.
+
+Other processes may write meanwhile, so the items that name others are read first, and again at the end: changes by a
+commit or a clean-up in between are no defects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, pairwise
+from typing import Final
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.reader import WINDOW, verified_chunks
+from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.format.changes import decode_changes
+from dynastate.format.graph import ranges
+from dynastate.format.items import Item
+from dynastate.format.keys import (
+    GROUP_SIZE,
+    Key,
+    Role,
+    SnapshotId,
+    VersionId,
+    check_store,
+    group_key,
+    maker_of_bucket,
+    maker_of_manifest,
+    maker_of_part,
+    manifest_key,
+    meta_key,
+    schema_key,
+    store_shard,
+)
+from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
+from dynastate.format.meta import ORIGIN, parse_meta
+from dynastate.format.parts import Part, parse_part
+from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot
+from dynastate.format.version_list import VersionEntry, part_keys
+from dynastate.operations.findings import Checked, Finding, Namer, Report, What
+from dynastate.operations.naming_items import NAMING, NamingItems, get_each
+from dynastate.operations.pins import forks_of, needed_pins, pins_of
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.settings import Settings
+
+#: Keys that are listed and compared at once, approximately.
+KEYS_LISTED: Final = 10_000
+#: Findings that are reported; further ones are counted only.
+FINDINGS_MAX: Final = 10_000
+#: Sort keys between which all others lie.
+_FIRST, _LAST = "\x00", "\U0010ffff"
+
+#: The maker of an item that nothing names, if known, and the reason.
+Unnamed = tuple[Namer | None, str]
+#: A key with its part, its defect, or None.
+Found = tuple[Key, Part | CorruptStateError | None]
+
+_OF_SNAPSHOT: Final = {
+    WRITING: "of a snapshot that is being written, or was abandoned",
+    DELETING: "of a snapshot that clean-up deletes",
+    DONE: "of a snapshot whose manifest does not name it",
+}
+
+
+def verify_store(settings: Settings, store: str, progress: ProgressCallback) -> Report:
+    """Verify one store in the tables of these settings.
+
+    Raises:
+        ConfigurationError: no store has such a name, a table is missing, no permission, DynamoDB cannot be reached.
+        VersionMissingError: the tables hold nothing of this store.
+        UnavailableError: throttled until `request_deadline_s`.
+    """
+    tables = BotoTables(settings)
+    try:
+        return verify(tables, store, progress)
+    finally:
+        tables.close()
+
+
+def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress) -> Report:
+    """Verify one store.
+
+    1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests.
+    2. Read all parts and buckets that they name, compare them as recovery does, and decode every record.
+    3. List all keys of the store, to find those that nothing names.
+    4. Read version lists and snapshots again, and discard findings of those that were deleted or added meanwhile.
+
+    It costs about twice as much as to read everything once, since keys are listed apart. In memory are version lists
+    and manifests, as in recovery, some `KEYS_LISTED` keys and a window of parts.
+
+    Raises:
+        VersionMissingError: the tables hold nothing of this store.
+        DynastateError: as the reads of `Tables`, but for CorruptStateError.
+    """
+    check = _Check(tables, check_store(store), progress)
+    check.read_names()  # 1
+    check.read_parts()  # 2
+    check.find_orphans()  # 3
+    return check.report()  # 4
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A version entry, or a bucket of a manifest: the key it lies under, what it names, and what depends on it."""
+
+    key: Key
+    sums: VersionEntry | Bucket
+    places: Callable[[], Iterator[Key]]
+    needed_by: frozenset[Namer]
+
+
+class _HoleError(Exception):
+    """A part is missing or broken. It never leaves this module."""
+
+
+class _Check:
+    """One verification of one store, in steps."""
+
+    def __init__(self, tables: Tables, store: str, progress: ProgressCallback) -> None:
+        self._tables = tables
+        self._store = store
+        self._progress = progress
+        self._meter = Meter()
+        self._findings: list[Finding] = []
+        self._more = 0
+        self._items = self._total = self._stored_bytes = 0
+        #: The number of shards; 0: unknown.
+        self._shards = 0
+        self._manifests: dict[SnapshotId, SnapshotManifest | None] = {}
+
+    def _add(self, finding: Finding) -> None:
+        if len(self._findings) < FINDINGS_MAX:
+            self._findings.append(finding)
+        else:
+            self._more += 1
+
+    # ------------------------------------------------------------------------------------------------------------ names
+
+    def read_names(self) -> None:
+        """Read all items that name others."""
+        self._names = NamingItems(self._tables, self._store, self._meter)
+        if not self._names.keys:
+            raise VersionMissingError(
+                "the tables hold nothing of this store; its name is in the file 'dynastate' in the partition's "
+                "folder of the checkpoint's state",
+                store=self._store,
+                tables=",".join(self._tables.names.values()),
+            )
+        for finding in self._names.findings:
+            self._add(finding)
+        meta = meta_key(self._store)
+        if self._names.graph.meta is not None:
+            _, self._shards = parse_meta(self._store, self._names.graph.meta)
+        elif meta not in self._names.keys:
+            self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
+        self._manifests = {each.holder: self._manifest(each) for each in self._names.snapshots()}
+        self._unpinned = self._find_unpinned()
+        self._check_schemas()
+
+    def _find_unpinned(self) -> list[Finding]:
+        """Find items that a fork needs in its origin and that are not pinned for it there."""
+        origin = str((self._names.graph.meta or {}).get(ORIGIN))
+        keys = [Key("snapshot", store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
+        unpinned: list[Finding] = []
+        for at in range(0, len(keys), WINDOW):
+            window = keys[at : at + WINDOW]
+            found = get_each(self._tables, window, self._meter)
+            for key in window:
+                item = found.get(key)
+                if isinstance(item, CorruptStateError):
+                    unpinned.append(Finding("broken", key, item.reason))
+                elif self._store not in forks_of(item or {}):
+                    why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
+                    unpinned.append(Finding("missing", key, why))
+        return unpinned
+
+    def _needed(self, names: NamingItems) -> set[str]:
+        """Sort keys of the items that a fork needs in its origin at that moment; none: it is no fork, or being made."""
+        there = {each.holder for each in names.snapshots()}
+        found = [each for node, each in self._manifests.items() if each is not None and node in there]
+        return needed_pins(names.graph, found, pins_of(names.graph.meta or {}))
+
+    def _manifest(self, snapshot: Snapshot) -> SnapshotManifest | None:
+        key = manifest_key(self._store, snapshot.version, snapshot.id)
+        needed_by = frozenset([snapshot.holder])
+        found = get_each(self._tables, [key], self._meter).get(key)
+        if found is None:
+            self._add(Finding("missing", key, "the manifest of a snapshot", needed_by))
+            return None
+        try:
+            if isinstance(found, CorruptStateError):
+                raise found
+            return parse_manifest(self._store, snapshot, key, found)
+        except CorruptStateError as broken:
+            self._add(Finding("broken", key, broken.reason, needed_by))
+            return None
+
+    def _check_schemas(self) -> None:
+        named: dict[bytes, list[VersionEntry]] = {}
+        for entry in self._names.graph.entries():
+            named.setdefault(entry.schema, []).append(entry)
+        for digest, entries in named.items():
+            key = schema_key(self._store, digest)
+            try:
+                self._names.graph.schema(entries[0])
+            except CorruptStateError as broken:
+                what: What = "broken" if key in self._names.keys else "missing"
+                self._add(Finding(what, key, broken.reason, frozenset(each.id for each in entries)))
+
+    # ----------------------------------------------------------------------------------------------- parts and buckets
+
+    def read_parts(self) -> None:
+        """Read what version lists and manifests name, a window at a time."""
+        if not self._shards:
+            return
+        named = [*self._versions(), *self._buckets()]
+        self._total = sum(each.sums.parts for each in named)
+        self._progress(0, self._total)
+        found = self._read(key for each in named for key in each.places())
+        for each in named:
+            self._compare(each, islice(found, each.sums.parts))
+
+    def _versions(self) -> Iterator[_Named]:
+        """The entries of version lists, in the order of keys."""
+        for entry in sorted(self._names.graph.entries(), key=lambda entry: entry.id):
+            keys = partial(part_keys, self._store, entry, self._shards)
+            group = group_key(self._store, entry.version)
+            yield _Named(group, entry, keys, frozenset([entry.id]))
+
+    def _buckets(self) -> Iterator[_Named]:
+        """The buckets of manifests, each once though several may name it, in the order of keys."""
+        named_by: dict[tuple[SnapshotId, int], list[SnapshotManifest]] = {}
+        for found in self._manifests.values():
+            for number, bucket in enumerate(found.buckets if found is not None else ()):
+                if found is not None and bucket.parts:
+                    named_by.setdefault((bucket.holder, number), []).append(found)
+        for (_, number), manifests in sorted(named_by.items(), key=lambda named: named[0]):
+            first = manifests[0]
+            key = manifest_key(self._store, first.version, first.id)
+            keys = partial(first.keys, self._store, number, self._shards)
+            yield _Named(key, first.buckets[number], keys, frozenset(each.holder for each in manifests))
+
+    def _read(self, keys: Iterator[Key]) -> Iterator[Found]:
+        while window := list(islice(keys, WINDOW)):
+            found = get_each(self._tables, window, self._meter)
+            self._items += len(window)
+            self._progress(self._items, self._total)
+            for key in window:
+                yield key, _parsed(key, found.get(key))
+
+    def _compare(self, named: _Named, found: Iterator[Found]) -> None:
+        try:
+            for records, run in verified_chunks(named.sums, {}, self._parts(named, found), None):
+                decoded = sum(1 for _ in decode_changes(run))
+                if decoded != records:
+                    raise CorruptStateError("a chunk has another number of records", expected=records, got=decoded)
+        except _HoleError:
+            pass
+        except CorruptStateError as broken:
+            self._add(Finding("broken", named.key, broken.reason, named.needed_by))
+        # Parts after a missing one are not compared, but reported if they are missing or broken, too.
+        for _ in self._parts(named, found, is_compared=False):
+            pass
+
+    def _parts(self, named: _Named, found: Iterator[Found], *, is_compared: bool = True) -> Iterator[tuple[Key, Part]]:
+        for key, part in found:
+            if isinstance(part, Part):
+                self._stored_bytes += len(part.data)
+                yield key, part
+                continue
+            if part is None:
+                self._add(Finding("missing", key, f"{named.key.sort} names it", named.needed_by))
+            else:
+                self._add(Finding("broken", key, part.reason, named.needed_by))
+            if is_compared:
+                raise _HoleError
+
+    # --------------------------------------------------------------------------------------------------------- orphans
+
+    def find_orphans(self) -> None:
+        """List all keys of the store, and report those that nothing names, by their maker."""
+        if not self._shards:
+            return
+        self._is_snapshot_broken = any(each.key.sort.startswith(("snapshot/", "directory/")) for each in self._findings)
+        parts = (key for each in self._versions() for key in each.places())
+        buckets = (key for each in self._buckets() for key in each.places())
+        manifests = sorted(manifest_key(self._store, *node) for node in self._manifests)
+        firsts: dict[tuple[Role, Unnamed], Key] = {}
+        counts: Counter[tuple[Role, Unnamed]] = Counter()
+        for key in chain(self._unnamed("delta", parts), self._unnamed("snapshot", chain(buckets, manifests))):
+            maker = self._maker(key)
+            if maker is not None:
+                firsts.setdefault((key.role, maker), key)
+                counts[key.role, maker] += 1
+        for one, key in firsts.items():
+            node, why = one[1]
+            made_by: frozenset[Namer] = frozenset() if node is None else frozenset([node])
+            self._add(Finding("orphaned", key, why, made_by, counts[one]))
+
+    def _unnamed(self, role: Role, named: Iterator[Key]) -> Iterator[Key]:
+        """Keys in a table that are not among `named`, which is in order."""
+        low, window = _FIRST, set(islice(named, KEYS_LISTED))
+        is_last = False
+        while not is_last:
+            following = list(islice(named, KEYS_LISTED))
+            is_last = not following
+            high = _LAST if is_last else following[0].sort
+            for shard in range(self._shards):
+                for key in self._tables.list_keys(role, store_shard(self._store, shard), low, high, self._meter):
+                    if key not in window and (is_last or key.sort < high):
+                        yield key
+            low, window = high, set(following)
+
+    def _maker(self, key: Key) -> Unnamed | None:
+        """The maker of an item that nothing names, and the reason. None: an unreadable item may name it."""
+        if key.role == "delta":
+            return self._maker_of_part(key)
+        bucket = maker_of_bucket(key)
+        maker = maker_of_manifest(key) if bucket is None else bucket[0]
+        if maker is None:
+            is_read = NAMING[0] <= key.sort <= NAMING[1]  # among the naming items
+            return None if is_read else (None, "none of dynastate's own")
+        if self._is_snapshot_broken:
+            return None
+        stage = next((each.stage for each in self._names.graph.snapshots() if each.id == maker.id), "")
+        return (None if stage == DONE else maker), _OF_SNAPSHOT.get(stage, "of a snapshot that is not there")
+
+    def _maker_of_part(self, key: Key) -> Unnamed | None:
+        maker = maker_of_part(key)
+        if maker is None:
+            return None, "none of dynastate's own"
+        if maker[0] // GROUP_SIZE in self._names.broken_groups:
+            return None
+        if self._names.graph.entry(*maker) is not None:
+            return None, "of a listed attempt, where that has no part"
+        return maker, "of an attempt that no version list names: under way, or failed"
+
+    # ---------------------------------------------------------------------------------------------------------- report
+
+    def report(self) -> Report:
+        """The findings that still hold, and which versions can be read."""
+        now = NamingItems(self._tables, self._store, self._meter)
+        nodes, broken = now.nodes(), {finding.key for finding in now.findings}
+
+        def holds(finding: Finding) -> bool:
+            if finding.what == "orphaned":
+                return not finding.named_by & nodes
+            if finding.named_by:
+                return bool(finding.named_by & nodes)
+            return finding.key in broken or finding.key not in now.keys
+
+        self._findings = [finding for finding in self._findings if holds(finding)]
+        needed = self._needed(now)
+        for finding in self._unpinned:
+            if finding.key.sort in needed:
+                self._add(finding)
+        known = self._names.nodes()
+        versions = [each for each in self._check_chains(now) if VersionId(each.version, each.attempt) in known]
+        return Report(
+            store=self._store,
+            versions=tuple(versions),
+            snapshots=len(now.snapshots()),
+            items=self._items,
+            stored_bytes=self._stored_bytes,
+            findings=tuple(self._findings),
+            more=self._more,
+            meter=self._meter,
+        )
+
+    def _check_chains(self, now: NamingItems) -> list[Checked]:
+        """Which versions can be read: by a complete snapshot, or by their changes and the version before."""
+        lost = [finding for finding in self._findings if finding.what != "orphaned"]
+        in_vain = {node for finding in lost for node in finding.named_by}
+        unread = {node for finding in lost if finding.key.sort.startswith("schema/") for node in finding.named_by}
+        whole = {each.of for each in now.snapshots() if each.holder not in in_vain}
+        is_stopped = not self._shards or now.is_stopping
+        graph = now.graph
+        newest = max((entry.epoch for entry in graph.entries()), default=0)
+        live = graph.reachable(entry for entry in graph.entries() if entry.epoch == newest)
+        lowest = min(graph.unpinned(), default=0)
+        # Clean-up has begun to delete older versions that depend on nothing that is listed.
+        needless = max((version for version, _ in live & whole), default=0)
+        bases = graph.bases({each for each in whole if each not in unread}, in_vain)
+        dead: set[VersionId] = set()
+        checked: list[Checked] = []
+        for entry in graph.entries():
+            node, parent = entry.id, entry.parent_id
+            can_be_read = bases[node] is not None
+            # A fork retains its list, so clean-up may have deleted what it depends on.
+            is_pinned = group_key(self._store, entry.version) in graph.pinned
+            if node in whole or node in in_vain or parent in bases or parent in whole:
+                if parent in dead and not can_be_read:
+                    dead.add(node)
+            elif (parent.version >= lowest or (node in live and node.version > needless)) and not is_pinned:
+                self._parent_lost(now, node, parent)
+            else:
+                dead.add(node)
+            checked.append(Checked(*node, entry.epoch, can_be_read and not is_stopped, node in dead))
+        self._find_gaps(now, {node.version for node, base in bases.items() if base is not None})
+        return checked
+
+    def _find_gaps(self, now: NamingItems, readable: set[int]) -> None:
+        """Report gaps: clean-up deletes versions from the lowest on, so none is missing above a readable one.
+
+        It retains lists that are pinned for a fork.
+        """
+        listed = now.graph.versions()
+        for version, following in pairwise(listed):
+            group = group_key(self._store, version + 1)
+            is_known = (version + 1) // GROUP_SIZE in now.broken_groups
+            is_known |= group_key(self._store, version) in now.graph.pinned
+            if following > version + 1 and version in readable and not is_known:
+                why = f"none of the versions {ranges(range(version + 1, following))} is listed, but older ones are"
+                self._add(Finding("missing", group, why))
+
+    def _parent_lost(self, now: NamingItems, node: VersionId, parent: VersionId) -> None:
+        key = group_key(self._store, parent[0])
+        if parent[0] // GROUP_SIZE in now.broken_groups or node not in self._names.nodes():
+            return
+        why = f"version {parent[0]} by attempt {parent[1].hex()}, which version {node[0]} needs, nor a snapshot of it"
+        finding = Finding("missing", key, why, frozenset([node]))
+        if finding not in self._findings:
+            self._add(finding)
+
+
+def _parsed(key: Key, found: Item | CorruptStateError | None) -> Part | CorruptStateError | None:
+    if found is None or isinstance(found, CorruptStateError):
+        return found
+    try:
+        return parse_part(key, found)
+    except CorruptStateError as broken:
+        return broken

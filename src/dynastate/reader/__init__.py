@@ -1,0 +1,1 @@
+"""Committed state from plain Python, Arrow and pandas."""

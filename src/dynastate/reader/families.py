@@ -1,0 +1,110 @@
+"""Column families, by the schema that is stored with a store: how their keys and values become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dynastate.engine.reader import Lineage
+from dynastate.errors import CorruptStateError
+from dynastate.format.changes import Change as RowChange
+from dynastate.format.changes import RowValue
+from dynastate.format.version_list import VersionEntry
+from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
+from dynastate.unsaferow.nested import Array, Struct, unique
+from dynastate.unsaferow.schema import described_families, parse_schema
+
+DEFAULT_FAMILY: Final = "default"
+#: The column of lists of values.
+VALUES: Final = "values"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A column family."""
+
+    id: int
+    name: str
+    internal: bool
+    multiple: bool
+    encoder: KeyEncoder
+    value: Struct
+
+    @property
+    def columns(self) -> Struct:
+        """Names and types of the columns of a row."""
+        key, value = self.encoder.columns, self.value
+        fields = list(zip(key.names, key.types, strict=True))
+        if self.multiple:
+            return Struct([*fields, (self.list_column, Array(value))])
+        return Struct([*fields, *zip(value.names, value.types, strict=True)])
+
+    @property
+    def list_column(self) -> str:
+        """The column with the list of values, in a family with lists."""
+        return unique([*self.encoder.columns.names, VALUES])[-1]
+
+    def row(self, raw: bytes, value: RowValue) -> Row:
+        """Decode a key with its value.
+
+        Raises:
+            CorruptStateError: the bytes do not fit the schema.
+        """
+        key = self.encoder.decode(raw)
+        if self.multiple:
+            values = value if isinstance(value, list) else [value]
+            return key | {self.list_column: [self.value.decode(each) for each in values]}
+        if isinstance(value, list):
+            raise CorruptStateError("a key has several values in a column family of single ones", family=self.name)
+        return key | self.value.decode(value)
+
+    def row_or_none(self, raw: bytes, value: RowValue | None) -> Row | None:
+        return None if value is None else self.row(raw, value)
+
+    def changed(self, change: RowChange) -> Row:
+        """Decode a change: of a removed key only the key."""
+        if change.value is None:
+            return self.encoder.decode(change.key)
+        return self.row(change.key, change.value)
+
+
+def parse_families(text: str, store_name: str) -> dict[str, Family]:
+    """Parse the text of a schema item: its column families, without those that were dropped.
+
+    Raises:
+        CorruptStateError: the text is not a schema of column families.
+        ConfigurationError: a type or key encoder is not supported.
+    """
+    return {each["name"]: _family(each, store_name) for each in described_families(text)}
+
+
+def _family(described: Mapping[str, Any], store_name: str) -> Family:
+    key, value = parse_schema(described["key"]), parse_schema(described["value"])
+    if not described["multiple"]:
+        names = unique([*key.names, *value.names])[len(key.names) :]
+        value = Struct(list(zip(names, value.types, strict=True)))
+    return Family(
+        id=described["id"],
+        name=described["name"],
+        internal=described["internal"],
+        multiple=described["multiple"],
+        encoder=make_encoder(key, described["key_encoder"], store_name),
+        value=value,
+    )
+
+
+class Schemas:
+    """The column families of versions. Each schema text is parsed once."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, dict[str, Family]] = {}
+
+    def families(self, lineage: Lineage, entry: VersionEntry) -> dict[str, Family]:
+        """The column families of a version, by name."""
+        text = lineage.schema(entry)
+        if text not in self._parsed:
+            self._parsed[text] = parse_families(text, lineage.store.rpartition("/")[2])
+        return self._parsed[text]

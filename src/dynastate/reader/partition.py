@@ -1,0 +1,157 @@
+"""The rows of one column family in one partition, encoded: at a version, and from version to version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.engine import Engine
+from dynastate.engine.opening import Opening, retry_routes
+from dynastate.engine.reader import Lineage, hash_range
+from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.format.changes import Change as RowChange
+from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash
+from dynastate.format.version_list import VersionEntry
+from dynastate.progress import ProgressCallback
+from dynastate.reader.families import Family, Schemas
+
+Encoded = dict[bytes, RowValue]
+Changes = Iterable[RowChange]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The engine that stores are read through, with what was spent and the schemas known so far."""
+
+    engine: Engine
+    meter: Meter
+    schemas: Schemas
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One column family of one store, by its name. `known` gives it for versions that do not have it."""
+
+    source: Source
+    lineage: Lineage
+    name: str
+    known: Callable[[], Family]
+
+    @property
+    def store(self) -> str:
+        return self.lineage.store
+
+    def families(self, entry: VersionEntry) -> dict[str, Family]:
+        return self.source.schemas.families(self.lineage, entry)
+
+    def family(self, entry: VersionEntry) -> Family:
+        """The column family at a version. A version that no longer has it removes its rows, by its id."""
+        return self.families(entry).get(self.name) or self.known()
+
+    def count(self, entry: VersionEntry) -> int:
+        """The number of keys at a version."""
+        family = self.families(entry).get(self.name)
+        return 0 if family is None else entry.keys.get(family.id, 0)
+
+    def value(self, entry: VersionEntry, raw: bytes) -> RowValue | None:
+        """The value of a key at a version."""
+        return self.bucket(entry, raw, raw).get(raw) if self.count(entry) else None
+
+    def bucket(self, entry: VersionEntry, raw: bytes, wanted: bytes | None = None) -> Encoded:
+        """The rows in the bucket of a key at a version; only those of the key `wanted`, if given."""
+        digest = key_hash(raw)
+        lookup = partial(self.source.engine.lookup, self.store, entry.version, entry.attempt, digest)
+        return self._rows(lookup, self.family(entry).id, wanted)
+
+    def rows_at(self, entry: VersionEntry, family: Family) -> Encoded:
+        """All rows at a version."""
+        return self._rows(partial(self.source.engine.open, self.store, entry.version, entry.attempt), family.id)
+
+    def _rows(self, open_version: Callable[[], Opening], family: int, wanted: bytes | None = None) -> Encoded:
+        return retry_routes(lambda _: self._read(open_version(), family, wanted))
+
+    def _read(self, opening: Opening, family: int, wanted: bytes | None) -> Encoded:
+        found: Encoded = {}
+        try:
+            for _, changes in chain(opening.snapshot_chunks, opening.chunks):
+                if wanted is None or wanted in changes:
+                    fold(found, decode_changes(changes), family, wanted)
+        finally:
+            self.source.meter.add(opening.meter)
+        return found
+
+    def feed(
+        self, first: int, last: VersionEntry, wanted: bytes | None = None
+    ) -> Generator[tuple[VersionEntry, Changes], None, None]:
+        """The changes of each version, from the first to the last; only those of the key `wanted`, if given."""
+        bucket = None if wanted is None else hash_range(32, key_hash(wanted))
+        feed = self.source.engine.changes(self.store, first, last.version, last.attempt, bucket=bucket)
+        try:
+            for version, chunks in feed.versions:
+                read = (decode_changes(changes) for _, changes in chunks if wanted is None or wanted in changes)
+                yield self.lineage.find(version), chain.from_iterable(read)
+        finally:
+            self.source.meter.add(feed.meter)
+
+    def difference(
+        self, low: int, high: int, is_read: Callable[[], None]
+    ) -> Iterator[tuple[bytes, RowValue | None, RowValue | None]]:
+        """The keys whose values differ between two versions, with both values. Each version read calls `is_read`."""
+        old, new = self.lineage.find(low) if low else None, self.lineage.find(high)
+        if low == high:
+            return
+        family = self.family(new)
+        changed: dict[bytes, None] = {}
+        for _, changes in self.feed(low + 1, new):
+            changed.update((change.key, None) for change in changes if change.family == family.id)
+            is_read()
+        there = {} if old is None else self.rows_at(old, family)
+        before = {raw: there[raw] for raw in changed if raw in there}
+        after = {raw: _copy(value) for raw, value in before.items()}
+        for _, changes in self.feed(low + 1, new):
+            fold(after, changes, family.id)
+        yield from ((raw, before.get(raw), after.get(raw)) for raw in changed if before.get(raw) != after.get(raw))
+
+    def history(self, raw: bytes, progress: ProgressCallback) -> Iterator[tuple[VersionEntry, Family, RowValue | None]]:
+        """The values of a key, from the oldest listed version on: the first one, and each that differs from the last.
+
+        Raises:
+            VersionMissingError: clean-up has deleted the oldest version meanwhile.
+        """
+        self.source.meter.add(self.lineage.meter)
+        first, last = self.lineage.entries[0], self.lineage.newest
+        try:
+            value = self.value(first, raw)
+        except CorruptStateError as broken:
+            if first in self.source.engine.lineage(self.store).entries:
+                raise
+            raise VersionMissingError(
+                "clean-up took the oldest version away meanwhile; call again", store=self.store, version=first.version
+            ) from broken
+        if value is not None:
+            yield first, self.family(first), value
+        if last.version == first.version:
+            return
+        now: Encoded = {} if value is None else {raw: _copy(value)}
+        for entry, changes in self.feed(first.version + 1, last, raw):
+            family = self.family(entry)
+            before = _copy(now[raw]) if raw in now else None
+            fold(now, changes, family.id, raw)
+            if now.get(raw) != before:
+                yield entry, family, now.get(raw)
+            progress(entry.version - first.version, last.version - first.version)
+
+
+def fold(found: Encoded, changes: Changes, family: int, wanted: bytes | None = None) -> None:
+    """Apply changes to the rows of a family; only those of the key `wanted`, if given."""
+    for change in changes:
+        if change.family == family and (wanted is None or change.key == wanted):
+            apply_change(found, change.key, change)
+
+
+def _copy(value: RowValue) -> RowValue:
+    """A copy of a value: lists grow in place."""
+    return list(value) if isinstance(value, list) else value

@@ -1,0 +1,52 @@
+"""The partitions in which a key may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from dynastate.reader.families import Family
+from dynastate.reader.partition import Partition
+
+#: The rule counts as confirmed when rows would lie by it at random once in so many cases.
+CERTAIN: Final = 2**32
+
+
+class Placement:
+    """The rule that Spark places rows of stateful operators by the hash of their keys.
+
+    Which columns it hashes must be confirmed by rows that are there before the rule is relied on.
+    """
+
+    def __init__(self) -> None:
+        #: None: not known yet.
+        self.is_confirmed: bool | None = None
+
+    def find(
+        self, partitions: Sequence[Partition], version: int, family: Family, key: Mapping[str, Any], raw: bytes
+    ) -> Iterator[int]:
+        """The partitions where a key may be: the one by its hash, then, unless the rule holds here, all others."""
+        count = len(partitions)
+        first = family.encoder.partition(key, count) if count > 1 else 0
+        yield first
+        if count == 1:
+            return
+        if self.is_confirmed is None:
+            self.is_confirmed = _confirm(partitions[first], version, family, first, count, raw)
+        if not self.is_confirmed:
+            yield from (number for number in range(count) if number != first)
+
+
+def _confirm(partition: Partition, version: int, family: Family, number: int, count: int, raw: bytes) -> bool | None:
+    """Whether the rows in the bucket of a key lie where the rule has them; None: they are too few to tell.
+
+    Rows that were changed or removed since count, too: they were written to this partition.
+    """
+    chance = 1
+    for other in partition.bucket(partition.lineage.find(version), raw):
+        if family.encoder.partition(family.encoder.decode(other), count) != number:
+            return False
+        chance *= count
+        if chance >= CERTAIN:
+            return True
+    return None

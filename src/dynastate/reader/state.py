@@ -1,0 +1,157 @@
+"""Committed state from plain Python, while the query runs: `open_state`. It only reads, and needs no Spark.
+
+A row is one dict: the columns of its key, then those of its value, by their names in Spark's schema, which is stored
+with the state; of equal names the later ones are called name#2. Where a key has a list of values (list state) there is
+one column `values` in their place. Values are as in `dynastate.unsaferow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import TracebackType
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import catalog
+from dynastate.engine.engine import Engine
+from dynastate.engine.reader import Lineage
+from dynastate.errors import ConfigurationError
+from dynastate.reader.families import DEFAULT_FAMILY, Family, Schemas
+from dynastate.reader.partition import Source
+from dynastate.reader.placement import Placement
+from dynastate.reader.view import StateView, naming, no_family
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+
+
+def open_state(
+    store: str,
+    *,
+    endpoint: str = "",
+    region: str = "",
+    family: str = "",
+    delta_table: str = DELTA_TABLE,
+    snapshot_table: str = SNAPSHOT_TABLE,
+    cache_mb: int = 64,
+) -> StateReader:
+    """Open the committed state of a store at its newest version, to read.
+
+    Args:
+        store: `namespace/operator/partition/name`; or `namespace/operator` for all partitions of an operator, and
+            `namespace/operator/*/name` where it has several stores a partition, as stream-stream joins have.
+        endpoint: URL of the DynamoDB endpoint; empty: the Region's own.
+        region: AWS Region; empty: what boto3 finds.
+        family: the column family, with transformWithState a state variable; empty: the only one there is.
+        delta_table: name of the delta table.
+        snapshot_table: name of the snapshot-group table.
+        cache_mb: MiB of parts and buckets that are cached, so that what was read is not read again.
+
+    Raises:
+        ConfigurationError: no such store or column family, an unsupported type, or a wrong setting, table, permission
+            or endpoint.
+        VersionMissingError: nothing is committed yet.
+        CorruptStateError: an item is lost or broken.
+        UnavailableError: throttled, or unreachable, for a minute.
+    """
+    settings = Settings(
+        delta_table=delta_table, snapshot_table=snapshot_table, region=region, endpoint=endpoint, cache_mb=cache_mb
+    )
+    tables = BotoTables(settings)
+    return StateReader(tables, settings, store, family, tables.close)
+
+
+class StateReader(StateView):
+    """The state at its newest version, of one store or of an operator in all its partitions.
+
+    It stays at its version until `refresh`. Close it, or use it in a `with`. The version of several partitions is the
+    newest that all of them have committed.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        settings: Settings,
+        store: str,
+        family: str = "",
+        close_tables: Callable[[], None] = lambda: None,
+    ) -> None:
+        source = Source(Engine.of(tables, settings), Meter(), Schemas())
+        self._tables = tables
+        self._close_tables = close_tables
+        self._pool = ThreadPoolExecutor(settings.parallel_requests, thread_name_prefix="dynastate-state")
+        with ExitStack() as when_failed:
+            when_failed.callback(self._close, source.engine)
+            with naming(source):
+                self._asked = catalog.parse(store)
+                lineages = self._read(source, catalog.of_asked(tables, self._asked, source.meter))
+            newest = lineages[0].find(_newest(lineages))
+            known = source.schemas.families(lineages[0], newest)
+            chosen = _choose(store, family, known)
+            super().__init__(source, Placement(), store, chosen, lineages, newest.version)
+            when_failed.pop_all()
+        self._opened_at = self.version
+
+    def __enter__(self) -> StateReader:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclasses
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the threads and close the connections, also for views that `at` gave."""
+        self._close(self._source.engine)
+
+    def _close(self, engine: Engine) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        engine.close()
+        self._close_tables()
+
+    def refresh(self) -> bool:
+        """Move to the newest version; False: it is this one. What was read before is not read again.
+
+        Raises:
+            VersionMissingError: the store was deleted.
+            CorruptStateError: an item is lost or broken.
+        """
+        before = self.version, self.stores
+        with naming(self._source):
+            stores: Iterable[str] = self.stores
+            # Partitions are added while the first batch commits, or while a fork or an import is made.
+            if self.version == self._opened_at:
+                stores = catalog.of_asked(self._tables, self._asked, self.meter)
+            lineages = self._read(self._source, stores, [partition.lineage for partition in self._partitions])
+        self._partitions = [self._partition(lineage) for lineage in lineages]
+        self.version = _newest(lineages)
+        return (self.version, self.stores) != before
+
+    def _read(self, source: Source, stores: Iterable[str], known: Iterable[Lineage] = ()) -> list[Lineage]:
+        """Read the newest versions of stores, in parallel."""
+        by_store = {each.store: each for each in known}
+        found = list(self._pool.map(lambda store: source.engine.lineage(store, by_store.get(store)), stores))
+        for each in found:
+            source.meter.add(each.meter)
+        return found
+
+
+def _newest(lineages: Iterable[Lineage]) -> int:
+    return min(lineage.newest.version for lineage in lineages)
+
+
+def _choose(store: str, asked: str, known: dict[str, Family]) -> str:
+    """The column family asked for, or the only one.
+
+    Raises:
+        ConfigurationError: there is no such family, or there are several.
+    """
+    # transformWithState has its state variables beside a default family that it does not use.
+    own = [each.name for each in known.values() if not each.internal and each.name != DEFAULT_FAMILY]
+    if not asked and len(own) > 1:
+        raise ConfigurationError(f"say which column family; this store has {', '.join(own)}", store=store)
+    chosen = asked or (own[0] if own else DEFAULT_FAMILY)
+    if chosen not in known:
+        raise no_family(store, chosen, known)
+    return chosen

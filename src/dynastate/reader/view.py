@@ -1,0 +1,320 @@
+"""Rows of one column family at one version, in all partitions of an operator or in one store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
+from dynastate.format.changes import MERGE
+from dynastate.format.changes import Change as RowChange
+from dynastate.format.version_list import VersionEntry
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.reader import arrow
+from dynastate.reader.families import Family, Row
+from dynastate.reader.partition import Partition, Source
+from dynastate.reader.placement import Placement
+from dynastate.unsaferow.nested import Struct
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from dynastate.engine.reader import Lineage
+
+Kind = Literal["put", "append", "remove"]
+
+
+class Change(NamedTuple):
+    """One change of one version. Of a removed key, `row` has the key's columns only.
+
+    A put replaces the row of the key; an append adds to its list, and `row` has the new value only.
+    """
+
+    version: int
+    kind: Kind
+    row: Row
+
+
+class Past(NamedTuple):
+    """The row of a key from a version on; None: the key was not there."""
+
+    version: int
+    row: Row | None
+
+
+class Difference(NamedTuple):
+    """A key that differs between two versions; None: it was not there."""
+
+    key: Row
+    before: Row | None
+    after: Row | None
+
+
+class StateView:
+    """Rows at one version, for as long as the reader that made the view is open. Used by one thread at a time.
+
+    What is read is cached, up to `cache_mb`, and takes no request again. `meter` counts what was spent.
+    """
+
+    def __init__(
+        self, source: Source, placement: Placement, store: str, family: str, lineages: Iterable[Lineage], version: int
+    ) -> None:
+        self.store = store
+        self.family = family
+        self.version = version
+        self._source = source
+        self._placement = placement
+        self._partitions = [self._partition(lineage) for lineage in lineages]
+
+    def _partition(self, lineage: Lineage) -> Partition:
+        return Partition(self._source, lineage, self.family, lambda: self._schema)
+
+    # ------------------------------------------------------------------------------------------------------ description
+
+    @property
+    def meter(self) -> Meter:
+        """Requests and units spent so far."""
+        return self._source.meter
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The stores that are read, one a partition."""
+        return tuple(partition.store for partition in self._partitions)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The column families of this version, Spark's internal ones included."""
+        partition, entry = self._current()[0]
+        return tuple(partition.families(entry))
+
+    @property
+    def columns(self) -> Struct:
+        """Names and types of the columns of a row."""
+        return self._schema.columns
+
+    @property
+    def key_columns(self) -> Struct:
+        """Names and types of the key's columns."""
+        return self._schema.encoder.columns
+
+    @property
+    def value_columns(self) -> Struct:
+        """Names and types of the value's columns, as rows have them; with lists, of one value."""
+        return self._schema.value
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether a key has a list of values."""
+        return self._schema.multiple
+
+    @property
+    def list_column(self) -> str:
+        """The column with the list of values, in a family with lists."""
+        return self._schema.list_column
+
+    def versions(self) -> list[int]:
+        """The versions that can be read, ascending."""
+        first = max(partition.lineage.entries[0].version for partition in self._partitions)
+        return list(range(first, min(partition.lineage.newest.version for partition in self._partitions) + 1))
+
+    def __len__(self) -> int:
+        """The number of keys. It takes no request."""
+        return sum(partition.count(entry) for partition, entry in self._current())
+
+    # ------------------------------------------------------------------------------------------------------------- read
+
+    def get(self, key: Mapping[str, Any]) -> Row | None:
+        """Get the row of a key, which is given by its columns; None: it is not there.
+
+        It reads one bucket of the newest snapshot and the changes since, as far as they are not cached, in the
+        partition where Spark has the key.
+
+        Raises:
+            ConfigurationError: a column is missing, unknown, or its value is not of its type.
+            VersionMissingError: clean-up has deleted this version; `refresh`.
+            CorruptStateError: an item is lost or broken.
+        """
+        family = self._schema
+        raw = family.encoder.encode(key)
+        with self._reading():
+            for number in self._placement.find(self._partitions, self.version, family, key, raw):
+                partition = self._partitions[number]
+                value = partition.value(partition.lineage.find(self.version), raw)
+                if value is not None:
+                    return family.row(raw, value)
+        return None
+
+    def __iter__(self) -> Iterator[Row]:
+        """Read every row, in no order. The rows of one partition at a time are in memory, encoded.
+
+        Raises:
+            VersionMissingError: clean-up has deleted this version; `refresh`.
+            CorruptStateError: an item is lost or broken.
+        """
+        for partition, entry in self._current():
+            family = partition.families(entry).get(self.family)
+            if family is not None:
+                with self._reading():
+                    found = partition.rows_at(entry, family)
+                for raw, value in found.items():
+                    yield family.row(raw, value)
+
+    def at(self, version: int) -> StateView:
+        """View the state at another version.
+
+        Raises:
+            VersionMissingError: it is not there, or clean-up has deleted it; the message names those that are there.
+        """
+        lineages = [partition.lineage for partition in self._partitions]
+        for lineage in lineages:
+            lineage.find(version)
+        return StateView(self._source, self._placement, self.store, self.family, lineages, version)
+
+    def changes(self, after: int, to: int | None = None) -> Iterator[Change]:
+        """Read the changes of the versions after one, up to another (by default this one), oldest first.
+
+        Raises:
+            VersionMissingError: one of them is not there.
+            CorruptStateError: an item is lost or broken.
+        """
+        last = self.version if to is None else to
+        if last <= after:
+            return
+        with self._reading(), ExitStack() as ended:
+            feeds = [
+                (partition, ended.enter_context(closing(partition.feed(after + 1, partition.lineage.find(last)))))
+                for partition in self._partitions
+            ]
+            for _ in range(after + 1, last + 1):
+                for partition, feed in feeds:
+                    entry, changes = next(feed)
+                    family = partition.family(entry)
+                    for change in changes:
+                        if change.family == family.id:
+                            yield Change(entry.version, _kind(change), family.changed(change))
+
+    def history(self, key: Mapping[str, Any], progress: ProgressCallback = no_progress) -> list[Past]:
+        """Read the row of a key at the oldest version, and at each later version at which it differs from the last.
+
+        It reads the changes of all versions that are retained; `progress` gets the versions of one partition.
+
+        Raises:
+            ConfigurationError: a column is missing, unknown, or its value is not of its type.
+            VersionMissingError: clean-up has deleted a version meanwhile; call again.
+            CorruptStateError: an item is lost or broken.
+        """
+        family = self._schema
+        raw = family.encoder.encode(key)
+        with self._reading():
+            for number in self._placement.find(self._partitions, self.version, family, key, raw):
+                partition = self._partitions[number]
+                newest = self._partition(self._source.engine.lineage(partition.store))
+                found = newest.history(raw, progress)
+                if past := [Past(entry.version, known.row_or_none(raw, value)) for entry, known, value in found]:
+                    return past
+        return []
+
+    def diff(self, before: int, after: int, progress: ProgressCallback = no_progress) -> Iterator[Difference]:
+        """Read the keys whose rows differ between two versions, in no order.
+
+        It reads the changes between them twice, and once all rows of the earlier one. `progress` gets the versions
+        whose changes are read, those of all partitions together.
+
+        Raises:
+            VersionMissingError: one of them is not there.
+            CorruptStateError: an item is lost or broken.
+        """
+        low, high = sorted((before, after))
+        read, total = count(1), (high - low) * len(self._partitions)
+        with self._reading():
+            for partition in self._partitions:
+                for raw, was, now in partition.difference(low, high, lambda: progress(next(read), total)):
+                    family = self._schema
+                    pair = [family.row_or_none(raw, value) for value in (was, now)]
+                    first, second = pair if before == low else reversed(pair)
+                    yield Difference(family.encoder.decode(raw), first, second)
+
+    def to_arrow(self) -> pa.Table:
+        """Read all rows into a table of Arrow.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+        """
+        return arrow.to_arrow(self.columns, self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Read all rows into a data frame of pandas, with Arrow's conversion of types.
+
+        Raises:
+            ConfigurationError: pandas or pyarrow is not installed.
+        """
+        return arrow.to_pandas(self.columns, self)
+
+    # ----------------------------------------------------------------------------------------------------------- within
+
+    def _current(self) -> list[tuple[Partition, VersionEntry]]:
+        return [(partition, partition.lineage.find(self.version)) for partition in self._partitions]
+
+    @property
+    def _schema(self) -> Family:
+        """The column family at this version, or at the nearest listed version that has it."""
+        partition = self._partitions[0]
+        near = sorted(partition.lineage.entries, key=lambda entry: abs(entry.version - self.version))
+        for entry in near:
+            found = partition.families(entry).get(self.family)
+            if found is not None:
+                return found
+        raise no_family(self.store, self.family, partition.families(near[0]))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Report deleted data as missing, never as corrupt, and name tables as the user knows them."""
+        with naming(self._source):
+            try:
+                yield
+            except CorruptStateError as broken:
+                store = self._unreadable()
+                if store is None:
+                    raise
+                raise VersionMissingError(
+                    "this version was deleted: it was not retained, or the query restarted at an earlier one; refresh",
+                    store=store,
+                    version=self.version,
+                ) from broken
+
+    def _unreadable(self) -> str | None:
+        """A store that no longer lists this version; None: all do, or a version list cannot be read."""
+        for partition, entry in self._current():
+            try:
+                now = self._source.engine.lineage(partition.store)
+            except DynastateError:
+                return None  # the first error says more
+            if entry not in now.entries:
+                return partition.store
+        return None
+
+
+@contextmanager
+def naming(source: Source) -> Iterator[None]:
+    """Name tables in errors as the user knows them."""
+    try:
+        yield
+    except DynastateError as failed:
+        source.engine.name_table(failed)
+        raise
+
+
+def no_family(store: str, family: str, known: Iterable[str]) -> ConfigurationError:
+    """The error for a column family that a store does not have."""
+    there = ", ".join(known) or "none"
+    return ConfigurationError(f"this store has no column family {family}; it has {there}", store=store)
+
+
+def _kind(change: RowChange) -> Kind:
+    if change.value is None:
+        return "remove"
+    return "append" if change.operation == MERGE else "put"

@@ -1,0 +1,1 @@
+"""The engine behind a Unix-domain socket: protocol, connections, process."""

@@ -1,0 +1,94 @@
+"""The engines of the process, one for each distinct settings."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.engine import Engine
+from dynastate.errors import ConfigurationError, MismatchError
+from dynastate.settings import Settings
+
+#: A ConfigurationError is repeated for this time before tables and endpoint are checked again.
+FAILED_FOR_S = 5.0
+
+
+class Engines:
+    """One engine for each distinct settings. It is made, and its tables are checked, when it is first needed."""
+
+    def __init__(self) -> None:
+        self._made: dict[Settings, tuple[BotoTables, Engine]] = {}
+        self._fit: set[Settings] = set()
+        self._failed: dict[Settings, tuple[float, ConfigurationError]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, settings: Settings, *, was_reached: bool) -> Engine:
+        """The engine for these settings, whose tables exist and fit.
+
+        `was_reached`: a store of theirs has versions, so a DynamoDB that cannot be reached is an outage, to be waited
+        for; without versions a wrong setting is likelier.
+
+        Raises:
+            ConfigurationError: no Region is known, a table is missing or has other keys, or DynamoDB is out of reach.
+            UnavailableError: DynamoDB throttled, or gave no proper answer, until the deadline.
+        """
+        # Settings of the JVM alone make no further engine: each has threads, a cache and connections.
+        settings = replace(settings, namespace="", python="", memory_mb=0)
+        with self._lock:
+            # Failed tasks are retried at once: they must not each wait for the same answer.
+            since, error = self._failed.get(settings, (-FAILED_FOR_S, None))
+            if error is not None and time.monotonic() < since + FAILED_FOR_S:
+                raise error
+            if settings not in self._made:
+                self._made[settings] = self._make(settings)
+            made = tables, engine = self._made[settings]
+            is_fit = settings in self._fit
+        if not is_fit:
+            if was_reached:
+                tables.expect_answers()
+            self._check(settings, *made)
+            with self._lock:
+                is_open = self._made.get(settings) == made
+                if is_open:
+                    self._fit.add(settings)
+            if not is_open:  # another task's check has failed meanwhile
+                return self.get(settings, was_reached=was_reached)
+        return engine
+
+    def _check(self, settings: Settings, tables: BotoTables, engine: Engine) -> None:
+        try:
+            drift = tables.check()
+            if drift:
+                raise ConfigurationError(
+                    "; ".join(drift) + "; 'dynastate tables check' says the same, infra/ makes tables that fit"
+                )
+        except ConfigurationError as wrong:
+            with self._lock:
+                if settings in self._fit:  # another task's check has passed, and it uses the engine
+                    raise
+                self._failed[settings] = (time.monotonic(), wrong)
+                # The next task gets another client: boto3 looks for credentials once for each.
+                is_ours = self._made.get(settings) == (tables, engine)
+                if is_ours:
+                    del self._made[settings]
+            if is_ours:
+                engine.close()
+                tables.close()
+            raise
+
+    def _make(self, settings: Settings) -> tuple[BotoTables, Engine]:
+        tables = BotoTables(settings)
+        return tables, Engine.of(tables, settings)
+
+
+def parse_settings(settings_json: str) -> Settings:
+    try:
+        given = json.loads(settings_json)
+    except (ValueError, RecursionError):
+        raise MismatchError("settings in HELLO are not JSON") from None
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        raise MismatchError("settings in HELLO are not an object of text to text")
+    return Settings.from_spark(given)

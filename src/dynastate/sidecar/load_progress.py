@@ -1,0 +1,45 @@
+"""Log lines of loads that take long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from dynastate.engine.reader import EncodedChunk
+from dynastate.format.keys import NO_ATTEMPT, Attempt
+
+log = logging.getLogger("dynastate.sidecar")
+
+#: A load that takes longer than this is logged, and again after each such time.
+PROGRESS_S = 2.0
+
+
+def about(store: str, version: int, attempt: Attempt) -> str:
+    """Store, version and attempt, for a line of the log."""
+    return f"store={store} version={version} attempt={'any' if attempt == NO_ATTEMPT else attempt.hex()}"
+
+
+class LoadProgressLog:
+    """Logs the progress of a load every `PROGRESS_S` seconds."""
+
+    def __init__(self, about: str, records: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._about = about
+        self._records = records
+        self._clock = clock
+        self._taken = 0
+        self._started = clock()
+        self._next = self._started + PROGRESS_S
+
+    def through(self, chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:
+        """Pass chunks on, and count their records."""
+        for chunk in chunks:
+            yield chunk
+            self._taken += chunk[0]
+            now = self._clock()
+            if now >= self._next:
+                self._next = now + PROGRESS_S
+                log.info(
+                    "loading %s records=%d of %d seconds=%.0f",
+                    *(self._about, self._taken, self._records, now - self._started),
+                )

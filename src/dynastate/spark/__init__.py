@@ -1,0 +1,8 @@
+"""The only package that imports pyspark: `configure`, the jar, and the import of checkpoints."""
+
+from dynastate.errors import ConfigurationError
+
+try:
+    import pyspark  # noqa: F401  # for the message
+except ImportError as missing:
+    raise ConfigurationError("pyspark is not installed here; pip install 'dynastate[spark]'") from missing

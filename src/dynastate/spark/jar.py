@@ -1,0 +1,41 @@
+"""The jar for the installed Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from dynastate import __version__
+from dynastate.errors import ConfigurationError
+
+#: The minors of Spark that have a jar each.
+MINORS: Final = ("4.0", "4.1", "4.2", "4.3")
+#: Its state store trait differs from that of 4.0.1 and later.
+UNSUPPORTED: Final = "4.0.0"
+
+
+def spark_minor() -> str:
+    """Major and minor version of the installed Spark."""
+    return ".".join(pyspark.__version__.split(".")[:2])
+
+
+def jar_path() -> Path:
+    """Path of the jar for the installed Spark.
+
+    Raises:
+        ConfigurationError: dynastate does not support this Spark, or the jar was not built.
+    """
+    version, minor = pyspark.__version__, spark_minor()
+    if minor not in MINORS or version == UNSUPPORTED:
+        raise ConfigurationError(
+            f"pyspark {version} is installed, and dynastate {__version__} has no jar for it; "
+            f"it has one each for Spark {', '.join(MINORS)}, but none for {UNSUPPORTED}"
+        )
+    jar = Path(__file__).parents[1] / "jars" / f"dynastate-spark-{minor}_2.13-{__version__}.jar"
+    if not jar.is_file():
+        raise ConfigurationError(
+            "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar
+        )
+    return jar

@@ -1,0 +1,68 @@
+"""A local Spark session of a command: quiet, as its user did not ask for Spark's own log."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from dynastate.settings import Settings
+from dynastate.spark.configure import configure
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+#: What the JVM writes of a module that Spark asks for.
+_NOISE: Final = b"WARNING: Using incubator modules:"
+
+
+@contextmanager
+def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Iterator[SparkSession]:
+    """A session on this machine with these settings, and conf; it is stopped at the end.
+
+    Errors that Spark logs come to standard error; its warnings do not.
+
+    Raises:
+        ConfigurationError: no jar for this Spark.
+    """
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {conf.get(_JAVA_OPTIONS, '')}".rstrip(),
+    }
+    builder = configure(SparkSession.builder.master("local[*]").appName(name))
+    for key, value in {**conf, **quiet, **settings.to_spark()}.items():
+        builder = builder.config(key, value)
+    _start_jvm(builder)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start_jvm(builder: SparkSession.Builder) -> None:
+    """Start the JVM with its standard error through a pipe, out of which noise is taken."""
+    conf = SparkConf().setAll(list(builder._options.items()))  # noqa: SLF001  # a builder has no getter
+    reader, writer = os.pipe()
+    threading.Thread(target=_pass_on, args=(reader,), name="spark-stderr", daemon=True).start()
+    try:
+        gateway = launch_gateway(conf, {"stderr": writer})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writer)
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001  # a session takes the gateway that is there
+
+
+def _pass_on(reader: int) -> None:
+    with open(reader, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
