@@ -1,15 +1,15 @@
-"""Compile the Scala bridge with the compiler that is among pyspark's own jars, and pack it into one jar.
+"""Compile the Scala bridge with the compiler among pyspark's own jars, and pack it into one jar.
 
     python jvm-bridge/build.py                            the bridge for the pyspark here, into src/dynastate/jars/
-    python jvm-bridge/build.py --sources DIR --jar FILE   other Scala trees that stand on it (tests, benchmarks)
+    python jvm-bridge/build.py --sources DIR --jar FILE   other Scala trees that use it (tests, benchmarks)
     python jvm-bridge/build.py --all                      the bridge for every Spark in SPARKS
     python jvm-bridge/build.py --fetch 4.1                pyspark in an environment of its own, build/spark-4.1/
 
 Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt. `--all` and `--fetch` download what is
-missing of the other pysparks, 430 MB each, once. A jar that is newer than all its sources is left alone.
+missing of the other pysparks, 430 MB each, once. A jar that is newer than all its sources is not built again.
 
-All minors of Spark share one tree. Where they differ, folders beside it tell which minors take them: `scala-since-4.2`,
-`scala-before-4.2`, `scala-since-4.2-before-4.3`. The same holds for the trees of `--sources`.
+All minors of Spark share one tree. Where they differ, folders of `shims` beside it say which minors take them:
+`since-4.2`, `before-4.2`, `since-4.2-before-4.3`. The same holds for the trees of `--sources`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 BRIDGE = ROOT / "jvm-bridge" / "src" / "main" / "scala"
 ENVIRONMENTS = ROOT / "build"
-#: The minors of Spark we support, and with which version of each its jar is compiled.
+#: The supported minors of Spark, and the version with which each jar is compiled.
 SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
 #: Zip entries carry one fixed time, so that the same sources give the same jar.
 EPOCH = (2026, 1, 1, 0, 0, 0)
@@ -38,7 +38,7 @@ def fail(message: str) -> NoReturn:
 
 
 def java() -> str:
-    """The java command, once it is known to be version 17 or newer."""
+    """The java command, of version 17 or newer."""
     command = shutil.which("java")
     if command is None:
         fail("Java is missing; install a JDK or JRE 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)")
@@ -50,7 +50,7 @@ def java() -> str:
 
 
 def pyspark() -> tuple[str, Path]:
-    """Minor version of the installed pyspark, and the folder of its jars, once it is known to be one we support."""
+    """Minor version of the installed pyspark, if it is supported, and the folder of its jars."""
     try:
         import pyspark
     except ImportError:
@@ -62,7 +62,7 @@ def pyspark() -> tuple[str, Path]:
 
 
 def fetch(spark: str) -> Path:
-    """The interpreter of an environment with one pyspark, such as 4.1 or 4.0.1; downloads it where it is missing."""
+    """The interpreter of an environment with one pyspark, such as 4.1 or 4.0.1; downloads it if it is missing."""
     version = SPARKS.get(spark, spark)
     folder = ENVIRONMENTS / f"spark-{spark}"
     interpreter = folder / "bin" / "python"
@@ -75,7 +75,7 @@ def fetch(spark: str) -> Path:
 
 
 def package_version() -> str:
-    """The one place the version stands in: src/dynastate/__init__.py."""
+    """The version, from its only place: src/dynastate/__init__.py."""
     text = (ROOT / "src" / "dynastate" / "__init__.py").read_text()
     found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if found is None:
@@ -88,10 +88,10 @@ def bridge_jar(minor: str) -> Path:
 
 
 def is_for(folder: Path, minor: str) -> bool:
-    """Whether a minor of Spark takes the sources of a folder, by the folder's name."""
-    bounds = re.fullmatch(r"[^-]+(?:-since-([\d.]+))?(?:-before-([\d.]+))?", folder.name)
+    """Whether a minor of Spark takes a folder of shims, by the folder's name."""
+    bounds = re.fullmatch(r"(?:since-([\d.]+))?-?(?:before-([\d.]+))?", folder.name)
     if bounds is None:
-        fail(f"{folder} is named neither since-, before- nor since-X-before-Y")
+        fail(f"{folder} must be named since-X, before-Y or since-X-before-Y")
 
     def number(version: str) -> list[int]:
         return [int(each) for each in version.split(".")]
@@ -101,10 +101,10 @@ def is_for(folder: Path, minor: str) -> bool:
 
 
 def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], resources: dict[str, str]) -> bool:
-    """Compile the .scala files of trees that are for the installed pyspark; False when the jar was up to date."""
+    """Compile the .scala files of trees for the installed pyspark; False when the jar was up to date."""
     minor, spark_jars = pyspark()
-    folders = [each for tree in sources for each in tree.parent.glob(f"{tree.name}*") if each.is_dir()]
-    files = sorted(file for folder in folders if is_for(folder, minor) for file in folder.rglob("*.scala"))
+    shims = [folder for tree in sources for folder in tree.parent.glob("shims/*") if is_for(folder, minor)]
+    files = sorted(file for folder in [*sources, *shims] for file in folder.rglob("*.scala"))
     if not files:
         fail(f"no .scala file under {', '.join(map(str, sources))}")
     inputs = [*files, *extra_classpath, Path(__file__), ROOT / "src" / "dynastate" / "__init__.py"]
@@ -112,11 +112,13 @@ def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], reso
         return False
     classpath = ":".join([f"{spark_jars}/*", *map(str, extra_classpath)])
     with tempfile.TemporaryDirectory(prefix="dynastate-build-") as scratch:
-        command = [java(), "-Xss8m", "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp"]
+        # Without the second compiler of the JVM, whose code comes too late: less than half the CPU.
+        command = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss8m", "-cp", classpath]
+        command += ["scala.tools.nsc.Main", "-usejavacp"]
         command += ["-deprecation", "-feature", "-Xlint:infer-any,missing-interpolator", "-Werror", "-release", "17"]
         command += ["-d", scratch, *map(str, files)]
         if subprocess.run(command, check=False).returncode != 0:
-            fail(f"the Scala compiler refused {jar.name} for Spark {minor}; its messages stand above")
+            fail(f"the Scala compiler refused {jar.name} for Spark {minor}; its messages are above")
         jar.parent.mkdir(parents=True, exist_ok=True)
         partial = jar.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -132,11 +134,12 @@ def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], reso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sources", type=Path, nargs="+", help="Scala trees that stand on the bridge")
-    parser.add_argument("--jar", type=Path, help="where their jar goes")
+    parser.add_argument("--sources", type=Path, nargs="+", help="Scala trees that use the bridge")
+    parser.add_argument("--jar", type=Path, help="path of their jar")
+    parser.add_argument("--classpath", type=Path, nargs="+", default=[], help="what else those trees need")
     parser.add_argument("--all", action="store_true", help="the bridge for every Spark we support")
     parser.add_argument("--fetch", metavar="SPARK", help="only install this pyspark below build/")
-    parser.add_argument("--check-java", action="store_true", help="only say whether a usable Java is installed")
+    parser.add_argument("--check-java", action="store_true", help="only check whether a usable Java is installed")
     given = parser.parse_args()
     if given.check_java:
         java()
@@ -150,18 +153,18 @@ def main() -> None:
     elif (given.sources is None) != (given.jar is None):
         parser.error("--sources and --jar go together")
     else:
-        build(given.sources, given.jar)
+        build(given.sources, given.jar, given.classpath)
 
 
-def build(sources: list[Path] | None, jar: Path | None) -> None:
-    """Build the bridge for the installed pyspark, and what stands on it."""
+def build(sources: list[Path] | None, jar: Path | None, classpath: list[Path]) -> None:
+    """Build the bridge for the installed pyspark, and the trees that use it."""
     bridge = bridge_jar(pyspark()[0])
     built = compile_to(bridge, [BRIDGE], [], {"dynastate-version.txt": package_version()})
     for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, SPARKS)):
         old.unlink()
     print(("built " if built else "up to date: ") + str(bridge.relative_to(ROOT)))
     if sources is not None and jar is not None:
-        built = compile_to(jar.resolve(), [tree.resolve() for tree in sources], [bridge], {})
+        built = compile_to(jar.resolve(), [tree.resolve() for tree in sources], [bridge, *classpath], {})
         print(("built " if built else "up to date: ") + str(jar))
 
 

@@ -10,7 +10,7 @@ import org.apache.spark.sql.dynastate.ChangeIterator
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** Spark's traits as they are since 4.1. What this Spark does not have is declared here: nobody calls it. */
+/** Spark's traits as they are since 4.1. Members that this Spark does not have are declared here, and never called. */
 private[spark] trait ReadStateStore41 extends ReadStateStore {
   def release(): Unit
 }
@@ -21,7 +21,7 @@ private[spark] trait StateStore41 extends StateStore with ReadStateStore41 {
   def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit
 }
 
-/** This Spark names attempts by id only where it opens a store. */
+/** This Spark passes ids of attempts only when it opens a store. */
 private[spark] trait StateStoreProvider41 extends StateStoreProvider with SupportsFineGrainedReplay {
   def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String]): StateStore
 
@@ -47,8 +47,8 @@ private[spark] trait StateStoreProvider41 extends StateStoreProvider with Suppor
 }
 
 /**
- * Read stores of tasks that run. An aggregation of this Spark opens its version to read, and then to write: the two must
- * show the same attempt, and what the first one had to load is shown with the second one's commit.
+ * Read stores of running tasks. An aggregation of this Spark opens its version to read, and then to write: the two must be of the same
+ * attempt, and the commit of the second reports what the first had to load.
  */
 private[spark] final class ReadStores41 {
   private[this] val byTask = new ConcurrentHashMap[TaskContext, (Option[String], ReadStateStore)]
@@ -63,12 +63,12 @@ private[spark] final class ReadStores41 {
 }
 
 private[spark] object Spark41 {
-  /** This Spark does not ask whether every partition committed. */
+  /** This Spark does not check that every partition committed. */
   def reportCommit(newVersion: Long, id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): Unit = ()
 
   def validateStateRowFormat(key: UnsafeRow, keySchema: StructType, value: UnsafeRow, valueSchema: StructType, id: StateStoreId, conf: StateStoreConf): Unit =
     StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, conf)
 
-  /** Without a bound. */
+  /** Unlimited. */
   def maxVersionsToDeletePerMaintenance(conf: StateStoreConf): Int = -1
 }

@@ -3,7 +3,7 @@ package io.dynastate.spark
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Spark's traits as they are since 4.2. What this Spark does not have is declared here: nobody calls it. */
+/** Spark's traits as they are since 4.2. Members that this Spark does not have are declared here, and never called. */
 private[spark] trait ReadStateStore42 extends ReadStateStore41 {
   def keyExists(key: UnsafeRow, colFamilyName: String): Boolean
 
@@ -37,7 +37,7 @@ private[spark] trait StateStoreProvider42 extends StateStoreProvider41 {
     upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit = false)
 }
 
-/** What encoders say of themselves since 4.2. Those of this Spark keep an order for range scans only. */
+/** Properties of encoders, which have them themselves since 4.2. In this Spark only those for range scans keep an order. */
 private[spark] object Spark42 {
   def supportsRangeScan(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean = spec.isInstanceOf[RangeKeyScanStateEncoderSpec]
 

@@ -3,7 +3,7 @@ package io.dynastate.spark
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** Spark's traits as they are since 4.3. What this Spark does not have is declared here: nobody calls it. */
+/** Spark's traits as they are since 4.3. Members that this Spark does not have are declared here, and never called. */
 private[spark] trait ReadStateStore43 extends ReadStateStore42 {
   def registerColFamily(
       colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,

@@ -13,7 +13,7 @@ private[spark] trait StateStore41 extends StateStore with ReadStateStore41
 
 private[spark] trait StateStoreProvider41 extends StateStoreProvider with SupportsFineGrainedReplay
 
-/** Spark itself hands a task's read store over, to be written. */
+/** This Spark passes a task's read store to `upgradeReadStoreToWriteStore` itself. */
 private[spark] final class ReadStores41 {
   def opened(store: ReadStateStore, id: Option[String]): Unit = ()
 

@@ -9,7 +9,7 @@ import org.apache.spark.sql.internal.SQLConf
 
 /**
  * Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only. Set by
- * `spark.sql.extensions`; `dynastate.configure` does so. Touches no plan of a session with another provider.
+ * `spark.sql.extensions`; `dynastate.configure` does so. Does not change plans of a session with another provider.
  */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => new ColumnarRule {

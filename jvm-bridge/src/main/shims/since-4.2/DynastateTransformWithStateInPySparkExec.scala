@@ -45,7 +45,7 @@ final class DynastateTransformWithStateInPySparkExec(
 }
 
 object DynastateTransformWithStateInPySparkExec {
-  /** By position: of its third field, Spark 4.2 and 4.3 have different names. */
+  /** By position, because Spark 4.2 and 4.3 name the third field differently. */
   def apply(node: TransformWithStateInPySparkExec): DynastateTransformWithStateInPySparkExec = node match {
     case TransformWithStateInPySparkExec(
         functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode, stateInfo, batchTimestampMs, prevBatchTimestampMs,

@@ -6,7 +6,7 @@ import java.util.UUID
 import scala.jdk.CollectionConverters._
 import scala.util.matching.Regex
 
-import io.dynastate.core.{DynastateException, ErrorKind}
+import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.spark.{ColumnFamily, DynamoDBStateStoreProvider, ProviderSettings}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileContext, FileSystem, FileUtil, Path, UnsupportedFileSystemException}
@@ -26,9 +26,9 @@ import org.apache.spark.sql.types.{NullType, StructField, StructType}
 import org.apache.spark.util.SerializableConfiguration
 
 /**
- * Brings a query's state from Spark's own stores into DynamoDB, and makes the checkpoint with which the query goes on
- * there (docs/import.md). What is refused, in which order things are done, and what is left when it is cut off, is
- * `dynastate.importing`'s, which calls this. Paths are Hadoop's; the old checkpoint is only read.
+ * Imports a query's state from Spark's own stores into DynamoDB, and makes the checkpoint with which the query resumes there
+ * (docs/import.md). The caller, `dynastate.spark.importing`, refuses, orders the steps, and resumes what was cut off. Paths are Hadoop's;
+ * the old checkpoint is only read.
  */
 object CheckpointImport {
   private val Descriptions = Set("_metadata", "_stateSchema")
@@ -43,12 +43,12 @@ object CheckpointImport {
     (try context.makeQualified(path) catch { case _: UnsupportedFileSystemException => path.getFileSystem(conf).makeQualified(path) }).toString
   }
 
-  /** The namespace of a query that starts with this checkpoint and says nothing of namespaces. */
+  /** The namespace of a query that starts with this checkpoint and sets none. */
   def namespaceOf(root: String): String = ProviderSettings.digest(stateRoot(root))
 
   /**
-   * What there is to import, as JSON: `batch` is the last one that was committed, `offsets` the last one that was begun; both -1 where
-   * there is none. The rest is there with a `batch` only.
+   * Describe what can be imported, as JSON: `batch` is the last committed one, `offsets` the last one that was begun; -1 means none. The
+   * rest is present with a `batch` only.
    */
   def describe(session: SparkSession, root: String): String = {
     val batch = commitLog(session, root, readOnly = true).getLatestBatchId().getOrElse(-1L)
@@ -69,22 +69,21 @@ object CheckpointImport {
   }
 
   /**
-   * Import the state after a batch, a task for each store, and read it back: the rows that are found are those that were written. Returns a
-   * JSON object for each store.
+   * Import the state after a batch, a task for each store, and read it back to compare. Returns a JSON object for each store.
    *
-   * @param settings what our provider is set to, by its confs' whole names
+   * @param settings our provider's settings, by full name
    */
   def importState(session: SparkSession, oldRoot: String, newRoot: String, batch: Long, settings: java.util.Map[String, String]): String = {
     val offsets = offsetLog(session, oldRoot, readOnly = true)
     val from, to = pinned(session, offsets, batch)
     val ids = commitLog(session, oldRoot, readOnly = true).get(batch).flatMap(_.stateUniqueIds)
     Seq(from, to).foreach { conf =>
-      // These are for queries: there is no batch that a coordinator could validate.
+      // For queries only: here is no batch that a coordinator could validate.
       conf.setConf(SQLConf.STATE_STORE_FORMAT_VALIDATION_ENABLED, false)
       conf.setConf(SQLConf.STATE_STORE_COMMIT_VALIDATION_ENABLED, false)
     }
     from.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, if (ids.isEmpty) 1 else 2)
-    to.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2) // so that a store tells by which id it has committed
+    to.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2) // so that a store reports the id of its commit
     settings.asScala.foreach { case (name, value) => to.setConfString(name, value) }
     to.setConf(SQLConf.STATE_STORE_PROVIDER_CLASS, classOf[DynamoDBStateStoreProvider].getName)
     val job = ImportJob(
@@ -97,10 +96,10 @@ object CheckpointImport {
   }
 
   /**
-   * Make the checkpoint with which the query goes on: all of the old one but rows, the provider's class changed in the offset log, and ids of
-   * stores in the commit log. The commit log is written last: until then a query that is started there finds no state.
+   * Make the checkpoint with which the query resumes: the old one without rows, with our provider's class in the offset log and ids of
+   * stores in the commit log. The commit log is written last: until then, a query that is started with it finds no state.
    *
-   * @param ids what ids of stores in the old commit log are in the new one
+   * @param ids new ids of stores, by the ids in the old commit log
    */
   def makeCheckpoint(session: SparkSession, oldRoot: String, newRoot: String, batch: Long, ids: java.util.Map[String, String]): Unit = {
     val (oldOffsets, newOffsets) = (offsetLog(session, oldRoot, readOnly = true), offsetLog(session, newRoot, readOnly = false))
@@ -125,7 +124,7 @@ object CheckpointImport {
     mustBeNew(ended, newRoot)
   }
 
-  // ------------------------------------------------------------------------------------------------------------ what there is
+  // ------------------------------------------------------------------------------------------------------------ description
 
   private def hadoopConf(session: SparkSession): Configuration = session.sessionState.newHadoopConf()
 
@@ -172,7 +171,7 @@ object CheckpointImport {
             if (prefix > 0) PrefixKeyScanStateEncoderSpec(each.keySchema, prefix) else NoPrefixKeyStateEncoderSpec(each.keySchema))
           ColumnFamily(each.colFamilyName, spec, each.valueSchema, isList(each.colFamilyName, lists), isInternal(each.colFamilyName))
         }
-        // An operator that needs all rows in one place has one partition, whatever its metadata says.
+        // An operator that needs all rows together has one partition, whatever its metadata says.
         val needsAll = operator.operatorInfo.operatorName == "globalLimit" || read.exists(_.keySchema.isEmpty) ||
           (operator.operatorInfo.operatorName.startsWith("sessionWindow") && store.numColsPrefixKey == 0)
         val partitions = if (needsAll) 1 else store.numPartitions
@@ -190,7 +189,7 @@ object CheckpointImport {
     }
   }
 
-  /** Lists are list state, and what joins of state format 4 keep by time. */
+  /** Families with lists: list state, and values by time of joins of state format 4. */
   private def isList(family: String, lists: Set[String]): Boolean =
     lists.contains(family) || family.endsWith("-keyWithTsToValues") || family.endsWith("-tsWithKey")
 
@@ -216,13 +215,13 @@ object CheckpointImport {
       s"another import writes this checkpoint at the same time; let it end, or delete the folder, and import again checkpoint=$newRoot")
   }
 
-  /** Copy how operators and rows are described, and no rows. Operators' metadata name the files of schemas by their whole paths. */
+  /** Copy the descriptions of operators and rows. Operators' metadata name the files of schemas by full path. */
   private def copyDescriptions(from: Path, to: Path, conf: Configuration): Unit = {
     val (oldFiles, newFiles) = (from.getFileSystem(conf), to.getFileSystem(conf))
     def copy(folder: Path, target: Path, isDescription: Boolean): Unit = oldFiles.listStatus(folder).foreach { status =>
       val (path, copied) = (status.getPath, new Path(target, status.getPath.getName))
       if (status.isDirectory) copy(path, copied, isDescription || Descriptions(path.getName))
-      // A checksum would be that of the paths before; without one Spark checks none.
+      // Without its checksum, which is that of the old paths; Spark then checks none.
       else if (isDescription && !path.getName.endsWith(".crc")) {
         if (folder.getName == "v2") {
           val moved = SchemaPath.replaceAllIn(read(oldFiles, path), found => Regex.quoteReplacement(within(to.toString, found.matched)))
@@ -234,7 +233,7 @@ object CheckpointImport {
     copy(from, to, isDescription = false)
   }
 
-  /** The path of a schema file where it lies now: it is written down with the folder that the checkpoint had, and the scheme. */
+  /** The current path of a schema file: the stored one has the scheme and the folder that the checkpoint had then. */
   private def within(root: String, path: String): String = s"$root/${path.split('/').takeRight(4).mkString("/")}"
 
   private def read(files: FileSystem, path: Path): String = {
@@ -248,7 +247,7 @@ object CheckpointImport {
   }
 }
 
-/** A store of an operator, the same in each partition. Without column families it has one, the default one. */
+/** A store of an operator, the same in each partition. Without column families it has the default one only. */
 private[dynastate] final case class StoreShape(operator: Long, name: String, partitions: Int, families: Seq[ColumnFamily]) {
   private val Default = StateStore.DEFAULT_COL_FAMILY_NAME
 
@@ -256,7 +255,7 @@ private[dynastate] final case class StoreShape(operator: Long, name: String, par
 
   def usesFamilies: Boolean = others.nonEmpty
 
-  /** Operators with families may say nothing of the default one, and have no rows in it. */
+  /** The default family of an operator that does not describe it, and has no rows in it. */
   def default: ColumnFamily = families.find(_.name == Default).getOrElse {
     val none = StructType(Array(StructField("__dummy__", NullType)))
     ColumnFamily(Default, NoPrefixKeyStateEncoderSpec(none), none, multipleValues = false, internal = false)
@@ -266,7 +265,7 @@ private[dynastate] final case class StoreShape(operator: Long, name: String, par
 /** One store of one partition, and the id of its version in the old checkpoint, if that has ids. */
 private[dynastate] final case class StoreImport(shape: StoreShape, partition: Int, id: Option[String])
 
-/** What a store holds: values, their bytes with those of their keys, and a digest that does not depend on the order of keys. */
+/** Content of a store: values, their bytes with those of their keys, and a digest that does not depend on the order of keys. */
 private[dynastate] final class Content {
   var rows, bytes, digest = 0L
 
@@ -280,13 +279,13 @@ private[dynastate] final class Content {
   def same(other: Content): Boolean = (rows, bytes, digest) == (other.rows, other.bytes, other.digest)
 }
 
-/** What the tasks of an import share. `version` is the one to import. */
+/** Shared data of the tasks of an import. `version` is the one to import. */
 private[dynastate] final case class ImportJob(
     oldRoot: String, newRoot: String, version: Long, from: StateStoreConf, to: StateStoreConf, hadoopConf: SerializableConfiguration, run: String) {
 
   /**
-   * 1. Read the version from Spark's own store, and write its rows into an empty one of ours. (Crash: parts of a snapshot that nothing names.)
-   * 2. Commit it, as a version that stands on nothing. (Crash: a version that no checkpoint knows.)
+   * 1. Read the version from Spark's own store, and write its rows into an empty one of ours. (Crash: orphans of a snapshot.)
+   * 2. Commit it, as a version without a parent. (Crash: a version that no checkpoint names.)
    * 3. Read it back from the tables, and compare.
    */
   def run(store: StoreImport): JValue = {
@@ -326,7 +325,7 @@ private[dynastate] final case class ImportJob(
       "id" -> JString(id), "old_id" -> store.id.fold[JValue](JNull)(JString(_)))
   }
 
-  /** Spark's providers make the folder that they are to read, if it is not there. */
+  /** Spark's providers make the folder that they read, if it is missing. */
   private def mustBeThere(store: StoreImport): Unit = {
     val folder = idOf(store, oldRoot).storeCheckpointLocation()
     if (!folder.getFileSystem(hadoopConf.value).exists(folder)) {
@@ -347,7 +346,7 @@ private[dynastate] final case class ImportJob(
     try use(provider) finally provider.close()
   }
 
-  /** Rows are released whatever happens: a RocksDB that is closed before waits for that, and hides what has happened. */
+  /** Release rows after any error: closing RocksDB before would wait for that, and hide the error. */
   private def reading(store: StoreImport, root: String, conf: StateStoreConf, id: Option[String])(use: ReadStateStore => Unit): Unit =
     withProvider(store, root, conf, run) { provider =>
       val rows = provider.getReadStore(version, id)

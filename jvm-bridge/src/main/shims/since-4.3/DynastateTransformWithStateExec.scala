@@ -8,8 +8,8 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode}
 
 /**
- * transformWithState without the check for the provider's class name. It is never equal to the node it stands for, because
- * Catalyst would otherwise see no change in the plan, and keep the old one. The constructor's shape is the base's, for `makeCopy`.
+ * transformWithState without the check for the provider's class name. It is never equal to the node that it replaces, or
+ * Catalyst would see no change in the plan, and keep the old one. The constructor's parameters are the base's, for `makeCopy`.
  */
 final class DynastateTransformWithStateExec(
     keyDeserializer: Expression,

@@ -1,4 +1,4 @@
-package io.dynastate.core
+package io.dynastate
 
 /** What the one who gets an error should do; numbers are the protocol's (docs/protocol.md, "Errors"). */
 object ErrorKind {

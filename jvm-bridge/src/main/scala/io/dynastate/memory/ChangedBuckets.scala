@@ -1,20 +1,20 @@
-package io.dynastate.core
+package io.dynastate.memory
 
 /**
- * Which hashes changed on the way to which version, as far back as version `floor`: so that a snapshot need only bring the
- * buckets that changed since the one before it. A hash is known by its first 12 bits.
+ * The hashes that changed in each version, back to version `floor`, so that a snapshot sends only the buckets that changed since the one
+ * before it. A hash is reduced to its first 12 bits.
  *
- * It belongs to a version tree, which tells it of every change that is folded. What it says is a superset: attempts that failed,
- * retries and versions that were gone back from only add to it. Safe for threads.
+ * It belongs to a version tree, which adds every change that is folded. It is a superset: failed and abandoned attempts only add to it.
+ * Safe for threads.
  */
 final class ChangedBuckets(startsAt: Long) {
   import ChangedBuckets._
 
   private[this] var floor = startsAt
-  /** Oldest first: what changed on the way to a version, from whichever stood before it. */
+  /** The changes of each version, oldest first, whatever their parents. */
   private[this] val steps = new java.util.ArrayDeque[Step]
 
-  /** Changes that lead up to a version. */
+  /** Add the changes of a version. */
   def add(version: Long, bits: Array[Long]): Unit = synchronized {
     if (version > floor) {
       steps.addLast(new Step(version, bits.clone()))
@@ -27,7 +27,7 @@ final class ChangedBuckets(startsAt: Long) {
     }
   }
 
-  /** What changed after a version, in any of those that were made from it; null: not known. */
+  /** What changed after a version, in any descendant; null: not known. */
   def since(base: Long): Array[Long] = synchronized {
     if (base < floor) null
     else {
@@ -37,7 +37,7 @@ final class ChangedBuckets(startsAt: Long) {
     }
   }
 
-  /** Nobody will ask for what changed before this version: it has a snapshot. */
+  /** Discard the changes up to this version: it has a snapshot. */
   def forget(upTo: Long): Unit = synchronized {
     floor = math.max(floor, upTo)
     steps.removeIf(_.version <= floor)
@@ -46,11 +46,11 @@ final class ChangedBuckets(startsAt: Long) {
 }
 
 object ChangedBuckets {
-  /** Bits of a hash that are told apart; no snapshot has more buckets (docs/protocol.md). */
+  /** Bits of a hash that are kept; no snapshot has more buckets (docs/protocol.md). */
   val HashBits = 12
   val Words: Int = (1 << HashBits) / 64
   /** At 512 bytes each. Older ones are merged. */
-  private[core] val StepsMax = 64
+  private[memory] val StepsMax = 64
 
   private final class Step(val version: Long, val bits: Array[Long])
 
@@ -60,21 +60,16 @@ object ChangedBuckets {
   }
 
   /** The hashes of all changes. */
-  def of(changes: Families): Array[Long] = {
+  def of(changes: RowTables): Array[Long] = {
     val bits = new Array[Long](Words)
-    var family = 0
-    while (family < changes.bound) {
-      val table = changes.existing(family)
-      if (table != null) {
-        val slots = table.share()
-        var slot = 0
-        while (slot < slots.capacity) {
-          if (slots.rowAt(slot) != null) mark(bits, slots.hashAt(slot))
-          slot += 1
-        }
-        slots.release()
+    changes.foreach { (_, table) =>
+      val slots = table.share()
+      var slot = 0
+      while (slot < slots.capacity) {
+        if (slots.rowAt(slot) != null) mark(bits, slots.hashAt(slot))
+        slot += 1
       }
-      family += 1
+      slots.release()
     }
     bits
   }
@@ -88,7 +83,7 @@ object ChangedBuckets {
   /** Which of 2^bucketBits buckets a hash lies in. */
   def bucketOf(hash: Int, bucketBits: Int): Int = cellOf(hash) >>> HashBits - bucketBits
 
-  private[core] def cellOf(hash: Int): Int = hash >>> 32 - HashBits
+  private[memory] def cellOf(hash: Int): Int = hash >>> 32 - HashBits
 
   private def union(into: Array[Long], bits: Array[Long]): Unit = {
     var word = 0

@@ -1,7 +1,7 @@
-package io.dynastate.core
+package io.dynastate.memory
 
 /** Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads. */
-final class Families {
+final class RowTables {
   private[this] var tables = new Array[RowTable](1)
 
   /** One more than the largest family id that may have a table. */
@@ -10,18 +10,27 @@ final class Families {
   /** The table of a family, or null while it has no rows. */
   def existing(family: Int): RowTable = if (family < tables.length) tables(family) else null
 
-  /** The table of a family, made if it has none, with room for the rows that are expected. */
+  /** The table of a family, made with room for the expected rows if it has none. */
   def apply(family: Int, expectedRows: Int = 0): RowTable = {
     if (family >= tables.length) tables = java.util.Arrays.copyOf(tables, Integer.highestOneBit(family) * 2)
     if (tables(family) == null) tables(family) = new RowTable(expectedRows)
     tables(family)
   }
 
+  /** Call `use` with each family that has a table. */
+  def foreach(use: (Int, RowTable) => Unit): Unit = {
+    var family = 0
+    while (family < tables.length) {
+      if (tables(family) != null) use(family, tables(family))
+      family += 1
+    }
+  }
+
   def heapBytes: Long = sum(_.heapBytes)
 
-  /** The same rows, which the two then change apart. */
-  def copy(): Families = {
-    val copy = new Families
+  /** Independent tables with the same rows. */
+  def copy(): RowTables = {
+    val copy = new RowTables
     copy.take(tables.map(table => if (table == null) null else table.copy()))
     copy
   }
@@ -35,11 +44,7 @@ final class Families {
 
   private def sum(of: RowTable => Long): Long = {
     var total = 0L
-    var family = 0
-    while (family < tables.length) {
-      if (tables(family) != null) total += of(tables(family))
-      family += 1
-    }
+    foreach((_, table) => total += of(table))
     total
   }
 }

@@ -1,31 +1,31 @@
-package io.dynastate.core
+package io.dynastate.memory
 
-/** Takes rows bucket by bucket: `bucket`, then the chunks of its rows, of which there may be none. */
+/** Receives rows bucket by bucket: `bucket`, then the chunks of its rows, of which there may be none. */
 trait BucketSink extends ChangeSink {
   def bucket(number: Int): Unit
 }
 
 /**
- * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (or, where it has buckets
- * of its own, over one of them after the other), and ordered by a counting sort; nothing of the tree is held while they are sent, and
- * commits go on meanwhile. Takes 12 bytes a row of a pass until the end.
+ * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (over one bucket after the
+ * other, if the version has buckets), and ordered by a counting sort. The tree is not locked while they are sent, so that commits
+ * continue. Takes 12 bytes a row of a pass until the end.
  */
-private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
+private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
   private[this] val buckets = isWanted.length
   require(bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits && buckets == 1 << bucketBits, s"$buckets buckets of $bucketBits bits")
   private[this] val shift = ChangedBuckets.HashBits - bucketBits
-  private[this] val ownBits = version.tree.bucketBits(version)
-  /** A pass is over this many of its first bits: what is sent, and what there is, lie whole in it. */
+  private[this] val ownBits = version.versions.bucketBits(version)
+  /** A pass covers one value of this many first bits: whole buckets of the snapshot and of the version. */
   private[this] val passBits = math.min(bucketBits, ownBits)
   private[this] val families = version.keys.length
   private[this] var rows = new Array[AnyRef](expectedRows)
   private[this] var hashes = new Array[Int](rows.length)
   private[this] var count = 0
-  /** Rows are gathered family by family: the place after a family's last. */
+  /** Index after the last row of each family: rows are gathered family by family. */
   private[this] val familyEnds = new Array[Int](families)
 
   def send(sink: BucketSink): Unit = {
-    val chunks = new Chunks(sink, OpenVersion.ChunkBytes.toLong)
+    val chunks = new Chunks(sink, Chunks.Bytes.toLong)
     val perPass = buckets >> passBits
     (0 until 1 << passBits).foreach { pass =>
       val sent = pass * perPass until (pass + 1) * perPass
@@ -35,7 +35,7 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
 
   private def sendPass(pass: Int, sent: Range, chunks: Chunks, sink: BucketSink): Unit = {
     val perPass = 1 << (ownBits - passBits)
-    val shared = (pass * perPass until (pass + 1) * perPass).map(version.tree.share(version, _))
+    val shared = (pass * perPass until (pass + 1) * perPass).map(version.versions.share(version, _))
     count = 0
     var family = 0
     while (family < families) {
@@ -55,7 +55,7 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
           val row = ordered(at)
           if (familyAt > 0 && row < familyEnds(familyAt - 1)) familyAt = 0
           while (row >= familyEnds(familyAt)) familyAt += 1
-          chunks.addWhole(familyAt, hashes(row), rows(row))
+          chunks.addRow(familyAt, hashes(row), rows(row))
           at += 1
         }
         chunks.end()
@@ -75,7 +75,7 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
     } finally all.close()
   }
 
-  /** The places of the rows in the order of their cells, and within a cell of their families. `cellEnds` is filled with where each cell ends. */
+  /** Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the end of each cell. */
   private def order(cellEnds: Array[Int]): Array[Int] = {
     var row = 0
     while (row < count) {
@@ -100,7 +100,7 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
     ordered
   }
 
-  /** Hashes are spread evenly: all rows if all buckets are wanted, else a little more than their share. */
+  /** All rows if all buckets are wanted, else a little more than their share: hashes are spread evenly. */
   private def expectedRows: Int = {
     val all = version.keys.sum
     val wanted = if (passBits > 0) buckets.toLong >> passBits else isWanted.count(identity).toLong
@@ -114,8 +114,8 @@ private[core] final class Buckets(version: Version, bucketBits: Int, isWanted: A
   }
 }
 
-object Buckets {
+object SnapshotRows {
   /** Send the wanted ones of a version's 2^bucketBits buckets, in ascending order, with the rows of all families. */
   def send(version: Version, bucketBits: Int, isWanted: Array[Boolean], sink: BucketSink): Unit =
-    new Buckets(version, bucketBits, isWanted).send(sink)
+    new SnapshotRows(version, bucketBits, isWanted).send(sink)
 }

@@ -22,7 +22,7 @@ object ProviderMetrics {
     "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of DynamoDB's units, in billionths of a dollar"),
     "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
 
-  /** The same of maintenance. */
+  /** Counters of maintenance. */
   private val maintenance: Seq[(String, StateStoreCustomMetric)] = Seq(
     "requests" -> StateStoreCustomSumMetric("dynastateMaintenanceRequests", "DynamoDB requests of snapshots and clean-up"),
     "writeUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
@@ -31,7 +31,7 @@ object ProviderMetrics {
     "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"),
     "nanodollars" -> StateStoreCustomSumMetric("dynastateMaintenanceNanodollars", "price of maintenance, in billionths of a dollar"))
 
-  /** How much the store has once the batch is committed. */
+  /** What the store takes in DynamoDB after the commit. */
   private val stored: Seq[(String, StateStoreCustomMetric)] = Seq(
     "storedItems" -> StateStoreCustomSumMetric("dynastateStoredItems", "DynamoDB items stored"),
     "storedBytes" -> StateStoreCustomSumMetric("dynastateStoredBytes", "bytes stored in DynamoDB"))
@@ -46,8 +46,8 @@ object ProviderMetrics {
   val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
 
   /**
-   * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None where the version was in memory, `read`
-   * is what single buckets cost, and loads behind the task's back.
+   * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version was in memory; `read`
+   * has the counters of single buckets and of loads in the background.
    */
   def of(
       loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
@@ -70,7 +70,7 @@ object ProviderMetrics {
   private val hidden = new ConcurrentHashMap[String, (Long, Map[StateStoreCustomMetric, Long])]
 
   /**
-   * Of a join's side Spark asks both stores, in this order, and shows the custom metrics of the second one only
+   * The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics of the second only
    * (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
    */
   def ofJoin(store: String, version: Long, own: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] =
@@ -86,5 +86,5 @@ object ProviderMetrics {
   def forget(store: String): Unit = hidden.remove(store.stripSuffix(Hidden))
 }
 
-/** What it took to find a version: the engine was asked, and `missed` says whether it had to bring rows. */
+/** Cost of opening a version through the engine. `missed`: it was not in memory. */
 final case class Load(missed: Boolean, millis: Long, counters: Map[String, Long])

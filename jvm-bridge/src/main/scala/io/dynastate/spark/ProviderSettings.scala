@@ -4,6 +4,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.security.MessageDigest
 import java.util.HexFormat
 
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.bridge.Sidecar
 import org.apache.hadoop.conf.Configuration
 import org.json4s.JsonAST.{JObject, JString}
 import org.json4s.jackson.JsonMethods.{compact, render}
@@ -12,16 +14,19 @@ import org.apache.spark.SparkEnv
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 
 /**
- * What a provider takes from the configuration. Values are checked by the engine, in one place for every user of it.
+ * Settings and identity of a provider. The engine validates the values, in one place for every user of it.
  *
  * @param python          interpreter of the sidecar
  * @param engine          JSON object of the settings, without their prefix
  * @param store           `{namespace}/{operator id}/{partition id}/{store name}`
- * @param deadlineSeconds how long an answer may take. The engine's own deadlines are shorter; this one only frees a task
+ * @param checkpointRoot  the folder of the checkpoint's state
+ * @param runId           Spark's id of this run of the query
+ * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a task
  *                        from a sidecar that hangs
- * @param memoryBytes     heap that rows of all stores of this executor may take; 0: no bound
+ * @param memoryBytes     limit of the heap that rows of all stores of this executor take; 0: none
  */
-final case class ProviderSettings(python: String, engine: String, store: String, deadlineSeconds: Long, memoryBytes: Long)
+final case class ProviderSettings(
+    python: String, engine: String, store: String, checkpointRoot: String, runId: String, deadlineSeconds: Long, memoryBytes: Long)
 
 object ProviderSettings {
   val Prefix = "spark.sql.streaming.stateStore.dynastate."
@@ -30,15 +35,25 @@ object ProviderSettings {
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
     val configured = conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
     val namespace = configured.get("namespace").filter(_.nonEmpty).getOrElse(digest(id.checkpointRootLocation))
-    // A number that is none is the engine's to refuse, with a message that names the setting.
+    // The engine refuses what is not a number, with a message that names the setting.
     val memoryMb = configured.get("memoryMb").flatMap(_.toLongOption).getOrElse(0L)
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
+    val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
     ProviderSettings(
       python = configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(hadoopConf)),
       engine = compact(render(JObject(configured.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) }))),
-      store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}",
+      store = store,
+      checkpointRoot = id.checkpointRootLocation,
+      runId = Option(hadoopConf.get("sql.streaming.runId")).getOrElse(throw new DynastateException(
+        ErrorKind.Internal, s"Spark gave no run id to the state store store=$store")),
       deadlineSeconds = 15 * requestDeadline + 60,
       memoryBytes = memoryMb << 20)
+  }
+
+  def refuseUnsupported(conf: StateStoreConf): Unit = if (conf.stateStoreEncodingFormat != "unsaferow") {
+    throw new DynastateException(ErrorKind.Configuration,
+      s"spark.sql.streaming.stateStore.encodingFormat=${conf.stateStoreEncodingFormat} is not supported by dynastate " +
+        s"${Sidecar.packageVersion}; leave it at unsaferow, or use Spark's RocksDB state store for this query")
   }
 
   /** First 32 hex digits of SHA-256 over the checkpoint's state root (docs/storage-format.md, "Names"). */

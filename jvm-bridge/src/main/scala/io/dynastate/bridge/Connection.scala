@@ -1,0 +1,298 @@
+package io.dynastate.bridge
+
+import java.io.{BufferedInputStream, DataInputStream, EOFException, IOException}
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.{BufferUnderflowException, ByteBuffer}
+import java.nio.channels.{Channels, ClosedByInterruptException, SocketChannel}
+import java.util.concurrent.{ScheduledExecutorService, ScheduledThreadPoolExecutor, TimeUnit}
+
+import scala.util.control.NonFatal
+
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.memory.{Attempt, ChangedBuckets, Version}
+import jdk.net.ExtendedSocketOptions
+
+/** The answer to OPEN and FIND: a version, and which of the versions held the changes start from (0: none). */
+final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt: Attempt, schema: String)
+
+/** Content of a version: keys by column family, and in how many buckets, 2^bits, its rows are best read. */
+final case class Content(bits: Int, keys: Array[Long])
+
+/** The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may be left out (0: none). */
+final case class Wanted(base: Long, bits: Int)
+
+/**
+ * One conversation with the sidecar. Legal order, as in docs/protocol.md:
+ *
+ * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* (commit | abort) | (snapshot | install) [(bucket append*)* (endSnapshot | abort)])* }}}
+ *
+ * A `snapshot` that is not wanted is over with its answer.
+ *
+ * An I/O error or an overdue answer closes it for good; `release` then discards it.
+ */
+final class Connection private (channel: SocketChannel, process: SidecarProcess, settings: String) {
+  private[this] val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
+  @volatile private[this] var overdue = false
+
+  def isUsable: Boolean = channel.isOpen && process.isAlive
+
+  /** Check that DynamoDB can be reached and the tables fit; one out of reach is reported within seconds. */
+  def check(deadlineSeconds: Long): Unit = converse("looking for the tables") {
+    send(Protocol.check())
+    expect(Protocol.Checked, receive(deadlineSeconds))
+  }
+
+  /**
+   * Open a version. `onFound` is called before changes arrive through `onChanges`, oldest first; a second call voids what came before.
+   * `onDeltas` is called if they begin with a snapshot, with its version: after its rows, before the changes since.
+   * Returns the counters of docs/metrics.md.
+   */
+  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
+      onFound: Found => Unit, onDeltas: Long => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+    converse(s"opening version $version of store=$store") {
+      send(Protocol.open(store, version, attempt, have))
+      onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
+      changesUntilOpened(deadlineSeconds, onFound, onDeltas, onChanges)
+    }
+
+  /** Find a version without reading its rows: keys by family, in how many buckets (2^bits) its rows are best read, and counters. */
+  def find(store: String, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content, Map[String, Long]) =
+    converse(s"finding version $version of store=$store") {
+      send(Protocol.find(store, version, attempt))
+      val found = foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
+      val body = expect(Protocol.Content, receive(deadlineSeconds))
+      val bits = body.get & 0xFF
+      require(bits <= ChangedBuckets.HashBits, s"a version lies in too many buckets bits=$bits")
+      (found, Content(bits, Protocol.takeKeys(body)), Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
+    }
+
+  /** Read the rows of a version that lie in one of 2^bits buckets, as changes, oldest first, with other rows among them. Returns counters. */
+  def read(store: String, version: Version, bits: Int, bucket: Int, deadlineSeconds: Long)(
+      onRestart: () => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+    converse(s"reading a bucket of version $version of store=$store") {
+      send(Protocol.read(store, version.number, version.attempt, bits, bucket))
+      changesUntilOpened(deadlineSeconds, _ => onRestart(), _ => (), onChanges)
+    }
+
+  /** Ask for the changes of each version from `first` to `last`, as they were committed; `nextChanges` reads them. */
+  def changes(store: String, first: Long, last: Long, attempt: Attempt, deadlineSeconds: Long): Found =
+    converse(s"reading changes of store=$store") {
+      send(Protocol.changes(store, first, last, attempt))
+      foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
+    }
+
+  /** The next changes, after the frames that name their version; None after the last. */
+  def nextChanges(deadlineSeconds: Long)(onVersion: Long => Unit): Option[ByteBuffer] = converse("reading changes") {
+    var frame = receive(deadlineSeconds)
+    while (frame.frameType == Protocol.ChangesOf) {
+      onVersion(frame.body.getLong)
+      frame = receive(deadlineSeconds)
+    }
+    if (frame.frameType == Protocol.Rows) {
+      frame.body.getInt
+      Some(frame.body)
+    } else {
+      expect(Protocol.Opened, frame)
+      None
+    }
+  }
+
+  def begin(store: String, runId: String, checkpoint: String, base: Version, attempt: Attempt): Unit =
+    converse(s"writing store=$store")(send(Protocol.begin(store, runId, checkpoint, base.number, base.attempt, attempt)))
+
+  def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
+    converse("writing changes")(within(deadlineSeconds) {
+      sendAll(Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length))
+    })
+
+  /** Commit, and return counters. */
+  def commit(keys: Array[Long], schema: String, deadlineSeconds: Long): Map[String, Long] =
+    converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown) {
+      // Queued behind changes that wait for DynamoDB, it may take as long as an answer.
+      within(deadlineSeconds)(sendAll(Protocol.commit(keys, schema)))
+      val body = expect(Protocol.Committed, receive(deadlineSeconds))
+      body.getLong
+      Protocol.takeCounters(body)
+    }
+
+  /**
+   * Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and `append`, then
+   * `endSnapshot`.
+   */
+  def snapshot(
+      store: String, runId: String, version: Version, stateBytes: Long, minDeltas: Int, deadlineSeconds: Long): Either[Map[String, Long], Wanted] =
+    converse(s"offering a snapshot of store=$store") {
+      send(Protocol.snapshot(store, runId, version.number, version.attempt, stateBytes, minDeltas))
+      val frame = receive(deadlineSeconds)
+      if (frame.frameType == Protocol.Maintained) Left(Protocol.takeCounters(frame.body)) else Right(wantedIn(frame))
+    }
+
+  /** Begin a version without a parent. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
+  def install(store: String, runId: String, checkpoint: String, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
+    converse(s"writing a version whole store=$store") {
+      send(Protocol.install(store, runId, checkpoint, version.number, version.attempt, stateBytes, version.keys, version.schema))
+      wantedIn(receive(deadlineSeconds))
+    }
+
+  /** Begin a bucket: the rows appended from here on lie in it. */
+  def bucket(number: Int, deadlineSeconds: Long): Unit =
+    converse("writing a snapshot")(within(deadlineSeconds)(sendAll(Protocol.bucket(number))))
+
+  /** Commit what was sent as a snapshot, and return counters. */
+  def endSnapshot(deadlineSeconds: Long): Map[String, Long] = converse("ending a snapshot") {
+    within(deadlineSeconds)(sendAll(Protocol.snapshotEnd()))
+    maintained(deadlineSeconds)
+  }
+
+  /** Delete what no retained version needs, and return counters. */
+  def cleanUp(store: String, runId: String, version: Version, retain: Int, least: Int, most: Int, deadlineSeconds: Long): Map[String, Long] =
+    converse(s"cleaning up store=$store") {
+      send(Protocol.cleanUp(store, runId, version.number, version.attempt, retain, least, most))
+      maintained(deadlineSeconds)
+    }
+
+  /** Abort the attempt, or the snapshot. There is no answer, and a sidecar that died has no attempt left. */
+  def abort(): Unit = try send(Protocol.abort()) catch { case _: IOException => close() }
+
+  /** Return it to the pool. */
+  def release(): Unit = {
+    if (isUsable) process.pool.add(settings, this)
+    // The process may have ended meanwhile, and did not find it in the pool.
+    if (!isUsable) close()
+  }
+
+  def close(): Unit = channel.close()
+
+  private def hello(token: Array[Byte]): Unit = converse("greeting the sidecar") {
+    send(Protocol.hello(token, Sidecar.packageVersion, settings))
+    expect(Protocol.Welcome, receive(Connection.HelloDeadlineSeconds))
+  }
+
+  private def changesUntilOpened(
+      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Long => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] = {
+    var frame = receive(deadlineSeconds)
+    while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas || frame.frameType == Protocol.Found) {
+      frame.frameType match {
+        case Protocol.Rows => onChanges(frame.body.getInt, frame.body)
+        case Protocol.Deltas => onDeltas(frame.body.getLong)
+        case Protocol.Found => onFound(foundIn(frame.body))
+      }
+      frame = receive(deadlineSeconds)
+    }
+    Protocol.takeCounters(expect(Protocol.Opened, frame))
+  }
+
+  private def foundIn(body: ByteBuffer): Found =
+    Found(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeText(body))
+
+  private def wantedIn(frame: Protocol.Frame): Wanted = {
+    val body = expect(Protocol.Wanted, frame)
+    val wanted = Wanted(body.getLong, body.get & 0xFF)
+    require(wanted.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${wanted.bits}")
+    wanted
+  }
+
+  private def maintained(deadlineSeconds: Long): Map[String, Long] =
+    Protocol.takeCounters(expect(Protocol.Maintained, receive(deadlineSeconds)))
+
+  private def converse[A](doing: String, kind: Int = ErrorKind.Unavailable)(body: => A): A =
+    try body
+    catch {
+      case e: DynastateException => throw e
+      case e: ClosedByInterruptException => throw e // Spark kills the task
+      case e: IOException =>
+        val reported = lastError()
+        close()
+        if (reported.isDefined) throw reported.get
+        val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.exitReport}"
+        throw new DynastateException(kind, s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
+      case e: BufferUnderflowException =>
+        close()
+        val what = if (kind == ErrorKind.Unknown) kind else ErrorKind.Mismatch
+        throw new DynastateException(what, s"a frame of the sidecar ends within a field: jar and Python package may differ; while $doing", e)
+      case NonFatal(e) =>
+        // Half a conversation cannot be continued.
+        close()
+        throw e
+    }
+
+  private def send(frame: ByteBuffer): Unit = within(Connection.SendDeadlineSeconds)(sendAll(frame))
+
+  private def sendAll(buffers: ByteBuffer*): Unit = {
+    val array = buffers.toArray
+    while (array.exists(_.hasRemaining)) channel.write(array)
+  }
+
+  private def receive(deadlineSeconds: Long): Protocol.Frame = within(deadlineSeconds) {
+    val frame = Protocol.readFrame(in)
+    if (frame.frameType == Protocol.Error) {
+      val kind = frame.body.get & 0xFF
+      val store = Protocol.takeText(frame.body)
+      val message = Protocol.takeText(frame.body)
+      throw new DynastateException(kind, if (store.isEmpty || message.contains(store)) message else s"$message store=$store")
+    }
+    frame
+  }
+
+  /** The error that a sidecar reported before it closed the connection. */
+  private def lastError(): Option[DynastateException] =
+    try { if (!overdue) receive(Connection.LastErrorDeadlineSeconds); None }
+    catch {
+      case e: DynastateException => Some(e)
+      case _: IOException => None
+    }
+
+  private def expect(frameType: Int, frame: Protocol.Frame): ByteBuffer =
+    if (frame.frameType == frameType) frame.body else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
+
+  private def within[A](seconds: Long)(body: => A): A = Connection.within(channel, seconds, { overdue = true })(body)
+}
+
+object Connection {
+  private val ConnectDeadlineSeconds = 10L
+  private val HelloDeadlineSeconds = 60L
+  private val SendDeadlineSeconds = 60L
+  private val LastErrorDeadlineSeconds = 1L
+
+  /** Closes connections whose answer is overdue, so that no task waits for ever. */
+  private[bridge] val deadlines: ScheduledExecutorService = {
+    val executor = new ScheduledThreadPoolExecutor(1, { task =>
+      val thread = new Thread(task, "dynastate-deadlines")
+      thread.setDaemon(true)
+      thread
+    })
+    // Nearly every deadline is cancelled long before its time, and must not stay queued until then.
+    executor.setRemoveOnCancelPolicy(true)
+    executor
+  }
+
+  private[bridge] def connect(process: SidecarProcess, address: UnixDomainSocketAddress, token: Array[Byte], settings: String): Connection = {
+    val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
+    try within(channel, ConnectDeadlineSeconds, ())(channel.connect(address))
+    catch {
+      case e: IOException =>
+        channel.close()
+        throw new DynastateException(ErrorKind.Unavailable, s"the sidecar cannot be reached: ${process.exitReport}", e)
+    }
+    val connection = new Connection(channel, process, settings)
+    try {
+      requireSameUser(channel, process)
+      connection.hello(token)
+    } catch { case NonFatal(e) => connection.close(); throw e }
+    connection
+  }
+
+  /** Close the channel at the deadline, which ends every wait on it. */
+  private def within[A](channel: SocketChannel, seconds: Long, onOverdue: => Unit)(body: => A): A = {
+    val closing = deadlines.schedule(new Runnable { def run(): Unit = { onOverdue; channel.close() } }, seconds, TimeUnit.SECONDS)
+    try body finally closing.cancel(false)
+  }
+
+  /** Refuse a process of another user, which must not learn the token: the folder may have been replaced since it was made. */
+  private def requireSameUser(channel: SocketChannel, process: SidecarProcess): Unit = {
+    val peer = channel.getOption(ExtendedSocketOptions.SO_PEERCRED).user.getName
+    if (peer != process.user)
+      throw new DynastateException(ErrorKind.Configuration,
+        s"another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its owner may rename peer=$peer user=${process.user}")
+  }
+}

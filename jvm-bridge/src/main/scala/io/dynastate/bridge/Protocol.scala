@@ -1,0 +1,155 @@
+package io.dynastate.bridge
+
+import java.io.{DataInputStream, IOException}
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets.UTF_8
+
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.memory.Attempt
+
+/**
+ * Frames between the JVM and Python (docs/protocol.md, version 1). Only `readFrame` does I/O.
+ *
+ * {{{ frame := length:u32 type:u8 body }}}
+ */
+object Protocol {
+  val Version = 1
+  val TokenBytes = 32
+  val FrameBytesMax: Int = 64 * 1024 * 1024 + 4096
+
+  val Hello = 1
+  val Open = 2
+  val Begin = 3
+  val Append = 4
+  val Commit = 5
+  val Abort = 6
+  val Changes = 7
+  val Snapshot = 8
+  val Bucket = 9
+  val SnapshotEnd = 10
+  val CleanUp = 11
+  val Find = 12
+  val Read = 13
+  val Check = 14
+  val Install = 15
+  val Welcome = 64
+  val Rows = 65
+  val Opened = 66
+  val Committed = 67
+  val Found = 68
+  val ChangesOf = 69
+  val Deltas = 70
+  val Wanted = 71
+  val Maintained = 72
+  val Content = 73
+  val Checked = 74
+  val Error = 127
+
+  /** Bytes before the changes in an APPEND frame: header and three numbers. */
+  val AppendHeadBytes: Int = 5 + 12
+
+  def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer = frame(Hello, Version.toShort, token, packageVersion, settings)
+
+  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer = frame(Open, store, version, attempt, have)
+
+  def find(store: String, version: Long, attempt: Attempt): ByteBuffer = frame(Find, store, version, attempt)
+
+  def read(store: String, version: Long, attempt: Attempt, bits: Int, bucket: Int): ByteBuffer =
+    frame(Read, store, version, attempt, bits.toByte, bucket)
+
+  def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer = frame(Changes, store, first, last, attempt)
+
+  def begin(store: String, runId: String, checkpoint: String, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
+    frame(Begin, store, runId, checkpoint, base, parent, attempt)
+
+  /** An APPEND frame but for its changes, which follow it. */
+  def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
+    val out = little(AppendHeadBytes)
+    out.putInt(checked(1 + 12 + changesBytes)).put(Append.toByte).putInt(records).putInt(hashMin).putInt(hashMax)
+    out.flip()
+  }
+
+  def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
+
+  def check(): ByteBuffer = frame(Check)
+
+  def abort(): ByteBuffer = frame(Abort)
+
+  def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
+    frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
+
+  def install(
+      store: String, runId: String, checkpoint: String, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
+    frame(Install, store, runId, checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
+
+  def bucket(number: Int): ByteBuffer = frame(Bucket, number)
+
+  def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
+
+  def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =
+    frame(CleanUp, store, runId, version, attempt, retain, least, most)
+
+  /** A frame as it arrives; `body` is little-endian, at its first byte. */
+  final class Frame(val frameType: Int, val body: ByteBuffer)
+
+  def readFrame(in: DataInputStream): Frame = {
+    val length = Integer.reverseBytes(in.readInt())
+    if (length < 1 || length > FrameBytesMax) throw new IOException(s"a frame has an impossible length: $length")
+    val frameType = in.readUnsignedByte()
+    val body = new Array[Byte](length - 1)
+    in.readFully(body)
+    new Frame(frameType, ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN))
+  }
+
+  def takeText(body: ByteBuffer): String = {
+    val length = body.getInt
+    if (length < 0 || length > body.remaining) throw new IOException(s"a text is longer than its frame: $length")
+    val text = new String(body.array, body.arrayOffset + body.position(), length, UTF_8)
+    body.position(body.position() + length)
+    text
+  }
+
+  def takeCounters(body: ByteBuffer): Map[String, Long] =
+    Seq.fill(body.getShort & 0xFFFF)(takeText(body) -> body.getLong).toMap
+
+  /** Keys by column family; a family that is not listed has none. */
+  def takeKeys(body: ByteBuffer): Array[Long] = {
+    val counts = Seq.fill(body.getShort & 0xFFFF)((body.getShort & 0xFFFF) -> body.getLong)
+    val keys = new Array[Long](counts.map(_._1 + 1).maxOption.getOrElse(0))
+    counts.foreach { case (family, count) => keys(family) = count }
+    keys
+  }
+
+  /** A frame of fields, each as long as its type. */
+  private def frame(frameType: Int, fields: Any*): ByteBuffer = {
+    val encoded = fields.map(bytesOf)
+    val bodyBytes = encoded.map(_.length).sum
+    val out = little(5 + bodyBytes).putInt(checked(1 + bodyBytes)).put(frameType.toByte)
+    encoded.foreach(out.put(_: Array[Byte]))
+    out.flip()
+  }
+
+  /** A field; a text has its length as u32 before it, a sequence its number of elements as u16. */
+  private def bytesOf(field: Any): Array[Byte] = field match {
+    case number: Byte => Array(number)
+    case number: Short => little(2).putShort(number).array
+    case number: Int => little(4).putInt(number).array
+    case number: Long => little(8).putLong(number).array
+    case bytes: Array[Byte] => bytes
+    case text: String => val bytes = text.getBytes(UTF_8); little(4 + bytes.length).putInt(bytes.length).put(bytes).array
+    case attempt: Attempt => val out = little(16); attempt.writeTo(out); out.array
+    case (one, other) => bytesOf(one) ++ bytesOf(other)
+    case elements: Seq[_] => bytesOf(elements.length.toShort) ++ elements.flatMap(bytesOf(_))
+  }
+
+  private def byFamily(keys: Array[Long]): Seq[(Short, Long)] = keys.indices.map(family => family.toShort -> keys(family))
+
+  private def little(bytes: Int): ByteBuffer = ByteBuffer.allocate(bytes).order(ByteOrder.LITTLE_ENDIAN)
+
+  private def checked(length: Int): Int = {
+    if (length < 1 || length > FrameBytesMax) {
+      throw new DynastateException(ErrorKind.Configuration, s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
+    }
+    length
+  }
+}

@@ -1,0 +1,62 @@
+package io.dynastate.bridge
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.locks.ReentrantLock
+
+import io.dynastate.{DynastateException, ErrorKind}
+import org.slf4j.LoggerFactory
+
+/**
+ * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and again after it
+ * died. A connection belongs to one store from `lease` to its `release`.
+ */
+final class Sidecar private (python: String) {
+  /** Interruptible, so that a task which Spark kills does not wait for it. */
+  private[this] val lock = new ReentrantLock
+  private[this] var process: SidecarProcess = _
+  private[this] var failed: DynastateException = _
+  private[this] var failedAt = 0L
+
+  /** A connection for these settings (a JSON object), new or used before. */
+  def lease(settings: String): Connection = {
+    val asked = System.nanoTime()
+    lock.lockInterruptibly()
+    val leased = try running(asked) finally lock.unlock()
+    leased.connect(settings)
+  }
+
+  /** The process, started if there is none. A caller that waited here during a failed start gets its error; a later one starts it again. */
+  private[this] def running(asked: Long): SidecarProcess = {
+    if (process == null || !process.isAlive) {
+      if (failed != null && asked - failedAt < 0) throw failed
+      if (process != null) {
+        Sidecar.log.warn(s"sidecar died, a new one is started: ${process.exitReport}")
+        process.end()
+        process = null
+      }
+      try process = SidecarProcess.start(python)
+      catch {
+        case e: DynastateException =>
+          failed = e
+          failedAt = System.nanoTime()
+          throw e
+      }
+    }
+    process
+  }
+}
+
+object Sidecar {
+  private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
+  private val byPython = new ConcurrentHashMap[String, Sidecar]
+
+  /** The version of this jar, which must be the Python package's. */
+  lazy val packageVersion: String = {
+    val resource = classOf[Connection].getResourceAsStream("/dynastate-version.txt")
+    if (resource == null) throw new DynastateException(ErrorKind.Mismatch, "the jar has no version in it; build it with 'make setup'")
+    try new String(resource.readAllBytes(), UTF_8).trim finally resource.close()
+  }
+
+  def forPython(python: String): Sidecar = byPython.computeIfAbsent(python, new Sidecar(_))
+}

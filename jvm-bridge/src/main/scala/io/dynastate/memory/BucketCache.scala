@@ -1,0 +1,82 @@
+package io.dynastate.memory
+
+import java.util.LinkedHashSet
+import java.util.concurrent.ConcurrentHashMap
+
+/** The rows of all families whose hashes lie in one range; null if they are not in memory. Who has read them may keep using them. */
+private[memory] final class Bucket(val owner: AnyRef, @volatile var rows: RowTables) {
+  /** Used since the cache last considered it. */
+  @volatile var isUsed = false
+  /** Its bytes in the cache's total. */
+  var countedBytes = 0L
+
+  def bytesThere: Long = {
+    val there = rows
+    if (there == null) 0L else there.heapBytes
+  }
+}
+
+/**
+ * Limits the bytes of all buckets in memory. It first evicts those that a newer version has replaced, then the oldest of those that
+ * were not used since it last considered them (the CLOCK algorithm, F. J. Corbató, 1968). Safe for threads.
+ */
+final class BucketCache(val limit: Long) {
+  private[this] var total = 0L
+  private[this] val counted = new LinkedHashSet[Bucket]
+  private[this] val replaced = new LinkedHashSet[Bucket]
+
+  /** Bytes of heap of all buckets that can be evicted. */
+  def bytes: Long = synchronized(total)
+
+  /** Put rows into a bucket. */
+  private[memory] def add(bucket: Bucket, rows: RowTables): Unit = synchronized {
+    bucket.rows = rows
+    count(bucket)
+    makeRoom()
+  }
+
+  /** Replace buckets by those of the version committed after them. */
+  private[memory] def replace(before: Iterable[Bucket], after: Iterable[Bucket]): Unit = synchronized {
+    before.foreach(bucket => if (counted.contains(bucket)) replaced.add(bucket))
+    after.foreach(bucket => if (bucket.rows != null) count(bucket))
+    makeRoom()
+  }
+
+  /** Discard an owner's buckets. */
+  private[memory] def discard(owner: AnyRef): Unit = synchronized {
+    counted.stream.filter(_.owner eq owner).toList.forEach(release(_))
+  }
+
+  private def count(bucket: Bucket): Unit = if (counted.add(bucket)) {
+    bucket.countedBytes = bucket.bytesThere
+    total += bucket.countedBytes
+  }
+
+  private def makeRoom(): Unit = {
+    while (total > limit && !replaced.isEmpty) release(replaced.iterator.next())
+    var chances = counted.size
+    while (total > limit && !counted.isEmpty) {
+      val oldest = counted.iterator.next()
+      if (oldest.isUsed && chances > 0) {
+        oldest.isUsed = false
+        counted.remove(oldest)
+        counted.add(oldest)
+      } else release(oldest)
+      chances -= 1
+    }
+  }
+
+  private def release(bucket: Bucket): Unit = {
+    counted.remove(bucket)
+    replaced.remove(bucket)
+    total -= bucket.countedBytes
+    bucket.rows = null
+  }
+}
+
+object BucketCache {
+  private val caches = new ConcurrentHashMap[Long, BucketCache]
+
+  /** The one cache of this process with a limit: all stores of an executor share it. */
+  def of(limitBytes: Long): BucketCache = caches.computeIfAbsent(limitBytes, new BucketCache(_))
+}

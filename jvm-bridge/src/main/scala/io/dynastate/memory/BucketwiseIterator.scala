@@ -1,0 +1,31 @@
+package io.dynastate.memory
+
+/** All rows of a version, bucket by bucket, under an attempt's own layers, which are released at the end, or at `close`. */
+final class BucketwiseIterator(base: Version, family: Int, own: List[Slots]) extends RowIterator {
+  private[this] val buckets = 1 << base.versions.bucketBits(base)
+  private[this] var bucket = -1
+  private[this] var closed = false
+  own.foreach(_.retain())
+  private[this] var current = new SlotIterator(own.toArray, showDeletes = false)
+
+  override def row: AnyRef = current.row
+
+  override def advance(): Boolean = {
+    while (!closed) {
+      if (current.advance()) return true
+      bucket += 1
+      if (bucket < buckets) {
+        val theirs = base.versions.share(base, family, bucket)
+        own.foreach(_.retain())
+        current = new SlotIterator((own ++ theirs).toArray, showDeletes = false, firstLayer = own.length)
+      } else close()
+    }
+    false
+  }
+
+  override def close(): Unit = if (!closed) {
+    closed = true
+    current.close()
+    own.foreach(_.release())
+  }
+}

@@ -1,0 +1,26 @@
+package io.dynastate.spark
+
+import org.json4s.JsonAST.{JBool, JInt, JObject, JString}
+import org.json4s.jackson.JsonMethods.parse
+
+import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec
+import org.apache.spark.sql.types.StructType
+
+/**
+ * A column family as its operator describes it. Its key schema is the encoder spec's: a join passes another one beside it.
+ *
+ * @param multipleValues whether a key has a list of values
+ * @param internal       Spark's own bookkeeping, such as timers: not counted as rows
+ */
+final case class ColumnFamily(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean, internal: Boolean) {
+  def keySchema: StructType = spec.keySchema
+
+  private[spark] def toJson(id: Int): JObject = JObject(
+    "id" -> JInt(id),
+    "internal" -> JBool(internal),
+    "key" -> parse(keySchema.json),
+    "key_encoder" -> parse(spec.json),
+    "multiple" -> JBool(multipleValues),
+    "name" -> JString(name),
+    "value" -> parse(valueSchema.json))
+}

@@ -1,0 +1,35 @@
+package io.dynastate.spark
+
+import io.dynastate.DynastateException
+import io.dynastate.bridge.{Connection, Sidecar}
+import io.dynastate.memory.{Attempt, Version}
+
+import org.apache.spark.sql.dynastate.SparkInternals
+
+/** One store's conversations with the engine. Safe for threads. */
+private[spark] final class EngineClient(val settings: ProviderSettings) {
+  def store: String = settings.store
+
+  def deadlineSeconds: Long = settings.deadlineSeconds
+
+  def lease(): Connection = Sidecar.forPython(settings.python).lease(settings.engine)
+
+  /** Hold one conversation. If it fails, the connection is closed, because half a conversation cannot be continued. */
+  def converse[A](conversation: Connection => A): A = {
+    val connection = lease()
+    var isOver = false
+    try {
+      val answer = conversation(connection)
+      isOver = true
+      answer
+    } finally if (isOver) connection.release() else connection.close()
+  }
+
+  def begin(connection: Connection, base: Version, attempt: Attempt): Unit =
+    connection.begin(store, settings.runId, settings.checkpointRoot, base, attempt)
+
+  /** Report a wrong setting, a missing table or a missing package before the first batch is computed, not when it commits. */
+  def check(): Unit =
+    try converse(_.check(deadlineSeconds))
+    catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
+}

@@ -1,0 +1,57 @@
+package io.dynastate.spark
+
+import java.util.concurrent.ConcurrentHashMap
+
+import io.dynastate.memory.Version
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreErrors, StateStoreId}
+
+/** The column families of one store, as operators described them. Safe for threads. */
+private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamilies: Boolean, id: StateStoreId, conf: StateStoreConf) {
+  private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
+  /** The parsed schema of the newest version: nearly every version has the same. */
+  @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
+  @volatile private[this] var formatIsValidated = false
+  register(default)
+
+  def register(family: ColumnFamily): Unit = registered.put(family.name, family)
+
+  /** The column families of a version, the default one as this query describes it. */
+  def schemaOf(version: Version): StateSchema = {
+    val known = lastSchema
+    if (known.text == version.schema) known
+    else {
+      val parsed = (if (version.schema.isEmpty) StateSchema.Empty else StateSchema.parse(version.schema)).add(default)
+      lastSchema = parsed
+      parsed
+    }
+  }
+
+  /**
+   * Open a family for a store. A writer must have made it, or its version must have it: the registry also has families of aborted attempts
+   * and of later versions. For a reader, a family that its version does not have is empty, with the id that it would get.
+   */
+  def open(operation: String, name: String, schema: StateSchema, isForWriter: Boolean): OpenFamily = {
+    val family = registered.get(name)
+    if (family == null || (isForWriter && !schema.ids.contains(name))) {
+      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    }
+    new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies)
+  }
+
+  /** Refuse names that Spark refuses, and all if column families are off. */
+  def validateName(provider: String, operation: String, name: String, isInternal: Boolean): Unit = {
+    if (!useColumnFamilies) throw StateStoreErrors.unsupportedOperationException(operation, provider)
+    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !isInternal)) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
+
+  /** Spark's cheap check for wrong schemas, on the first row that is read. As in RocksDB's provider, only if column families are off. */
+  def validateFormat(key: UnsafeRow, value: UnsafeRow): Unit = if (!formatIsValidated) {
+    if (!useColumnFamilies) Spark41.validateStateRowFormat(key, default.keySchema, value, default.valueSchema, id, conf)
+    formatIsValidated = true
+  }
+}

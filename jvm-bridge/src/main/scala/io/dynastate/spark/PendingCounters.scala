@@ -1,0 +1,19 @@
+package io.dynastate.spark
+
+/** Counters of work that belongs to no batch, by the names of the protocol, kept until the next commit reports them. Safe for threads. */
+private[spark] final class PendingCounters {
+  private[this] var counters = Map.empty[String, Long]
+
+  def add(more: Map[String, Long]): Unit = synchronized { counters = PendingCounters.sum(counters, more) }
+
+  def take(): Map[String, Long] = synchronized {
+    val taken = counters
+    counters = Map.empty
+    taken
+  }
+}
+
+private[spark] object PendingCounters {
+  def sum(one: Map[String, Long], other: Map[String, Long]): Map[String, Long] =
+    other.foldLeft(one) { case (all, (name, value)) => all + (name -> (all.getOrElse(name, 0L) + value)) }
+}

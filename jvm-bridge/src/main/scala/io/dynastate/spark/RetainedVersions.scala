@@ -1,0 +1,53 @@
+package io.dynastate.spark
+
+import scala.collection.mutable
+
+import io.dynastate.memory.{Attempt, Version}
+
+/** The versions of one store that are kept in memory: at most `limit`, and at least the newest. Safe for threads; no lock is held during I/O. */
+private[spark] final class RetainedVersions(limit: Int) {
+  /** Newest use first. */
+  private[this] val versions = mutable.ListBuffer.empty[Version]
+  /** Spark's state reader never commits, and has nothing to maintain. */
+  private[this] var hasCommitted = false
+  private[this] var isClosed = false
+
+  def all: List[Version] = synchronized(versions.toList)
+
+  /** Retain a version, and discard the one that was not used for longest. */
+  def retain(version: Version): Unit = synchronized {
+    versions -= version
+    versions.prepend(version)
+    // Without the newest, every batch would load the whole state.
+    while (versions.size > math.max(1, limit)) {
+      val discarded = versions.remove(versions.size - 1).versions
+      if (!versions.exists(_.versions eq discarded)) discarded.close()
+    }
+  }
+
+  /** Retain a version that was committed here, and its base. */
+  def retainCommitted(base: Version, next: Version): Unit = {
+    next.versions.committed(base, next)
+    synchronized {
+      if (base.number > 0) retain(base)
+      retain(next)
+      hasCommitted = true
+    }
+  }
+
+  def discard(version: Version): Unit = synchronized(versions -= version)
+
+  /** The newest version, if there is anything to maintain; of several with its number the one used last. */
+  def newestToMaintain: Option[Version] = synchronized(if (isClosed || !hasCommitted) None else versions.maxByOption(_.number))
+
+  def close(): Unit = synchronized {
+    isClosed = true
+    versions.map(_.versions).distinct.foreach(_.close())
+    versions.clear()
+  }
+}
+
+private[spark] object RetainedVersions {
+  def byId(versions: List[Version], number: Long, attempt: Attempt): Option[Version] =
+    versions.find(each => each.number == number && each.attempt == attempt)
+}

@@ -1,0 +1,173 @@
+package io.dynastate.spark
+
+import java.util.concurrent.{CompletableFuture, Executors, ExecutorService}
+import java.util.concurrent.TimeUnit.NANOSECONDS
+
+import scala.util.control.NonFatal
+
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.bridge.{Content, Found}
+import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangeCollector, ChangedBuckets, LoadingVersions, RowTables}
+import io.dynastate.memory.{Version, VersionTree}
+import org.slf4j.LoggerFactory
+
+import org.apache.spark.sql.dynastate.SparkInternals
+
+/**
+ * Opens versions: from memory, or through the engine, which sends only what comes after the nearest version in memory.
+ *
+ * With `memoryMb`, a version's rows are read bucket by bucket, when they are needed (docs/decisions/0007). A large version of which
+ * nothing is in memory is read in both ways at once (docs/decisions/0008).
+ *
+ * @param counters of buckets, and of loads in the background
+ */
+private[spark] final class VersionLoader(client: EngineClient, retained: RetainedVersions, counters: PendingCounters) {
+  import VersionLoader._
+  import client.{deadlineSeconds, store}
+
+  private[this] val memoryBytes = client.settings.memoryBytes
+
+  /** A version and, if the engine was asked for it, the cost. */
+  def open(version: Long, checkpointId: Option[String]): (Version, Option[Load]) = {
+    if (version < 0) throw SparkInternals.unexpectedVersion(version)
+    if (version == 0) {
+      client.check()
+      return (if (memoryBytes > 0) bucketed(0L).empty("") else VersionTree.empty(""), None)
+    }
+    val attempt = attemptOf(version, checkpointId)
+    val held = retained.all
+    // An id names one attempt for ever. Only the engine can resolve a bare number: another executor may have made the version again.
+    RetainedVersions.byId(held, version, attempt) match {
+      case Some(found) => (found, None)
+      case None =>
+        try {
+          if (memoryBytes > 0) openInBuckets(version, attempt, held)
+          else if (held.isEmpty) openCold(version, attempt)
+          else load(version, attempt, held.filter(_.number <= version))
+        } catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
+    }
+  }
+
+  /** The attempt that a checkpoint id names; without an id `Attempt.None`, for any. */
+  def attemptOf(version: Long, checkpointId: Option[String]): Attempt = checkpointId match {
+    case None => Attempt.None
+    case Some(text) => Attempt.parse(text).getOrElse(throw SparkInternals.cannotLoad(new DynastateException(
+      ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=$store version=$version id=$text")))
+  }
+
+  /** Load all rows of a version, from the newest of `held` among its ancestors. */
+  private def load(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
+    val started = System.nanoTime()
+    var collector: ChangeCollector = null
+    var answer: Found = null
+    var from = 0L
+    val cost = client.converse(_.open(store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
+      found => {
+        answer = found
+        collector = new ChangeCollector
+        from = 0L
+        if (found.base > 0) collector.startFrom(baseOf(held, found))
+      },
+      snapshot => {
+        from = snapshot
+        collector.markFromHere()
+      },
+      (records, changes) => collector.add(records, changes)))
+    val loaded = versionOf(answer, from, held, collector)
+    retained.retain(loaded)
+    val millis = millisSince(started)
+    val missed = !held.contains(loaded)
+    if (missed) {
+      log.info(s"loaded store=$store version=$version attempt=${loaded.attempt} from=${math.max(answer.base, from)} " +
+        s"rows=${loaded.keys.sum} bytesRead=${cost.getOrElse("bytesRead", 0L)} ms=$millis")
+    }
+    (loaded, Some(Load(missed, millis, cost)))
+  }
+
+  /** @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and every row counts as changed */
+  private def versionOf(found: Found, snapshot: Long, held: List[Version], collector: ChangeCollector): Version =
+    if (found.base == 0) {
+      val changed = new ChangedBuckets(if (snapshot == 0) found.version else snapshot)
+      changed.add(found.version, collector.marked)
+      VersionTree.load(collector.asRows(), found.version, found.attempt, found.schema, changed)
+    } else {
+      val base = baseOf(held, found)
+      if (found.version == base.number) base
+      else base.versions.fold(base, collector.asChanges, found.version, found.attempt, found.schema)
+    }
+
+  private def baseOf(held: List[Version], found: Found): Version =
+    RetainedVersions.byId(held, found.base, found.baseAttempt).getOrElse(throw new DynastateException(
+      ErrorKind.Internal, s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
+
+  /**
+   * Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it needs first
+   * with their buckets; the next commit reports what that costs.
+   */
+  private def openCold(version: Long, attempt: Attempt): (Version, Option[Load]) = {
+    val started = System.nanoTime()
+    val (answer, content, cost) = find(version, attempt)
+    if (content.keys.sum < BackgroundRowsMin) {
+      val (loaded, load) = this.load(version, answer.attempt, Nil)
+      (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
+    } else {
+      lazy val loading: Version = new LoadingVersions(readBucket, whole => loaders.execute(() => loadInBackground(loading, whole)))
+        .begin(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
+      retained.retain(loading)
+      (loading, Some(Load(missed = true, millisSince(started), cost)))
+    }
+  }
+
+  private def loadInBackground(loading: Version, whole: CompletableFuture[Version]): Unit =
+    try {
+      val (loaded, load) = this.load(loading.number, loading.attempt, Nil)
+      load.foreach(each => counters.add(each.counters + ("loadMs" -> each.millis)))
+      whole.complete(loaded)
+    } catch {
+      // Tasks wait for `whole`, whatever the error.
+      case e: Throwable =>
+        log.warn(s"a load failed, and is tried again by the next task that needs it store=$store version=$loading: ${e.getMessage}")
+        whole.completeExceptionally(e match {
+          case failed: DynastateException => SparkInternals.cannotLoad(failed)
+          case other => other
+        })
+        if (!NonFatal(e)) throw e
+    } finally retained.discard(loading) // the next task opens the loaded version
+
+  /** Open a version whose rows are read when they are needed. */
+  private def openInBuckets(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
+    val started = System.nanoTime()
+    val (answer, content, cost) = find(version, attempt)
+    val known = RetainedVersions.byId(held, answer.version, answer.attempt)
+    val opened = known.getOrElse(bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema, content.keys, content.bits))
+    retained.retain(opened)
+    (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
+  }
+
+  private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) = client.converse(_.find(store, version, attempt, deadlineSeconds))
+
+  private def bucketed(startsAt: Long): BucketedVersions = new BucketedVersions(BucketCache.of(memoryBytes), readBucket, startsAt)
+
+  private[this] lazy val readBucket: BucketSource = (version: Version, bits: Int, bucket: Int) => {
+    def empty = new ChangeCollector(hash => ChangedBuckets.bucketOf(hash, bits) == bucket)
+    var collector = empty
+    val cost = client.converse(_.read(store, version, bits, bucket, deadlineSeconds)(
+      () => collector = empty, (records, changes) => collector.add(records, changes)))
+    counters.add(cost + ("bucketsRead" -> 1L))
+    collector.asRows()
+  }
+
+  private def millisSince(started: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - started)
+}
+
+private[spark] object VersionLoader {
+  private val log = LoggerFactory.getLogger("io.dynastate.Provider")
+  /** Smaller versions are loaded before reading single buckets would pay. */
+  private val BackgroundRowsMin = 100000L
+  /** A thread for each load in the background: at most one for each store of the executor. */
+  private val loaders: ExecutorService = Executors.newCachedThreadPool { task =>
+    val thread = new Thread(task, "dynastate-loader")
+    thread.setDaemon(true)
+    thread
+  }
+}

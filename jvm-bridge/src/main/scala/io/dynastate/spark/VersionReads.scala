@@ -1,0 +1,210 @@
+package io.dynastate.spark
+
+import scala.collection.mutable
+
+import io.dynastate.memory.{EncodedRow, Row, RowIterator, ValueList, VersionOverlay}
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.unsafe.Platform
+
+/** Reads of one open version, for read stores and write stores. Returned rows are views of arrays that never change. */
+private[spark] trait VersionReads extends ReadStateStore43 {
+  protected def provider: DynamoDBStateStoreProvider
+
+  protected def overlay: VersionOverlay
+
+  /** Whether a family that this version does not have is an error. */
+  protected def isWriter: Boolean
+
+  /** The column families as this store sees them. */
+  protected var schema: StateSchema = _
+
+  private[this] val open = mutable.HashMap.empty[String, OpenFamily]
+  /** Nearly every call is for the same family as the one before. */
+  private[this] var lastName: String = _
+  private[this] var last: OpenFamily = _
+
+  override def id: StateStoreId = provider.stateStoreId
+
+  /** The first value, where there are several. */
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+    val family = familyOf("get", colFamilyName)
+    val row = rowOf(family, key)
+    if (row == null) null
+    else {
+      val value = valueOf(Row.root(row), new UnsafeRow(family.valueColumns))
+      provider.families.validateFormat(key, value)
+      value
+    }
+  }
+
+  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = rowOf(familyOf("keyExists", colFamilyName), key) != null
+
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = keys.iterator.map(get(_, colFamilyName))
+
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
+    val family = multipleFamilyOf("valuesIterator", colFamilyName)
+    valuesOf(rowOf(family, key), family)
+  }
+
+  /** All pairs as of now; in the order of their bytes if keys can be scanned by range. Pair and rows are reused. */
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = familyOf("iterator", colFamilyName)
+    pairs(all(family), family)
+  }
+
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = multipleFamilyOf("iteratorWithMultiValues", colFamilyName)
+    valuePairs(all(family), family)
+  }
+
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = familyOf("prefixScan", colFamilyName)
+    pairs(prefixed(family, prefixKey), family)
+  }
+
+  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = multipleFamilyOf("prefixScanWithMultiValues", colFamilyName)
+    valuePairs(prefixed(family, prefixKey), family)
+  }
+
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = familyOf("rangeScan", colFamilyName)
+    pairs(range(family, startKey, endKey), family)
+  }
+
+  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = multipleFamilyOf("rangeScanWithMultiValues", colFamilyName)
+    valuePairs(range(family, startKey, endKey), family)
+  }
+
+  override def allColumnFamilyNames: Set[String] = schema.ids.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
+
+  protected def forgetFamily(name: String): Unit = {
+    open.remove(name)
+    lastName = null
+  }
+
+  protected def familyOf(operation: String, name: String): OpenFamily =
+    if (name == lastName) last
+    else {
+      val family = open.getOrElseUpdate(name, provider.families.open(operation, name, schema, isWriter))
+      lastName = name
+      last = family
+      family
+    }
+
+  protected def multipleFamilyOf(operation: String, name: String): OpenFamily = {
+    val family = familyOf(operation, name)
+    if (!family.family.multipleValues) {
+      throw new IllegalStateException(s"$operation requires an encoder that supports multiple values for a single key, column family $name has none")
+    }
+    family
+  }
+
+  protected def rowOf(family: OpenFamily, key: UnsafeRow): AnyRef = {
+    requireKey(key)
+    if (family.encoder == null) overlay.get(family.id, key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
+    else {
+      val bytes = family.encoder.encodeKey(key)
+      overlay.get(family.id, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+    }
+  }
+
+  protected def requireKey(key: UnsafeRow): Unit = if (key == null) throw new IllegalStateException("Key cannot be null")
+
+  protected def range(family: OpenFamily, startKey: Option[UnsafeRow], endKey: Option[UnsafeRow]): RowIterator = {
+    require(family.scansInOrder, "Range scan requires an encoder that supports range scans!")
+    // Copied, because the encoder may return the same array twice.
+    val from = startKey.map(family.encoder.encodeKey(_).clone())
+    overlay.scan(family.id, from.orNull, endKey.map(family.encoder.encodeKey).orNull)
+  }
+
+  private def all(family: OpenFamily): RowIterator = if (family.scansInOrder) overlay.scan(family.id, null, null) else overlay.rows(family.id)
+
+  private def prefixed(family: OpenFamily, prefixKey: UnsafeRow): RowIterator = {
+    require(family.encoder != null && family.encoder.supportPrefixKeyScan, "Prefix scan requires setting prefix key!")
+    val prefix = family.encoder.encodePrefixKey(prefixKey)
+    overlay.scan(family.id, prefix.clone(), VersionReads.after(prefix))
+  }
+
+  private def pairs(rows: RowIterator, family: OpenFamily): StateStoreIterator[UnsafeRowPair] = {
+    val key = new UnsafeRow(family.keyColumns)
+    val value = new UnsafeRow(family.valueColumns)
+    val pair = new UnsafeRowPair()
+    new StateStoreIterator(new ConvertedRows[UnsafeRowPair](rows) {
+      override protected def convert(row: AnyRef): UnsafeRowPair = {
+        val encoded = Row.root(row)
+        val converted = pair.withRows(family.keyOf(encoded, key), valueOf(encoded, value))
+        provider.families.validateFormat(converted.key, converted.value)
+        converted
+      }
+    }, () => rows.close())
+  }
+
+  private def valuePairs(rows: RowIterator, family: OpenFamily): StateStoreIterator[UnsafeRowPair] = {
+    val key = new UnsafeRow(family.keyColumns)
+    val pair = new UnsafeRowPair()
+    val lists = new ConvertedRows[Iterator[UnsafeRowPair]](rows) {
+      override protected def convert(row: AnyRef): Iterator[UnsafeRowPair] = {
+        val rowKey = family.keyOf(Row.root(row), key)
+        valuesOf(row, family).map(pair.withRows(rowKey, _))
+      }
+    }
+    new StateStoreIterator(lists.flatten, () => rows.close())
+  }
+
+  /** The values of a row, in the order in which they were appended; of null, none. */
+  private def valuesOf(row: AnyRef, family: OpenFamily): Iterator[UnsafeRow] = row match {
+    case null => Iterator.empty
+    case encoded: Array[Byte] => Iterator.single(valueOf(encoded, new UnsafeRow(family.valueColumns)))
+    case list: ValueList =>
+      val value = new UnsafeRow(family.valueColumns)
+      Iterator.single(list.first).map(valueOf(_, value)) ++ list.valuesSince(null).iterator.map { bytes =>
+        value.pointTo(bytes, bytes.length)
+        value
+      }
+  }
+
+  private def valueOf(encoded: Array[Byte], row: UnsafeRow): UnsafeRow = {
+    row.pointTo(encoded, EncodedRow.valueOffset(encoded), EncodedRow.valueLength(encoded))
+    row
+  }
+}
+
+private[spark] object VersionReads {
+  /** The smallest key that is larger than every key with this prefix; null: there is none. */
+  def after(prefix: Array[Byte]): Array[Byte] = {
+    var last = prefix.length - 1
+    while (last >= 0 && prefix(last) == -1) last -= 1
+    if (last < 0) null
+    else {
+      val next = java.util.Arrays.copyOf(prefix, last + 1)
+      next(last) = (next(last) + 1).toByte
+      next
+    }
+  }
+}
+
+/** A Scala iterator over rows. */
+private[spark] abstract class ConvertedRows[A](rows: RowIterator) extends Iterator[A] {
+  private[this] var advanced = false
+  private[this] var has = false
+
+  protected def convert(row: AnyRef): A
+
+  override def hasNext: Boolean = {
+    if (!advanced) {
+      has = rows.advance()
+      advanced = true
+    }
+    has
+  }
+
+  override def next(): A = {
+    if (!hasNext) throw new NoSuchElementException("the state has no more rows")
+    advanced = false
+    convert(rows.row)
+  }
+}
