@@ -1,12 +1,14 @@
-"""What the tests of the engine share: one embedded DynamoDB, moto in this process, and Hypothesis without surprises."""
+"""Fixtures of all tests: one embedded DynamoDB, moto in this process, Hypothesis with fixed examples."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +16,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from moto import mock_aws
 
-from dynastate import snapshots
-from dynastate.admin import create_tables
-from dynastate.local import EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import snapshots
+from dynastate.engine.engine import Engine
 from dynastate.settings import Settings
-from dynastate.store import Engine
-from dynastate.tables import BotoTables, Tables, make_client
-from tests.fakes import MemoryTables, StruckClient
-from tests.states import Engines, closing
+from tests.support.engine_driver import Engines, closing
+from tests.support.fakes import FailingClient, FailingTables, MemoryTables
+from tests.upstream.dynamodb_local import DynamoDBLocal
 
 REGION = "us-east-1"
 
@@ -30,31 +35,59 @@ hypothesis_settings.register_profile("dynastate", derandomize=True, database=Non
 hypothesis_settings.load_profile("dynastate")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the tests of the engine run on AWS's DynamoDB Local (`make test-upstream`)."""
+    parser.addoption("--dynamodb-local", action="store_true", help="AWS's DynamoDB Local in place of moto")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis keep its notes where they end with the tests, not in the checkout."""
+    """Let Hypothesis keep its files in a folder that is deleted after the tests."""
     home = tempfile.mkdtemp(prefix="dynastate-hypothesis-")
     set_hypothesis_home_dir(home)
     config.add_cleanup(lambda: shutil.rmtree(home))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that use moto, and let one process have all of a file that share a fixture of the module."""
+    for item in items:
+        if not {"boto_client", "embedded"}.isdisjoint(item.fixturenames):  # type: ignore[attr-defined]
+            item.add_marker("emulator")
+        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        if any(definition.scope == "module" for definitions in fixtures for definition in definitions):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a `serial` test while the other processes run none. Two files of the checkout serve as locks."""
+    serial = item.get_closest_marker("serial") is not None
+    with Path(__file__).open() as turn, (item.config.rootpath / "pyproject.toml").open() as test:
+        # A process that waits for all others holds the turn meanwhile, so that they begin no other test.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(test, fcntl.LOCK_EX if serial else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        return (yield)
+
+
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[EmbeddedDynamoDB]:
+def embedded(pytestconfig: pytest.Config) -> Iterator[EmbeddedDynamoDB | DynamoDBLocal]:
     """One embedded DynamoDB, over HTTP, for all tests that use stores of their own."""
-    with EmbeddedDynamoDB() as running:
+    with DynamoDBLocal() if pytestconfig.getoption("dynamodb_local") else EmbeddedDynamoDB() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """Environment of processes that use an embedded DynamoDB: nobody's AWS settings, and dummy credentials."""
+    """Environment of processes that use an embedded DynamoDB: without AWS settings, with dummy credentials."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))}
-    nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    return kept | nobody | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
+    no_files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    return kept | no_files | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture
 def dummy_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that are nobody's, and none of this machine's configuration."""
+    """Dummy credentials, and none of this machine's configuration."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in {**credentials(), "AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}.items():
@@ -73,12 +106,35 @@ def memory() -> MemoryTables:
     return MemoryTables()
 
 
+@pytest.fixture
+def memory_engine(memory: MemoryTables) -> Iterator[Engine]:
+    """One engine on tables in memory, which keep a journal."""
+    for make in closing(memory):
+        yield make()
+
+
+@pytest.fixture
+def failing_tables(memory: MemoryTables) -> FailingTables:
+    """Tables in memory with planned faults."""
+    return FailingTables(memory)
+
+
+@pytest.fixture
+def failing_engine(failing_tables: FailingTables) -> Iterator[Engine]:
+    """One engine on tables with planned faults."""
+    for make in closing(failing_tables):
+        yield make()
+
+
 @pytest.fixture(scope="session")
-def boto_client() -> Iterator[Any]:
+def boto_client(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A boto3 client that moto knows both tables of. It costs a tenth of a second, so all tests share it."""
     settings, mock = Settings(region=REGION), mock_aws()
     mock.start()
-    create_tables(settings)
+    if request.config.getoption("dynamodb_local"):  # moto lets requests to other endpoints than AWS's pass
+        settings = request.getfixturevalue("embedded").settings
+    else:
+        create_tables(settings)
     client = make_client(settings)
     mock.stop(remove_data=False)
     yield client
@@ -86,18 +142,18 @@ def boto_client() -> Iterator[Any]:
 
 
 @pytest.fixture
-def struck_client(boto_client: Any, dummy_credentials: None) -> Iterator[StruckClient]:
+def failing_client(boto_client: Any, dummy_credentials: None) -> Iterator[FailingClient]:
     """A client of moto in this process whose calls can be let fail. Tests share the tables: use stores of their own."""
     mock = mock_aws()
     mock.start(reset=False)
-    yield StruckClient(boto_client)
+    yield FailingClient(boto_client)
     mock.stop(remove_data=False)
 
 
 @pytest.fixture
-def moto(struck_client: StruckClient) -> BotoTables:
+def moto(failing_client: FailingClient) -> BotoTables:
     """Tables on moto in this process."""
-    return BotoTables(Settings(region=REGION), client=struck_client)
+    return BotoTables(Settings(region=REGION), client=failing_client)
 
 
 @pytest.fixture(scope="session")
@@ -111,7 +167,7 @@ def http(embedded: EmbeddedDynamoDB) -> Iterator[BotoTables]:
     tables.close()
 
 
-@pytest.fixture(params=["memory", "moto"])
+@pytest.fixture(params=["memory", pytest.param("moto", marks=pytest.mark.emulator)])
 def tables(request: pytest.FixtureRequest) -> Tables:
     """Tables in memory, and on moto."""
     found: Tables = request.getfixturevalue(request.param)
@@ -125,7 +181,7 @@ def engines(tables: Tables) -> Iterator[Engines]:
 
 
 @pytest.fixture
-def at(engines: Engines) -> Engine:
+def engine(engines: Engines) -> Engine:
     """One engine."""
     return engines()
 

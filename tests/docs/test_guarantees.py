@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dynastate.store import Engine
-from dynastate.tables import BotoTables
-from tests.states import EMPTY, attempt, read, write
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.engine import Engine
+from dynastate.format.keys import EMPTY
+from tests.support.engine_driver import attempt, read, write
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROMISES = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if line.startswith("| ")]
 PROMISES = [line for line in PROMISES if not line.startswith("| promise |")]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.gate import Forward, Reply, Request
+from tests.support.fault_proxy import Forward, Reply, Request
 
 INFRA = Path(__file__).parents[2] / "infra"
 
@@ -88,7 +88,7 @@ class Terraform:
 
 
 class AsAws:
-    """Rule of a gate in front of moto: it puts into the answers what AWS says there and moto leaves out.
+    """Rule of a fault proxy in front of moto: it adds to the answers what AWS has there and moto leaves out.
 
     These are a table's limits on demand, its class and, as long as it is on demand, a capacity of 0; and the tags of
     scalable targets.
@@ -176,6 +176,7 @@ def clean_environment(directory: Path) -> dict[str, str]:
         "AWS_SHARED_CREDENTIALS_FILE": str(directory / "no-aws-credentials"),
         "AWS_EC2_METADATA_DISABLED": "true",
         "CHECKPOINT_DISABLE": "1",
+        "GOGC": "off",  # every command starts the provider; a quarter of its CPU would go to garbage collection
         "TF_CLI_ARGS": "-no-color",
         "TF_CLI_CONFIG_FILE": str(cli_config),
         "TF_INPUT": "0",

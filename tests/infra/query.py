@@ -1,4 +1,4 @@
-"""A streaming query for tables that Terraform made: it counts the rows of files by key, and says what it counted.
+"""A streaming query for tables that Terraform made: it counts the rows of files by key, and prints the counts.
 
 Run as `python query.py FILES CHECKPOINT ENDPOINT REGION NAMESPACE`, with Spark's conf in PYSPARK_SUBMIT_ARGS.
 """

@@ -1,11 +1,11 @@
-"""What the Terraform module says about itself: its README against its files, and its names against the package's."""
+"""The Terraform module's README compared with its files, and its names with the package's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from dynastate.layout import DELTA, SNAPSHOT
+from dynastate.format.keys import DELTA, SNAPSHOT
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 from tests.infra.conftest import INFRA
 
@@ -20,7 +20,7 @@ def blocks(kind: str, file: str) -> Iterator[tuple[str, str]]:
 
 
 def said(body: str, name: str) -> str:
-    """First line of what a block says an argument is."""
+    """First line of an argument of a block."""
     found = re.search(rf"^  {name} += (.*)$", body, re.MULTILINE)
     assert found is not None, body
     return found[1]

@@ -1,6 +1,6 @@
-"""The policies of the Terraform module against the requests that the code sends: all it needs, and nothing besides.
+"""The policies of the Terraform module compared with the requests that the code sends: they permit these only.
 
-Each role does all it does through a gate that refuses what the role's policy does not allow, and that notes what came.
+Each role does all it does through a fault proxy that refuses what the role's policy does not allow; it records them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ from pathlib import Path
 
 import pytest
 
-from dynastate import forks, spending, upkeep
-from dynastate.admin import check_tables
+from dynastate.dynamodb.admin import check_tables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
-from dynastate.local import EmbeddedDynamoDB
-from dynastate.overview import overview
+from dynastate.format.keys import EMPTY, VersionId
+from dynastate.operations.clean import clean_store
+from dynastate.operations.drop import drop_stores
+from dynastate.operations.fork import fork_namespace
+from dynastate.operations.inspect import inspect_store
+from dynastate.operations.usage import usage_of_namespace
+from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
-from dynastate.sidecar import Engines
-from dynastate.store import Engine
-from dynastate.tables import Meter
-from dynastate.verify import verify
-from tests.gate import CutError, Forward, Gate, Reply, Request, let_pass
+from dynastate.sidecar.engines import Engines
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform
-from tests.policies import (
+from tests.support.engine_driver import State, attempt, begin, chunk, fold, read, save_snapshot, write, write_versions
+from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
+from tests.support.policies import (
     LEADING_KEYS,
     TABLES,
     Access,
@@ -40,19 +45,6 @@ from tests.policies import (
     render,
     spare,
     used,
-)
-from tests.states import (
-    EMPTY,
-    State,
-    Version,
-    attempt,
-    begin,
-    chunk,
-    fold,
-    read,
-    take_snapshot,
-    write,
-    write_versions,
 )
 
 DELTA, SNAPSHOT = f"{TABLES}/{DELTA_TABLE}", f"{TABLES}/{SNAPSHOT_TABLE}"
@@ -67,15 +59,15 @@ def policy_of(role: str, namespace: str = "*") -> Policy:
 
 
 @pytest.fixture
-def gate(embedded: EmbeddedDynamoDB) -> Iterator[Gate]:
-    """A gate in front of the embedded DynamoDB."""
-    with Gate(embedded.endpoint) as standing:
-        yield standing
+def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the embedded DynamoDB."""
+    with FaultProxy(embedded.endpoint) as opened:
+        yield opened
 
 
 @contextmanager
 def engine_at(endpoint: str) -> Iterator[Engine]:
-    """An engine as the sidecar makes it, which looks at the tables first."""
+    """An engine as the sidecar makes it, which checks the tables first."""
     settings = Settings(endpoint=endpoint, region="us-east-1", shards=2, cache_mb=0)
     found = Engines().get(settings, was_reached=False)
     try:
@@ -90,29 +82,27 @@ def noise(number: int) -> dict[bytes, bytes]:
     return {b"%d" % number: random.Random(number).randbytes(30_000)}  # noqa: S311  # no secret
 
 
-def write_everything(at: Engine, store: str) -> tuple[Version, State]:
-    """All that an executor ever does with a store; its newest version and what it holds."""
-    made = write_versions(at, store, 3)
-    dead = begin(at, store, attempt(77), made[3])  # it leaves orphans
-    aborted = begin(at, store, attempt(78), made[3])
+def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
+    """Do everything that an executor does with a store; return its newest version and rows."""
+    made = write_versions(engine, store, 3)
+    dead = begin(engine, store, attempt(77), made[3])  # it leaves orphans
+    aborted = begin(engine, store, attempt(78), made[3])
     for number in range(30):
         dead.append(chunk(noise(number)))
         aborted.append(chunk(noise(number)))
     aborted.abort()
-    made += write_versions(at, store, VERSIONS - 3, base=made[3], run="run-2")[1:]
+    made += write_versions(engine, store, VERSIONS - 3, base=made[3], run="run-2")[1:]
     state = {b"%d" % number: b"%d" % number for number in range(1, VERSIONS + 1)}
     for version in (VERSIONS - 10, VERSIONS - 1):
         held = {key: value for key, value in state.items() if int(key) <= version}
-        under_way = take_snapshot(at, store, made[version], held, lambda _: set(state), run="run-2")
-        assert under_way is not None
-        assert under_way.commit()
-    assert at.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
-    assert read(at, store, VERSIONS) == state
+        save_snapshot(engine, store, made[version], held, lambda _: set(state), run="run-2")
+    assert engine.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
+    assert read(engine, store, VERSIONS) == state
     return made[VERSIONS], state
 
 
 class Lossy:
-    """Loses the first answer to a commit, so that the engine has to look whether it happened."""
+    """Loses the first answer to a commit, so that the engine must check whether it was applied."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -129,59 +119,59 @@ class Lossy:
 
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
-def test_the_writer_may_do_what_executors_do_and_nothing_else(gate: Gate) -> None:
+def test_the_writer_may_do_what_executors_do_and_nothing_else(proxy: FaultProxy) -> None:
     """Everything an executor does works with the writer's policy, and every permission in it is used."""
     policy = policy_of("writer", "writers")
     lossy = Lossy()
-    gate.rule = enforce(policy, lossy)
-    with engine_at(gate.endpoint) as at:
-        write_everything(at, "writers/0/0/default")
+    proxy.rule = enforce(policy, lossy)
+    with engine_at(proxy.endpoint) as engine:
+        write_everything(engine, "writers/0/0/default")
     assert lossy.lost
-    assert used(gate.requests) == permitted(policy)
+    assert used(proxy.requests) == permitted(policy)
 
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
-def test_the_reader_may_do_what_reading_takes_and_nothing_else(gate: Gate) -> None:
+def test_the_reader_may_do_what_reading_takes_and_nothing_else(proxy: FaultProxy) -> None:
     """State, change feeds, cost and verify read with the reader's policy, and all of it is used."""
     store = "readers/0/0/default"
-    with engine_at(gate.endpoint) as at:
-        newest, state = write_everything(at, store)
+    with engine_at(proxy.endpoint) as engine:
+        newest, state = write_everything(engine, store)
     policy = policy_of("reader", "readers")
-    gate.rule = enforce(policy, let_pass)
-    gate.requests.clear()
-    with engine_at(gate.endpoint) as at:
-        assert read(at, store, VERSIONS) == state
-        opened = at.open(store, VERSIONS, newest[1], [newest])
+    proxy.rule = enforce(policy, let_pass)
+    proxy.requests.clear()
+    with engine_at(proxy.endpoint) as engine:
+        assert read(engine, store, VERSIONS) == state
+        opened = engine.open(store, VERSIONS, newest[1], [newest])
         assert list(opened.chunks) == []
-        ((version, chunks),) = at.changes(store, VERSIONS, VERSIONS, newest[1]).versions
+        ((version, chunks),) = engine.changes(store, VERSIONS, VERSIONS, newest[1]).versions
         assert (version, fold(chunks)) == (VERSIONS, {b"%d" % VERSIONS: b"%d" % VERSIONS})
-        assert spending.holdings(at._tables, "readers", Meter())[0].versions >= RETAIN  # dynastate cost
-        assert verify(at._tables, store).is_whole  # dynastate verify
-        latest = at.lineage(store).newest  # open_state
-        at.lookup(store, latest.version, latest.attempt, 0)
-        assert overview(at._tables, store, Meter()).version == latest.version  # dynastate stores, show
-        assert used(gate.requests) == permitted(policy)
+        assert usage_of_namespace(engine._tables, "readers", Meter())[0].versions >= RETAIN  # dynastate cost
+        assert verify(engine._tables, store).is_whole  # dynastate verify
+        latest = engine.lineage(store).newest  # open_state
+        engine.lookup(store, latest.version, latest.attempt, 0)
+        assert inspect_store(engine._tables, store, Meter()).version == latest.version  # dynastate stores, show
+        assert used(proxy.requests) == permitted(policy)
         with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
-            write(at, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
+            write(engine, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
 
 
 @pytest.mark.usefixtures("dummy_credentials")
 @pytest.mark.parametrize("role", ["writer", "reader"])
-def test_another_namespace_is_out_of_reach(gate: Gate, role: str) -> None:
-    """With a policy for one namespace, opening, writing and cleaning up in another one is denied, and said so."""
-    with engine_at(gate.endpoint) as at:
-        theirs = write(at, f"theirs-{role}/0/0/default", attempt(1), {b"a": b"1"})
-        gate.rule = enforce(policy_of(role, "ours"), let_pass)
+def test_another_namespace_is_out_of_reach(proxy: FaultProxy, role: str) -> None:
+    """With a policy for one namespace, open, write and clean-up in another one are denied, and the error says so."""
+    with engine_at(proxy.endpoint) as engine:
+        theirs = write(engine, f"theirs-{role}/0/0/default", attempt(1), {b"a": b"1"})
+        proxy.rule = enforce(policy_of(role, "ours"), let_pass)
         denied = rf"AWS denies permission for \w+ on table {SNAPSHOT_TABLE}; grant it to the role that runs this"
         for store in (f"theirs-{role}/0/0/default", "ours2/0/0/default", f"theirs-{role}/ours/0/default"):
             with pytest.raises(ConfigurationError, match=denied):
-                at.open(store, 1, theirs[1])
+                engine.open(store, 1, theirs[1])
             with pytest.raises(ConfigurationError, match=denied):
-                write(at, store, attempt(2), {b"a": b"2"}, run="run-9")
+                write(engine, store, attempt(2), {b"a": b"2"}, run="run-9")
             with pytest.raises(ConfigurationError, match=denied):
-                at.clean_up(store, "run-1", *theirs, RETAIN, 1, 0)
-        gate.rule = let_pass
-        assert read(at, f"theirs-{role}/0/0/default", 1) == {b"a": b"1"}
+                engine.clean_up(store, "run-1", *theirs, RETAIN, 1, 0)
+        proxy.rule = let_pass
+        assert read(engine, f"theirs-{role}/0/0/default", 1) == {b"a": b"1"}
 
 
 def both(*policies: Policy) -> Policy:
@@ -190,32 +180,30 @@ def both(*policies: Policy) -> Policy:
 
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
-def test_a_fork_writes_to_its_own_namespace_only(gate: Gate) -> None:
-    """Who makes, tidies and drops it writes to both; a query on it, and verify, only read in that of its origin."""
+def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
+    """Fork, clean and drop write to both namespaces; a query on the fork, and verify, only read that of its origin."""
     store, forked = "origins/0/0/default", "forked/0/0/default"
     operator = both(policy_of("writer", "origins"), policy_of("writer", "forked"))
-    with engine_at(gate.endpoint) as at:
-        newest, state = write_everything(at, store)
-        gate.rule = enforce(operator, let_pass)
-        forks.fork(at._tables, "origins", "forked", None, Meter())
-    gate.rule = enforce(both(policy_of("reader", "origins"), policy_of("writer", "forked")), let_pass)
-    with engine_at(gate.endpoint) as at:
-        assert read(at, forked, *newest) == state
-        made = write_versions(at, forked, 12, base=newest, run="test")
+    with engine_at(proxy.endpoint) as engine:
+        newest, state = write_everything(engine, store)
+        proxy.rule = enforce(operator, let_pass)
+        fork_namespace(engine._tables, "origins", "forked", None, Meter())
+    proxy.rule = enforce(both(policy_of("reader", "origins"), policy_of("writer", "forked")), let_pass)
+    with engine_at(proxy.endpoint) as engine:
+        assert read(engine, forked, *newest) == state
+        made = write_versions(engine, forked, 12, base=newest, run="test")
         state |= {b"%d" % number: b"%d" % number for number in range(VERSIONS + 1, VERSIONS + 13)}
-        assert read(at, forked, *made[-1]) == state
+        assert read(engine, forked, *made[-1]) == state
         held = {key: value for key, value in state.items() if int(key) <= VERSIONS + 9}
-        under_way = take_snapshot(at, forked, made[9], held, lambda _: set(held), run="test")
-        assert under_way is not None
-        assert under_way.commit()
-        assert at.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)[0].items_deleted > 0
-        assert verify(at._tables, forked).is_whole
-    gate.rule = enforce(operator, let_pass)
-    with engine_at(gate.endpoint) as at:
-        upkeep.clean(at, at._tables, forked, RETAIN)
-        upkeep.drop_all(at._tables, [forked], Meter())
-        upkeep.clean(at, at._tables, store, RETAIN)
-        upkeep.drop_all(at._tables, [store], Meter())
+        save_snapshot(engine, forked, made[9], held, lambda _: set(held), run="test")
+        assert engine.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)[0].items_deleted > 0
+        assert verify(engine._tables, forked).is_whole
+    proxy.rule = enforce(operator, let_pass)
+    with engine_at(proxy.endpoint) as engine:
+        clean_store(engine, engine._tables, forked, RETAIN)
+        drop_stores(engine._tables, [forked], Meter())
+        clean_store(engine, engine._tables, store, RETAIN)
+        drop_stores(engine._tables, [store], Meter())
 
 
 def test_one_foreign_key_in_a_batch_denies_it() -> None:
@@ -229,8 +217,8 @@ def test_one_foreign_key_in_a_batch_denies_it() -> None:
 
 
 @pytest.mark.parametrize("role", ["writer", "reader", "operator"])
-def test_no_policy_lets_anyone_take_everything(role: str) -> None:
-    """Nobody may scan, export, or run statements, which have no leading keys to look at; nor reach another table."""
+def test_no_policy_permits_requests_without_keys(role: str) -> None:
+    """No role may scan, export, or run statements, which have no leading keys to check; nor reach another table."""
     policy = policy_of(role)
     for action in (
         "Scan",
@@ -248,8 +236,8 @@ def test_no_policy_lets_anyone_take_everything(role: str) -> None:
         )
 
 
-def test_conditions_stand_where_there_are_keys() -> None:
-    """A condition on leading keys is met by a request without any, so it stands beside actions that have them."""
+def test_conditions_are_where_there_are_keys() -> None:
+    """A request without leading keys meets a condition on them, so it is only on actions with keys."""
     for role in ("writer", "reader"):
         for statement in policy_of(role)["Statement"]:
             actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
@@ -284,7 +272,7 @@ def test_the_judge_reads_wildcards_as_iam_does(pattern: str, key: str, like: boo
     ],
 )
 def test_the_judge_refuses_what_it_does_not_know(statement: dict[str, object]) -> None:
-    """A document that uses more of IAM's language than the judge knows is an error, and not allowed by oversight."""
+    """A document with parts of IAM's language that the judge does not know is an error, so it permits nothing."""
     with pytest.raises(AssertionError):
         allows({"Version": "2012-10-17", "Statement": [statement]}, Access("dynamodb:Query", DELTA))
 
@@ -325,11 +313,12 @@ output "operator_policy" { value = module.dynastate.operator_policy }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_terraform_needs_the_operators_policy_and_gives_all_three(
     terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Terraform and the CLI make, change and drop the tables with the operator's policy, which has nothing to spare.
+    """Terraform and the CLI make, change and drop the tables with the operator's policy, which permits nothing else.
 
     The documents that the module gives are those that were tested above.
     """
@@ -337,8 +326,8 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
     root = module / "examples" / "policies"
     root.mkdir()
     (root / "main.tf").write_text(ROOT)
-    with Gate(endpoint, enforce(policy, AsAws())) as gate:
-        terraform = terraform.with_endpoint(gate.endpoint)
+    with FaultProxy(endpoint, enforce(policy, AsAws())) as proxy:
+        terraform = terraform.with_endpoint(proxy.endpoint)
         terraform.succeed(root, "init", plugin_dir)
         terraform.succeed(root, "apply", "-auto-approve")
         outputs = {
@@ -353,16 +342,16 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
         terraform.succeed(root, "destroy", "-auto-approve", "-var=scaled=false", *changes)
         for name, value in CREDENTIALS.items():
             monkeypatch.setenv(name, value)
-        settings = Settings(endpoint=gate.endpoint, region="us-east-1")
-        words = [sys.executable, "-m", "dynastate.cli", "tables", "create", "--endpoint", gate.endpoint]
+        settings = Settings(endpoint=proxy.endpoint, region="us-east-1")
+        words = [sys.executable, "-m", "dynastate.cli", "tables", "create", "--endpoint", proxy.endpoint]
         subprocess.run([*words, "--region", "us-east-1"], env=terraform.environment, check=True, capture_output=True)
         assert check_tables(settings) == []
-        assert spare(policy, gate.requests) == set()
+        assert spare(policy, proxy.requests) == set()
         with (
-            engine_at(gate.endpoint) as at,
+            engine_at(proxy.endpoint) as engine,
             pytest.raises(ConfigurationError, match="denies permission for BatchGetItem"),
         ):
-            write(at, "orders/0/0/default", attempt(1), {b"a": b"1"}, base=EMPTY)
+            write(engine, "orders/0/0/default", attempt(1), {b"a": b"1"}, base=EMPTY)
         with pytest.raises(ConfigurationError, match="denies permission for DescribeTable on table another"):
             check_tables(replace(settings, delta_table="another"))
     assert json.loads(outputs["operator_policy"]) == policy
@@ -371,11 +360,11 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
         assert documents == {namespace: policy_of(role, namespace) for namespace in ("orders", "*")}
 
 
-def test_every_request_is_understood(gate: Gate, dummy_credentials: None) -> None:
+def test_every_request_is_understood(proxy: FaultProxy, dummy_credentials: None) -> None:
     """The judge takes keys from where each operation has them; an operation it does not know is an error."""
-    with engine_at(gate.endpoint) as at:
-        write(at, "understood/0/0/default", attempt(1), {b"a": b"1"})
-    found = {access.action: access.context for request in gate.requests for access in accesses(request)}
+    with engine_at(proxy.endpoint) as engine:
+        write(engine, "understood/0/0/default", attempt(1), {b"a": b"1"})
+    found = {access.action: access.context for request in proxy.requests for access in accesses(request)}
     assert found.pop("dynamodb:DescribeTable") == {}
     assert set(found) == {
         f"dynamodb:{each}" for each in ("BatchGetItem", "Query", "PutItem", "BatchWriteItem", "UpdateItem")

@@ -18,13 +18,13 @@ import pytest
 from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
 
-from dynastate.admin import check_tables
-from dynastate.layout import SPECS
+from dynastate.dynamodb.admin import check_tables
+from dynastate.format.keys import SPECS
 from dynastate.settings import PREFIX, Settings
-from tests.gate import Gate
 from tests.infra.conftest import CREDENTIALS, INFRA, TEST_TIMEOUT_S, AsAws, Terraform
-from tests.jvm import LOG4J
-from tests.processes import wait_until
+from tests.support.fault_proxy import FaultProxy
+from tests.support.jvm import LOG4J
+from tests.support.processes import wait_until
 
 REGION = "us-east-1"
 ROOTS = [".", "examples/basic", "examples/production"]
@@ -50,7 +50,7 @@ def dynamodb_client(endpoint: str) -> Any:
 
 
 def expect_no_changes(terraform: Terraform, root: Path, *arguments: str) -> None:
-    """Plan again: what is there must be what the configuration says."""
+    """Plan again: the resources must be those of the configuration."""
     plan = terraform.run(root, "plan", "-detailed-exitcode", *arguments)
     assert plan.returncode == NO_CHANGES, plan.stdout
 
@@ -70,6 +70,7 @@ def test_every_file_is_formatted(terraform: Terraform) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("root", ROOTS)
 def test_every_root_is_valid(terraform: Terraform, plugin_dir: str, module: Path, root: str) -> None:
@@ -85,9 +86,12 @@ def test_every_root_is_valid(terraform: Terraform, plugin_dir: str, module: Path
         assert f"tests/{path.name}... pass" in output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dummy_credentials")
-def test_the_basic_example_lives_and_dies(terraform: Terraform, plugin_dir: str, module: Path, endpoint: str) -> None:
-    """The example makes the tables that the package looks for by default, shows no drift, and is hard to destroy."""
+def test_the_basic_example_is_applied_and_destroyed(
+    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str
+) -> None:
+    """The example makes the package's default tables, shows no drift, and is protected from deletion."""
     terraform = terraform.with_endpoint(endpoint)
     dynamodb = dynamodb_client(endpoint)
     root = module / "examples" / "basic"
@@ -123,13 +127,13 @@ def test_the_basic_example_lives_and_dies(terraform: Terraform, plugin_dir: str,
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short path: that of a socket may have 107 bytes."""
+    """A folder with a short path: a socket's path may have 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="dyn-") as made:
         yield Path(made)
 
 
 def run_query(folder: Path, conf: Mapping[str, str], environment: Mapping[str, str], *arguments: str) -> dict[str, int]:
-    """Run the query in a process of its own, with Spark's conf by `--conf`, and return what it counted."""
+    """Run the query in a new process, with Spark's conf by `--conf`, and return its counts."""
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     options = {
@@ -158,6 +162,7 @@ def run_query(folder: Path, conf: Mapping[str, str], environment: Mapping[str, s
     return counted
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("dummy_credentials")
 def test_a_query_runs_on_the_production_example(
@@ -168,19 +173,19 @@ def test_a_query_runs_on_the_production_example(
     environment: dict[str, str],
     folder: Path,
 ) -> None:
-    """Applied; a query of PySpark keeps its state there and finds it again; nothing drifts; destroyed."""
+    """The example is applied, a PySpark query keeps its state there, resumes, nothing drifts, and it is destroyed."""
     files = folder / "files"
     files.mkdir()
     root = module / "examples" / "production"
-    with Gate(endpoint, AsAws()) as gate:
-        terraform = terraform.with_endpoint(gate.endpoint)
-        dynamodb = dynamodb_client(gate.endpoint)
+    with FaultProxy(endpoint, AsAws()) as proxy:
+        terraform = terraform.with_endpoint(proxy.endpoint)
+        dynamodb = dynamodb_client(proxy.endpoint)
         terraform.succeed(root, "init", plugin_dir)
         terraform.succeed(root, "apply", "-auto-approve")
         conf = json.loads(terraform.succeed(root, "output", "-json", "spark_conf"))
-        settings = expect_tables_that_fit(conf, gate.endpoint)
+        settings = expect_tables_that_fit(conf, proxy.endpoint)
 
-        where = (gate.endpoint, REGION, "orders")
+        where = (proxy.endpoint, REGION, "orders")
         (files / "1.json").write_text('{"key": "a"}\n{"key": "b"}\n')
         assert run_query(folder, conf, environment, *where) == {"a": 1, "b": 1}
         (files / "2.json").write_text('{"key": "a"}\n')
@@ -227,11 +232,12 @@ boto3.client(service, region_name=region).update_table(**json.loads(request))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_capacity_is_changed_in_place(
     terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, tmp_path: Path
 ) -> None:
-    """On demand, limited, warmed, of another class, provisioned and back: the tables stay, and nothing drifts."""
+    """Capacity mode, limits, warm throughput and class change both ways: the tables stay, and nothing drifts."""
     command = tmp_path / "bin" / "aws"
     command.parent.mkdir()
     command.write_text(AWS_CLI.format(python=sys.executable))
@@ -245,11 +251,11 @@ def test_capacity_is_changed_in_place(
     def given(**variables: object) -> str:
         return f"-var=dynastate={json.dumps(variables)}"
 
-    with Gate(endpoint, AsAws()) as gate:
-        found = terraform.with_endpoint(gate.endpoint)
+    with FaultProxy(endpoint, AsAws()) as proxy:
+        found = terraform.with_endpoint(proxy.endpoint)
         path = f"{command.parent}:{terraform.environment['PATH']}"
         terraform = Terraform(found.program, {**found.environment, "PATH": path})
-        dynamodb = dynamodb_client(gate.endpoint)
+        dynamodb = dynamodb_client(proxy.endpoint)
 
         def apply(**variables: object) -> Mapping[str, Any]:
             terraform.succeed(root, "apply", "-auto-approve", given(**variables))
@@ -282,6 +288,6 @@ def test_capacity_is_changed_in_place(
 
         table = apply()
         assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-        assert [request.operation for request in gate.requests].count("CreateTable") == len(SPECS)
+        assert [request.operation for request in proxy.requests].count("CreateTable") == len(SPECS)
         terraform.succeed(root, "destroy", "-auto-approve", given())
         assert dynamodb.list_tables()["TableNames"] == []

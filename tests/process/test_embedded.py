@@ -16,12 +16,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dynastate.admin import check_tables, create_tables
+from dynastate.dynamodb.admin import check_tables, create_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.embedded import HOST, REGION, EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, InternalError, UnavailableError
-from dynastate.layout import Item, Key, item_key
-from dynastate.local import HOST, REGION, EmbeddedDynamoDB, credentials
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import Key
 from dynastate.settings import Settings
-from dynastate.tables import BotoTables, Meter, make_client
 
 ENDED_WITHIN_S = 5.0
 
@@ -47,7 +50,7 @@ def answers(endpoint: str) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that only its parent's `wait` is missing for."""
+    """Whether a process has ended, or is a zombie that only its parent's `wait` is missing for."""
     words = ["ps", "-o", "stat=", "-p", str(pid)]
     state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     return not state or state.startswith("Z")
@@ -158,7 +161,7 @@ def test_it_ends_with_a_parent_that_is_killed() -> None:
     """A parent that dies by SIGKILL cannot stop its child; the child ends by itself."""
     program = """
 import time
-from dynastate.local import EmbeddedDynamoDB
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 
 with EmbeddedDynamoDB() as running:
     print(running.pid, running.endpoint, flush=True)
@@ -178,7 +181,7 @@ with EmbeddedDynamoDB() as running:
     assert not answers(endpoint)
 
 
-def test_a_port_in_use_is_said(database: EmbeddedDynamoDB) -> None:
+def test_a_port_in_use_is_reported(database: EmbeddedDynamoDB) -> None:
     """A port that another process has is an error that names it and what to do."""
     port = urlsplit(database.endpoint).port
     with pytest.raises(ConfigurationError, match=f"choose another port, or 0 .* port={port}"):
@@ -193,10 +196,10 @@ def test_a_number_that_is_no_port_is_refused(port: int) -> None:
 
 
 def test_the_environment_of_the_caller_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Someone's profile, endpoint, proxy or moto settings do not keep it from starting."""
+    """The caller's profile, endpoint, proxy or moto settings do not keep it from starting."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_PROFILE", "missing")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "0")
@@ -204,7 +207,7 @@ def test_the_environment_of_the_caller_does_not_reach_it(monkeypatch: pytest.Mon
         assert answers(running.endpoint)
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where moto cannot be imported, the error is the pip command."""
     (tmp_path / "moto.py").write_text("raise ImportError('no moto here')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
@@ -212,8 +215,8 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: 
         EmbeddedDynamoDB().__enter__()
 
 
-def test_its_own_end_is_an_error_for_who_waits() -> None:
-    """A server that dies is noticed, and said to whoever waits for it."""
+def test_its_own_end_is_an_error_in_wait() -> None:
+    """A server that dies is an error for the caller of `wait`."""
     with EmbeddedDynamoDB() as running:
         os.kill(running.pid, signal.SIGKILL)
         with pytest.raises(UnavailableError, match="has ended"):
@@ -221,7 +224,7 @@ def test_its_own_end_is_an_error_for_who_waits() -> None:
 
 
 def test_it_has_no_endpoint_before_it_runs() -> None:
-    """Asking for endpoint or process outside of the block is a defect of the caller, and is said."""
+    """Asking for endpoint or process outside of the block is a defect of the caller, and an error."""
     stopped = EmbeddedDynamoDB()
     with pytest.raises(InternalError, match="does not run"):
         _ = stopped.endpoint

@@ -1,4 +1,4 @@
-"""Nobody is let in, and no secret out: the socket and its folder, what the code may not do, what errors may not say."""
+"""Access to the socket and its folder; secrets in code, errors and logs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from dynastate import sidecar as under_test
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
-from dynastate.layout import Key
-from dynastate.local import EmbeddedDynamoDB
+from dynastate.format.keys import Key
 from dynastate.settings import Settings
-from dynastate.sidecar import check_folder, is_ours
-from dynastate.tables import BotoTables, Meter, make_client
-from tests.fakes import Wire, wire_error
-from tests.processes import listening
-from tests.test_sidecar import WITHIN_S, A, Sidecar, spark_names
+from dynastate.sidecar import connection as under_test
+from dynastate.sidecar.listener import check_folder, is_ours
+from tests.process.test_sidecar import WITHIN_S, A, Sidecar, spark_names
+from tests.support.fakes import Wire, wire_error
+from tests.support.processes import listening
 
-ROOT = Path(__file__).resolve().parents[1]
-NOBODY = 65_534
+ROOT = Path(__file__).resolve().parents[2]
+OTHER_USER = 65_534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file or process of another user")
 
 
@@ -41,21 +43,15 @@ def sidecar() -> Iterator[Sidecar]:
 # --------------------------------------------------------------------------------------------------- socket and folder
 
 
-def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
-    """A link, also to a folder that is ours alone, is refused: whoever made it may let it lead elsewhere."""
+def test_a_link_or_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """A link, whose owner could change its target, and a file are refused, even with the right owner and mode."""
     (tmp_path / "own").mkdir(mode=0o700)
     check_folder(tmp_path / "own")
     (tmp_path / "link").symlink_to(tmp_path / "own")
-    with pytest.raises(ConfigurationError, match="must be owned by this user with mode 0700"):
-        check_folder(tmp_path / "link")
-
-
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    """A file with the right owner and mode is no folder."""
-    (tmp_path / "file").touch()
-    (tmp_path / "file").chmod(0o700)
-    with pytest.raises(ConfigurationError, match="must be owned by this user with mode 0700"):
-        check_folder(tmp_path / "file")
+    (tmp_path / "file").touch(mode=0o700)
+    for name in ("link", "file"):
+        with pytest.raises(ConfigurationError, match="must be owned by this user with mode 0700"):
+            check_folder(tmp_path / name)
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,20 +65,20 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 @as_root
 def test_a_sidecar_does_not_start_in_a_folder_of_another_user() -> None:
-    """The real process, in a folder that is really someone else's: it ends at once, and opens no socket."""
-    with closing(Sidecar(owner=NOBODY)) as sidecar:
+    """The real process, in a folder that belongs to another user: it ends at once, and opens no socket."""
+    with closing(Sidecar(owner=OTHER_USER)) as sidecar:
         assert sidecar.said == ""
         assert sidecar.process.wait(WITHIN_S) == 1
-        assert f"0700 folder={sidecar.folder} mode=0o700 owner={NOBODY}" in sidecar.log()
+        assert f"0700 folder={sidecar.folder} mode=0o700 owner={OTHER_USER}" in sidecar.log()
         assert not sidecar.path.exists()
 
 
 def test_the_socket_is_for_its_user_alone(sidecar: Sidecar) -> None:
-    """Not only the folder: nobody else may connect to the socket itself either."""
+    """No other user may connect to the socket itself, whatever the folder allows."""
     assert stat.S_IMODE(sidecar.path.stat().st_mode) & 0o077 == 0
 
 
-def test_only_this_users_processes_are_talked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_this_users_processes_may_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says who is at the other end, and it must be this user."""
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
@@ -94,12 +90,12 @@ def test_only_this_users_processes_are_talked_to(monkeypatch: pytest.MonkeyPatch
 
 @as_root
 def test_a_process_of_another_user_is_refused(sidecar: Sidecar, embedded: EmbeddedDynamoDB, store: str) -> None:
-    """Another user who got to the socket is cut off before a byte of his is read; the sidecar goes on."""
+    """A connection by another user is closed before a byte of it is read; the sidecar keeps serving."""
     for path in (sidecar.folder, sidecar.path):
         path.chmod(0o777)
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(WITHIN_S)
-        os.seteuid(NOBODY)
+        os.seteuid(OTHER_USER)
         try:
             peer.connect(str(sidecar.path))
         finally:
@@ -131,10 +127,10 @@ def test_nothing_listens_on_a_network_interface(sidecar: Sidecar, embedded: Embe
     talk = sidecar.connect().hello(spark_names(embedded.settings))
     talk.write(store, A, {b"a": b"1"})
     assert listening(sidecar.process.pid) == {f"unix {sidecar.path}"}
-    assert any(each.startswith("tcp ") for each in listening(embedded.pid))  # what looks for them is not blind
+    assert any(each.startswith("tcp ") for each in listening(embedded.pid))  # the search for sockets finds one
 
 
-# -------------------------------------------------------------------------------------------------- what no code may do
+# -------------------------------------------------------------------------------------------------- forbidden code
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle", "telnetlib", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pty.spawn", "input"}
@@ -144,8 +140,8 @@ FORBIDDEN_IN_SCALA = re.compile(
 )
 
 
-def sins(source: str) -> list[str]:
-    """What a module does that no module of ours may do: deserialise code, run a shell, run text."""
+def forbidden(source: str) -> list[str]:
+    """Forbidden imports and calls of a module: they deserialise code, run a shell, or run text."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -162,7 +158,7 @@ def sins(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("source", "sin"),
+    ("source", "found"),
     [
         ("import pickle", "pickle"),
         ("from marshal import loads", "marshal"),
@@ -173,16 +169,16 @@ def sins(source: str) -> list[str]:
         ("subprocess.run('ls', shell=wanted)", "shell=wanted"),
     ],
 )
-def test_sins_are_found(source: str, sin: str) -> None:
-    """What looks for them is not blind."""
-    assert sins(source) == [sin]
+def test_forbidden_code_is_found(source: str, found: str) -> None:
+    """The search recognises each kind."""
+    assert forbidden(source) == [found]
 
 
 def test_no_python_of_ours_deserialises_code_or_runs_a_shell() -> None:
     """No pickle and its like, no eval, no shell, in the package, the build and the tests' own programs."""
     files = [*(ROOT / "src").rglob("*.py"), ROOT / "jvm-bridge" / "build.py"]
     assert len(files) > 15
-    assert {str(file.relative_to(ROOT)): found for file in files if (found := sins(file.read_text()))} == {}
+    assert {str(file.relative_to(ROOT)): found for file in files if (found := forbidden(file.read_text()))} == {}
 
 
 def test_no_scala_of_ours_deserialises_objects_or_runs_a_shell() -> None:
@@ -192,7 +188,7 @@ def test_no_scala_of_ours_deserialises_objects_or_runs_a_shell() -> None:
     assert len(files) > 10
     assert [f"{file.name}: {found}" for file in files if (found := FORBIDDEN_IN_SCALA.search(file.read_text()))] == []
     starts = [file.name for file in files if "ProcessBuilder" in file.read_text()]
-    assert starts == ["Sidecar.scala"]
+    assert starts == ["SidecarProcess.scala"]
 
 
 # -------------------------------------------------------------------------------------------------------------- secrets

@@ -1,4 +1,4 @@
-"""The real sidecar process over its real socket, and its conversation alone where a fault must be made."""
+"""The real sidecar process over its real socket, and a connection alone where a fault is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import dynastate
-from dynastate import protocol, reader, rows, snapshots
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine import reader, snapshots
+from dynastate.engine.engine import Engine
 from dynastate.errors import (
     BY_KIND,
     ConfigurationError,
@@ -35,34 +40,34 @@ from dynastate.errors import (
     UnknownOutcomeError,
     VersionMissingError,
 )
-from dynastate.layout import NO_ATTEMPT, Attempt
-from dynastate.local import EmbeddedDynamoDB, credentials
-from dynastate.protocol import Append, Begin, Commit, Find, Open, Read, Type, Whole
-from dynastate.protocol import Changes as Changes_
+from dynastate.format.changes import key_hash
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId
 from dynastate.settings import PREFIX, Settings
-from dynastate.sidecar import ALIVE_EVERY_S, Connection, Engines, Progress, about, check_folder
-from dynastate.store import Engine
-from dynastate.tables import BotoTables, Meter, make_client
-from tests.fakes import MemoryTables, Strike, StruckTables
-from tests.processes import wait_until
-from tests.states import (
+from dynastate.sidecar import protocol
+from dynastate.sidecar.connection import Connection
+from dynastate.sidecar.engines import Engines
+from dynastate.sidecar.listener import check_folder
+from dynastate.sidecar.load_progress import LoadProgressLog, about
+from dynastate.sidecar.process import ALIVE_EVERY_S
+from dynastate.sidecar.protocol import Append, Begin, Commit, Find, Hello, Open, Read, Whole
+from tests.support.engine_driver import (
     CHECKPOINT,
-    EMPTY,
     SCHEMA,
     Changes,
     State,
-    Version,
     attempt,
     chunk,
     closing,
     fold,
-    history,
+    graph,
     items_of,
     parts_of,
     read,
-    take_snapshot,
+    save_snapshot,
     write,
 )
+from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.processes import wait_until
 
 TOKEN = bytes(range(32))
 WITHIN_S = 30.0
@@ -72,36 +77,17 @@ START_PROMISED_S = 2.0
 A, B, C = (attempt(number) for number in (0xA, 0xB, 0xC))
 
 
-class Answer(NamedTuple):
-    """One frame from the sidecar."""
-
-    type: Type
-    body: bytes
-
-    def fields(self) -> protocol._Body:
-        return protocol._Body(self.body)
-
-    def error(self) -> tuple[int, str, str]:
-        """Kind, store, message."""
-        assert self.type is Type.ERROR, self
-        fields = self.fields()
-        error = fields.take(1)[0], fields.text(), fields.text()
-        fields.end()
-        return error
-
-
-def counters(fields: protocol._Body) -> dict[str, int]:
-    """Read counters, to the end of the frame."""
-    found = {fields.text(): fields.u64() for _ in range(fields.u16())}
-    fields.end()
-    return found
+def error_of(answer: Any) -> tuple[int, str, str]:
+    """Kind, store and message of an error."""
+    assert isinstance(answer, protocol.Error), answer
+    return answer
 
 
 class Opened(NamedTuple):
-    """What OPEN was answered."""
+    """The answer to OPEN."""
 
-    version: Version
-    base: Version
+    version: VersionId
+    base: VersionId
     counters: dict[str, int]
     chunks: list[tuple[int, bytes]]
 
@@ -119,97 +105,86 @@ class Talk:
         for frame in frames:
             self._socket.sendall(frame)
 
-    def receive(self) -> Answer | None:
-        """Receive the next frame; None: the sidecar has closed."""
+    def receive(self) -> Any:
+        """Receive the next message; None: the sidecar has closed."""
         try:
             header = self._stream.read(protocol.HEADER.size)
         except ConnectionResetError:  # it closed with frames of ours unread
             return None
         if not header:
             return None
-        length, frame_type = protocol.HEADER.unpack(header)
-        return Answer(Type(frame_type), self._stream.read(protocol.check_length(length)))
+        length, number = protocol.HEADER.unpack(header)
+        return protocol.decode(number, self._stream.read(protocol.check_length(length)))
 
-    def answer(self) -> Answer:
-        """Receive the next frame, which must come."""
+    def answer(self) -> Any:
+        """Receive the next message, which must come."""
         answer = self.receive()
         assert answer is not None, "the sidecar closed without an answer"
         return answer
 
     def last_error(self) -> tuple[int, str, str]:
         """Receive an error after which the sidecar closes."""
-        error = self.answer().error()
+        error = error_of(self.answer())
         assert self.receive() is None
         return error
 
     def hello(self, settings: dict[str, str]) -> Talk:
         """Say HELLO, and be welcome."""
-        self.send(protocol.hello(TOKEN, dynastate.__version__, json.dumps(settings)))
-        welcome = self.answer()
-        assert welcome.type is Type.WELCOME, welcome
-        assert welcome.fields().text() == dynastate.__version__
+        self.send(hello(TOKEN, dynastate.__version__, json.dumps(settings)))
+        assert self.answer() == protocol.Welcome(dynastate.__version__)
         return self
 
-    def check(self) -> Answer:
+    def check(self) -> Any:
         """Ask whether the tables are there and fit."""
-        self.send(protocol.frame(Type.CHECK))
+        self.send(protocol.encode(protocol.Check()))
         return self.answer()
 
-    def begin(self, store: str, by: Attempt, base: Version = EMPTY) -> None:
-        self.send(protocol.begin(Begin(store, "run-1", CHECKPOINT, *base, by)))
+    def begin(self, store: str, by: Attempt, base: VersionId = EMPTY) -> None:
+        self.send(protocol.encode(Begin(store, "run-1", CHECKPOINT, *base, by)))
 
     def append(self, changes: Changes) -> None:
         self.send(append(changes))
 
     def commit(self, keys: int = 0) -> dict[str, int]:
         """Commit, and return what it cost."""
-        self.send(protocol.commit(Commit({0: keys}, SCHEMA)))
+        self.send(protocol.encode(Commit({0: keys}, SCHEMA)))
         answer = self.answer()
-        assert answer.type is Type.COMMITTED, answer.error()
-        fields = answer.fields()
-        assert fields.u64() > 0
-        return counters(fields)
+        assert isinstance(answer, protocol.Committed), answer
+        assert answer.version > 0
+        return dict(answer.counters)
 
-    def write(self, store: str, by: Attempt, changes: Changes, base: Version = EMPTY) -> Version:
+    def write(self, store: str, by: Attempt, changes: Changes, base: VersionId = EMPTY) -> VersionId:
         """Commit one chunk of changes."""
         self.begin(store, by, base)
         self.append(changes)
         self.commit()
-        return base[0] + 1, by
+        return VersionId(base[0] + 1, by)
 
-    def open(self, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[Version] = ()) -> Opened:
+    def open(self, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[VersionId] = ()) -> Opened:
         """Open a version and take its rows."""
-        self.send(protocol.open_(Open(store, version, by, tuple(have))))
+        self.send(protocol.encode(Open(store, version, by, tuple(have))))
         chunks: list[tuple[int, bytes]] = []
-        answer = self.answer()
-        assert answer.type is Type.FOUND, answer.error()
-        found = answer.fields()
-        opened, base = (found.u64(), found.attempt()), (found.u64(), found.attempt())
-        assert found.text() == SCHEMA
-        found.end()
-        answer = self.answer()
-        while answer.type is Type.ROWS:
-            fields = answer.fields()
-            chunks.append((fields.u32(), fields.rest()))
-            answer = self.answer()
-        assert answer.type is Type.OPENED, answer.error()
-        return Opened(opened, base, counters(answer.fields()), chunks)
+        found = self.answer()
+        assert isinstance(found, protocol.Found), found
+        assert found.schema == SCHEMA
+        while isinstance(answer := self.answer(), protocol.Rows):
+            chunks.append(answer)
+        assert isinstance(answer, protocol.Opened), answer
+        opened, base = VersionId(found.version, found.attempt), VersionId(found.base, found.base_attempt)
+        return Opened(opened, base, dict(answer.counters), chunks)
 
     def changes(self, store: str, first: int, last: int, by: Attempt = NO_ATTEMPT) -> dict[int, State]:
         """Read what each version changed; removed keys are left out."""
-        self.send(protocol.changes(Changes_(store, first, last, by)))
-        assert self.answer().type is Type.FOUND
+        self.send(protocol.encode(protocol.Changes(store, first, last, by)))
+        assert isinstance(self.answer(), protocol.Found)
         changed: dict[int, State] = {}
-        answer = self.answer()
-        while answer.type in (Type.CHANGES_OF, Type.ROWS):
-            if answer.type is Type.CHANGES_OF:
-                version = answer.fields().u64()
+        while not isinstance(answer := self.answer(), protocol.Opened):
+            if isinstance(answer, protocol.ChangesOf):
+                version = answer.version
                 changed[version] = {}
             else:
-                fields = answer.fields()
-                changed[version] = fold([(fields.u32(), fields.rest())], changed[version])
-            answer = self.answer()
-        assert answer.type is Type.OPENED, answer.error()
+                assert isinstance(answer, protocol.Rows), answer
+                changed[version] = fold([answer], changed[version])
         return changed
 
     def state(self, store: str, version: int) -> State:
@@ -224,7 +199,17 @@ class Talk:
 def append(changes: Changes) -> bytes:
     """Make an APPEND frame."""
     made = chunk(changes)
-    return protocol.append(Append(made.records, made.hash_min, made.hash_max, made.run))
+    return protocol.encode(Append(made.records, made.hash_min, made.hash_max, made.changes))
+
+
+def hello(token: bytes, package: str, settings: str) -> bytes:
+    """Make a HELLO frame."""
+    return protocol.encode(Hello(protocol.PROTOCOL, token, package, settings))
+
+
+def raw_frame(number: int, body: bytes) -> bytes:
+    """Make a frame of any body."""
+    return protocol.HEADER.pack(len(body) + 1, number) + body
 
 
 class Sidecar:
@@ -270,7 +255,7 @@ class Sidecar:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
 
     def close(self) -> None:
-        """Leave nothing behind, however the test ended."""
+        """Clean up, however the test ended."""
         for talk in self._talks:
             talk.close()
         self.process.kill()
@@ -342,23 +327,23 @@ def talk(connect: Callable[[], Talk], settings: dict[str, str]) -> Talk:
 
 
 def test_a_wrong_token_is_refused(connect: Callable[[], Talk], settings: dict[str, str]) -> None:
-    """Whoever does not know the token is refused before anything else is looked at, and the connection closed."""
+    """A peer without the token is refused before anything else is checked, and the connection closed."""
     for token in (bytes(32), TOKEN[:-1] + b"x"):
         talk = connect()
-        talk.send(protocol.hello(token, "another version", "no JSON"))
+        talk.send(hello(token, "another version", "no JSON"))
         kind, store, message = talk.last_error()
         assert (kind, store) == (MismatchError.kind, "")
         assert "wrong token" in message
         assert token.hex() not in message
     short = connect()
-    short.send(protocol.frame(Type.HELLO, TOKEN[:10]))
+    short.send(raw_frame(1, TOKEN[:10]))
     assert "wrong token" in short.last_error()[2]
 
 
 def test_another_package_version_is_refused(connect: Callable[[], Talk], settings: dict[str, str]) -> None:
-    """Jar and package must be of one version; the error names both, the interpreter, and how to mend it."""
+    """Jar and package must be of one version; the error names both, the interpreter, and how to repair it."""
     talk = connect()
-    talk.send(protocol.hello(TOKEN, "9.9.9", json.dumps(settings)))
+    talk.send(hello(TOKEN, "9.9.9", json.dumps(settings)))
     kind, _, message = talk.last_error()
     assert kind == MismatchError.kind
     assert (
@@ -370,7 +355,7 @@ def test_another_package_version_is_refused(connect: Callable[[], Talk], setting
 def test_another_protocol_is_refused(connect: Callable[[], Talk], settings: dict[str, str]) -> None:
     """Another protocol number is refused, even with the right package version."""
     talk = connect()
-    frame = bytearray(protocol.hello(TOKEN, dynastate.__version__, json.dumps(settings)))
+    frame = bytearray(hello(TOKEN, dynastate.__version__, json.dumps(settings)))
     frame[5:7] = (2).to_bytes(2, "little")
     talk.send(bytes(frame))
     kind, _, message = talk.last_error()
@@ -397,24 +382,24 @@ def test_a_wrong_setting_is_refused(
     """A setting that is unknown, of the wrong kind or out of range is a configuration error that names it."""
     talk = connect()
     text = changed if isinstance(changed, str) else json.dumps(settings | changed if changed else changed)
-    talk.send(protocol.hello(TOKEN, dynastate.__version__, text))
+    talk.send(hello(TOKEN, dynastate.__version__, text))
     found, _, message = talk.last_error()
     assert found == kind
     assert said in message
 
 
-def test_a_missing_table_is_said(connect: Callable[[], Talk], settings: dict[str, str]) -> None:
+def test_a_missing_table_is_reported(connect: Callable[[], Talk], settings: dict[str, str]) -> None:
     """A table that does not exist is an error in answer to CHECK that names table, setting and endpoint."""
     for name in ("deltaTable", "snapshotTable"):
         talk, started = connect().hello(settings | {name: "not-there"}), time.monotonic()
-        kind, _, message = talk.check().error()
+        kind, _, message = error_of(talk.check())
         assert kind == ConfigurationError.kind
         assert f"table not-there ({PREFIX}{name}) does not exist at {settings['endpoint']}; make it with" in message
         assert time.monotonic() - started < ERROR_WITHIN_S
 
 
 def test_settings_that_are_refused_leave_no_thread(start: Start, settings: dict[str, str]) -> None:
-    """What was made for tables that do not fit ends with the error: tasks are tried again and again."""
+    """Threads made for tables that do not fit end with the error: tasks are retried many times."""
     sidecar = start()
 
     def threads() -> int:
@@ -424,15 +409,15 @@ def test_settings_that_are_refused_leave_no_thread(start: Start, settings: dict[
     before = threads()
     for number in range(3):
         talk = sidecar.connect().hello(settings | {"deltaTable": f"not-there-{number}"})
-        assert talk.check().error()[0] == ConfigurationError.kind
+        assert error_of(talk.check())[0] == ConfigurationError.kind
         talk.close()
     wait_until(lambda: threads() <= before, "threads are left")
 
 
-def test_a_wrong_key_schema_is_said(
+def test_a_wrong_key_schema_is_reported(
     connect: Callable[[], Talk], settings: dict[str, str], embedded: EmbeddedDynamoDB, dummy_credentials: None
 ) -> None:
-    """A table with other keys is an error in answer to CHECK that tells what it has and what is needed."""
+    """A table with other keys is an error in answer to CHECK that names its keys and those needed."""
     client = make_client(embedded.settings)
     client.create_table(
         TableName="wrong-keys",
@@ -441,35 +426,38 @@ def test_a_wrong_key_schema_is_said(
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
     )
     client.close()
-    kind, _, message = connect().hello(settings | {"deltaTable": "wrong-keys"}).check().error()
+    kind, _, message = error_of(connect().hello(settings | {"deltaTable": "wrong-keys"}).check())
     assert kind == ConfigurationError.kind
     assert "table wrong-keys has keys id (HASH, B), needed are store_shard (HASH, S), part (RANGE, S)" in message
     assert "'dynastate tables check'" in message
 
 
-def test_an_unreachable_endpoint_is_said_within_seconds(connect: Callable[[], Talk], settings: dict[str, str]) -> None:
-    """When a query begins, an endpoint where nobody listens is told within seconds, also to tasks tried again."""
+def test_an_unreachable_endpoint_is_reported_within_seconds(
+    connect: Callable[[], Talk], settings: dict[str, str]
+) -> None:
+    """When a query begins, an endpoint where nothing listens is reported within seconds, also to retried tasks."""
     nowhere, started = settings | {"endpoint": "http://127.0.0.1:9", "requestDeadlineS": "3600"}, time.monotonic()
     for _ in range(4):
-        kind, _, message = connect().hello(nowhere).check().error()
+        kind, _, message = error_of(connect().hello(nowhere).check())
         assert kind == ConfigurationError.kind
         assert f"cannot be reached at http://127.0.0.1:9; check {PREFIX}endpoint" in message
     assert time.monotonic() - started < ERROR_WITHIN_S
 
 
 def test_a_check_leaves_the_connection_ready(talk: Talk, store: str) -> None:
-    """Where the tables fit, CHECK is answered so, at any time, and what follows is as ever."""
+    """CHECK of tables that fit is answered at any time, and the connection stays ready."""
     for version in (1, 2):
-        assert talk.check().type is Type.CHECKED
-        talk.write(store, attempt(version), {b"a": b"1"}, (version - 1, attempt(version - 1)) if version > 1 else EMPTY)
+        assert isinstance(talk.check(), protocol.Checked)
+        base = VersionId(version - 1, attempt(version - 1)) if version > 1 else EMPTY
+        talk.write(store, attempt(version), {b"a": b"1"}, base)
 
 
-def test_missing_credentials_and_region_are_said(start: Start, settings: dict[str, str]) -> None:
-    """Without credentials, and without a Region, the answer is what is missing and where it is looked for."""
+def test_missing_credentials_and_region_are_reported(start: Start, settings: dict[str, str]) -> None:
+    """Without credentials, and without a Region, the error names what is missing and where it is looked for."""
     sidecar = start(environment={})
-    kind, _, message = sidecar.connect().hello(settings).check().error()
+    kind, _, message = error_of(sidecar.connect().hello(settings).check())
     assert (kind, "no AWS credentials" in message) == (ConfigurationError.kind, True), message
-    kind, _, message = sidecar.connect().hello(settings | {"region": ""}).check().error()
+    kind, _, message = error_of(sidecar.connect().hello(settings | {"region": ""}).check())
     assert kind == ConfigurationError.kind
     assert f"no AWS Region is known; set {PREFIX}region" in message
 
@@ -478,7 +466,7 @@ def test_missing_credentials_and_region_are_said(start: Start, settings: dict[st
 
 
 def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[str, str], store: str) -> None:
-    """Begin, append, commit, open: what one connection committed, another one reads, whole or from a version on."""
+    """Begin, append, commit, open: what one connection committed, another one reads, completely or after a version."""
     one = talk.write(store, A, {b"a": b"1", b"b": b"1"})
     talk.begin(store, B, one)
     talk.append({b"a": b"2"})
@@ -494,7 +482,7 @@ def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[st
     rest = other.open(store, 2, B, [one])
     assert rest.base == one
     assert [records for records, _ in rest.chunks] == [1, 2]
-    assert other.open(store, 2, B, [(2, B)]).chunks == []
+    assert other.open(store, 2, B, [VersionId(2, B)]).chunks == []
     assert other.state(store, 1) == {b"a": b"1", b"b": b"1"}
 
 
@@ -515,7 +503,7 @@ def test_a_row_of_several_megabytes(talk: Talk, store: str) -> None:
 
 
 def test_many_connections_at_once(connect: Callable[[], Talk], settings: dict[str, str], store: str) -> None:
-    """Six stores written at once over connections of their own, several versions each: none disturbs another."""
+    """Six stores written at once over connections of their own, several versions each, do not affect each other."""
     failures: list[BaseException] = []
     names = [f"{store[:8]}/0/{partition}/default" for partition in range(6)]
     talks = {name: connect() for name in names}
@@ -537,32 +525,32 @@ def test_many_connections_at_once(connect: Callable[[], Talk], settings: dict[st
     assert failures == []
 
 
-def test_a_missing_version_is_answered_and_the_talk_goes_on(talk: Talk, store: str) -> None:
+def test_a_missing_version_leaves_the_connection_ready(talk: Talk, store: str) -> None:
     """A version that is not there is an error that names those that are; the connection is ready again."""
     talk.write(store, A, {b"a": b"1"})
-    talk.send(protocol.open_(Open(store, 7, NO_ATTEMPT, ())))
-    kind, named, message = talk.answer().error()
+    talk.send(protocol.encode(Open(store, 7, NO_ATTEMPT, ())))
+    kind, named, message = error_of(talk.answer())
     assert (kind, named) == (VersionMissingError.kind, store)
     assert "version=7 versions=1" in message
-    talk.send(protocol.open_(Open(store, 1, B, ())))
-    assert talk.answer().error()[0] == VersionMissingError.kind
+    talk.send(protocol.encode(Open(store, 1, B, ())))
+    assert error_of(talk.answer())[0] == VersionMissingError.kind
     assert talk.state(store, 1) == {b"a": b"1"}
 
 
 def test_changes_come_version_by_version(talk: Talk, store: str) -> None:
-    """CHANGES brings what each version of a range changed, of the chain of the attempt that was asked for."""
+    """CHANGES brings what each version of a range changed, in the lineage of the requested attempt."""
     one = talk.write(store, A, {b"a": b"1"})
     talk.write(store, B, {b"zombie": b"1"}, one)
     two = talk.write(store, C, {b"b": b"2"}, one)
     talk.write(store, attempt(4), {b"a": b"3"}, two)
     assert talk.changes(store, 2, 3) == {2: {b"b": b"2"}, 3: {b"a": b"3"}}
     assert talk.changes(store, 1, 2, B) == {1: {b"a": b"1"}, 2: {b"zombie": b"1"}}
-    talk.send(protocol.changes(Changes_(store, 1, 9, NO_ATTEMPT)))
-    assert talk.answer().error()[0] == VersionMissingError.kind
+    talk.send(protocol.encode(protocol.Changes(store, 1, 9, NO_ATTEMPT)))
+    assert error_of(talk.answer())[0] == VersionMissingError.kind
     assert talk.state(store, 1) == {b"a": b"1"}
 
 
-def test_lost_state_is_answered_and_the_talk_goes_on(
+def test_lost_state_leaves_the_connection_ready(
     connect: Callable[[], Talk], settings: dict[str, str], http: BotoTables, store: str
 ) -> None:
     """A lost part is an error that names it, in place of OPENED; the connection is ready again."""
@@ -571,23 +559,23 @@ def test_lost_state_is_answered_and_the_talk_goes_on(
     talk.write(store, B, {b"b": b"1"}, one)
     lost = parts_of(http, store)[1][0]
     http.delete([lost], Meter())
-    talk.send(protocol.open_(Open(store, 2, NO_ATTEMPT, ())))
+    talk.send(protocol.encode(Open(store, 2, NO_ATTEMPT, ())))
     answer = talk.answer()
-    while answer.type in (Type.FOUND, Type.ROWS):
+    while isinstance(answer, (protocol.Found, protocol.Rows)):
         answer = talk.answer()
-    kind, named, message = answer.error()
+    kind, named, message = error_of(answer)
     assert (kind, named) == (CorruptStateError.kind, store)
     assert f"item={lost.sort}" in message
     assert talk.state(store, 1) == {b"a": b"1"}
 
 
-def test_a_failure_is_said_once_in_answer_to_commit(talk: Talk, store: str) -> None:
-    """What goes wrong in frames that have no answer is said in answer to COMMIT, once; then the connection is ready."""
+def test_a_failure_is_reported_once_in_answer_to_commit(talk: Talk, store: str) -> None:
+    """A failure of a frame without an answer is reported once, in answer to COMMIT; then the connection is ready."""
     talk.begin("a#name", A)
     talk.append({b"a": b"1"})
     talk.append({b"b": b"1"})
-    talk.send(protocol.commit(Commit({0: 2}, SCHEMA)))
-    kind, named, message = talk.answer().error()
+    talk.send(protocol.encode(Commit({0: 2}, SCHEMA)))
+    kind, named, message = error_of(talk.answer())
     assert (kind, named) == (ConfigurationError.kind, "a#name")
     assert "a store name must have 1 to 1024 bytes" in message
     talk.write(store, B, {b"a": b"1"})
@@ -595,10 +583,10 @@ def test_a_failure_is_said_once_in_answer_to_commit(talk: Talk, store: str) -> N
 
 
 def test_a_failed_attempt_can_be_aborted(talk: Talk, store: str) -> None:
-    """An attempt that could not begin is ended by ABORT without a word, and leaves the connection ready."""
+    """An attempt that could not begin is ended by ABORT without an answer, and leaves the connection ready."""
     talk.begin("a#name", A)
     talk.append({b"a": b"1"})
-    talk.send(protocol.frame(Type.ABORT))
+    talk.send(protocol.encode(protocol.Abort()))
     talk.write(store, B, {b"a": b"1"})
     assert talk.state(store, 1) == {b"a": b"1"}
 
@@ -612,9 +600,9 @@ def begin_large(talk: Talk, http: BotoTables, store: str, by: Attempt) -> None:
 
 
 def test_abort_deletes_what_was_written(talk: Talk, http: BotoTables, store: str) -> None:
-    """ABORT has no answer; what the attempt had written is gone, and the next attempt goes on."""
+    """ABORT has no answer; what the attempt had written is deleted, and the next attempt works."""
     begin_large(talk, http, store, A)
-    talk.send(protocol.frame(Type.ABORT))
+    talk.send(protocol.encode(protocol.Abort()))
     talk.write(store, B, {b"b": b"1"})
     assert [key.sort[21:53] for key, _ in parts_of(http, store)] == [B.hex()]
     assert talk.state(store, 1) == {b"b": b"1"}
@@ -626,27 +614,29 @@ def test_abort_deletes_what_was_written(talk: Talk, http: BotoTables, store: str
 def test_a_connection_that_is_cut_while_writing_is_an_abort(
     talk: Talk, connect: Callable[[], Talk], settings: dict[str, str], http: BotoTables, store: str, rest: bytes
 ) -> None:
-    """A task that dies takes its attempt with it, wherever its last frame was cut, and leaves nothing."""
+    """The attempt of a task that dies is aborted, wherever its last frame was cut."""
     begin_large(talk, http, store, A)
     talk.send(rest)
     talk.close()
     wait_until(lambda: parts_of(http, store) == [], "parts are left")
     other = connect().hello(settings)
-    other.send(protocol.open_(Open(store, 1, NO_ATTEMPT, ())))
-    assert other.answer().error()[0] == VersionMissingError.kind
+    other.send(protocol.encode(Open(store, 1, NO_ATTEMPT, ())))
+    assert error_of(other.answer())[0] == VersionMissingError.kind
 
 
-HELLO = protocol.hello(TOKEN, dynastate.__version__, "{}")
-OPEN = protocol.open_(Open("s", 1, NO_ATTEMPT, ()))
-BEGIN = protocol.begin(Begin("s", "run-1", CHECKPOINT, *EMPTY, A))
-COMMIT = protocol.commit(Commit({}, SCHEMA))
-ABORT = protocol.frame(Type.ABORT)
+HELLO = hello(TOKEN, dynastate.__version__, "{}")
+OPEN = protocol.encode(Open("s", 1, NO_ATTEMPT, ()))
+BEGIN = protocol.encode(Begin("s", "run-1", CHECKPOINT, *EMPTY, A))
+COMMIT = protocol.encode(Commit({}, SCHEMA))
+BUCKET = protocol.encode(protocol.Bucket(0))
+WELCOME = protocol.encode(protocol.Welcome("x"))
+ABORT = protocol.encode(protocol.Abort())
 UNKNOWN = b"\x01\x00\x00\x00\xc8"
 
 
-@pytest.mark.parametrize("frame", [OPEN, BEGIN, append({b"a": b"1"}), COMMIT, ABORT, UNKNOWN, protocol.welcome("x")])
+@pytest.mark.parametrize("frame", [OPEN, BEGIN, append({b"a": b"1"}), COMMIT, ABORT, UNKNOWN, WELCOME])
 def test_the_first_frame_must_be_hello(connect: Callable[[], Talk], frame: bytes) -> None:
-    """Nothing is done for someone who did not say HELLO."""
+    """A connection without HELLO gets no service."""
     talk = connect()
     talk.send(frame)
     kind, store, message = talk.last_error()
@@ -677,10 +667,10 @@ def test_frames_out_of_order_while_writing(talk: Talk, http: BotoTables, store: 
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (protocol.frame(Type.OPEN, b"\xff\xff\xff\xff"), "ends within a field"),
-        (protocol.frame(Type.OPEN, OPEN[5:] + b"x"), "bytes too many"),
-        (protocol.open_(Open("s", 0, NO_ATTEMPT, ())), "version 0 is empty and never asked for"),
-        (protocol.begin(Begin("s", "r", "c", 1, NO_ATTEMPT, A)), "an attempt needs an id, and a parent"),
+        (raw_frame(2, b"\xff\xff\xff\xff"), "ends within a field"),
+        (raw_frame(2, OPEN[5:] + b"x"), "bytes too many"),
+        (protocol.encode(Open("s", 0, NO_ATTEMPT, ())), "version 0 is empty and never requested"),
+        (protocol.encode(Begin("s", "r", "c", 1, NO_ATTEMPT, A)), "an attempt needs an id, and a parent"),
         (b"\x00\x00\x00\x00\x02", "impossible length"),
         (b"\xff\xff\xff\xff\x02", "impossible length"),
     ],
@@ -695,9 +685,9 @@ def test_broken_frames_end_the_connection(talk: Talk, frame: bytes, said: str) -
 
 @pytest.mark.parametrize("length", [2 * 1024 * 1024, protocol.FRAME_BYTES_MAX, 2**32 - 1])
 def test_an_oversized_first_frame_is_refused_unread(connect: Callable[[], Talk], length: int) -> None:
-    """Whoever has not said HELLO cannot make the sidecar take memory: a long first frame is refused by its header."""
+    """A peer without HELLO cannot make the sidecar allocate memory: a long first frame is refused by its header."""
     talk = connect()
-    talk.send(protocol.HEADER.pack(length, Type.HELLO))
+    talk.send(protocol.HEADER.pack(length, 1))
     kind, _, message = talk.last_error()
     assert kind == MismatchError.kind
     assert f"length={length}" in message
@@ -709,18 +699,18 @@ def test_an_oversized_first_frame_is_refused_unread(connect: Callable[[], Talk],
 def test_the_end_of_standard_input_ends_everything(
     start: Start, settings: dict[str, str], http: BotoTables, store: str
 ) -> None:
-    """When the executor is gone the sidecar ends, with socket and folder; what was under way is not visible."""
+    """When the executor ends, the sidecar ends and deletes socket and folder; unfinished attempts are not visible."""
     sidecar = start()
     assert sidecar.said == "ready\n"
     assert stat.S_ISSOCK(sidecar.path.stat().st_mode)
     talk = sidecar.connect().hello(settings)
     talk.write(store, A, {b"a": b"1"})
-    talk.begin(store, B, (1, A))
+    talk.begin(store, B, VersionId(1, A))
     talk.append({b"a": b"2"})
     assert sidecar.end() == 0
     assert not sidecar.folder.exists()
     assert talk.receive() is None
-    assert history(http, store).versions() == [1]
+    assert graph(http, store).versions() == [1]
 
 
 def test_it_starts_within_two_seconds(start: Start, settings: dict[str, str]) -> None:
@@ -733,8 +723,8 @@ def test_it_starts_within_two_seconds(start: Start, settings: dict[str, str]) ->
     assert took[-1] < START_PROMISED_S, took
 
 
-def test_it_shows_that_it_lives_unless_it_is_stopped(start: Start, settings: dict[str, str], store: str) -> None:
-    """Standard output has a sign of life again and again, and nothing else, also while there is much to do."""
+def test_it_sends_signs_of_life_unless_it_is_stopped(start: Start, settings: dict[str, str], store: str) -> None:
+    """Standard output has a regular sign of life, and nothing else, even under load."""
     sidecar = start()
     assert sidecar.process.stdout is not None
     output, pid = sidecar.process.stdout.fileno(), sidecar.process.pid
@@ -749,18 +739,18 @@ def test_it_shows_that_it_lives_unless_it_is_stopped(start: Start, settings: dic
     assert os.read(output, 100) == b"alive\n"
 
 
-def test_its_log_says_store_version_and_attempt(start: Start, settings: dict[str, str], store: str) -> None:
-    """Whatever fails in a conversation is a line of the log that says which attempt at which version it concerns."""
+def test_its_log_names_store_version_and_attempt(start: Start, settings: dict[str, str], store: str) -> None:
+    """Every failure is a line of the log that names store, version and attempt."""
     sidecar = start()
     talk = sidecar.connect().hello(settings)
     one = talk.write(store, A, {b"a": b"1"})
     for version, by, said in ((7, B, B.hex()), (7, NO_ATTEMPT, "any")):
-        talk.send(protocol.open_(Open(store, version, by, ())))
-        talk.answer().error()
+        talk.send(protocol.encode(Open(store, version, by, ())))
+        error_of(talk.answer())
         assert f"ERROR dynastate.sidecar: open failed store={store} version=7 attempt={said}: " in sidecar.log()
     talk.begin("a#name", B, one)
-    talk.send(protocol.commit(Commit({0: 1}, SCHEMA)))
-    talk.answer().error()
+    talk.send(protocol.encode(Commit({0: 1}, SCHEMA)))
+    error_of(talk.answer())
     assert f"ERROR dynastate.sidecar: commit failed store=a#name version=2 attempt={B.hex()}: " in sidecar.log()
     talk.begin(store, C, one)
     talk.send(append({b"a": b"2"})[:-1])
@@ -770,7 +760,7 @@ def test_its_log_says_store_version_and_attempt(start: Start, settings: dict[str
 
 
 def test_ctrl_c_is_for_spark(start: Start, settings: dict[str, str], store: str) -> None:
-    """SIGINT, which a terminal sends to all its processes, does not end the sidecar: Spark still has a batch to end."""
+    """SIGINT, which a terminal sends to all its processes, does not end the sidecar: Spark still has to end a batch."""
     sidecar = start()
     talk = sidecar.connect().hello(settings)
     talk.begin(store, A)
@@ -803,7 +793,7 @@ def test_a_sidecar_does_not_start_in_an_open_folder(start: Start) -> None:
 
 
 def test_the_token_is_never_shown(start: Start, settings: dict[str, str]) -> None:
-    """The token stands neither in the arguments, nor in the environment, nor in the log, whatever goes wrong."""
+    """The token is neither in the arguments, nor in the environment, nor in the log, whatever goes wrong."""
     sidecar = start()
     words = ["ps", "-E", "-o", "args=", "-p", str(sidecar.process.pid)] if sys.platform == "darwin" else None
     proc = Path(f"/proc/{sidecar.process.pid}")
@@ -814,10 +804,10 @@ def test_the_token_is_never_shown(start: Start, settings: dict[str, str]) -> Non
     )
     assert b"dynastate.sidecar" in shown
     for frame in (
-        protocol.hello(TOKEN, "9.9.9", "{}"),
-        protocol.hello(TOKEN, dynastate.__version__, "no JSON"),
-        protocol.frame(Type.HELLO, protocol.hello(TOKEN, "", "")[5:-1]),
-        protocol.frame(Type.HELLO, b"\x01\x00" + TOKEN),
+        hello(TOKEN, "9.9.9", "{}"),
+        hello(TOKEN, dynastate.__version__, "no JSON"),
+        raw_frame(1, hello(TOKEN, "", "")[5:-1]),
+        raw_frame(1, b"\x01\x00" + TOKEN),
     ):
         talk = sidecar.connect()
         talk.send(frame)
@@ -830,7 +820,7 @@ def test_the_token_is_never_shown(start: Start, settings: dict[str, str]) -> Non
             assert form not in text
 
 
-# ---------------------------------------------------------------------------------------- the conversation, with faults
+# ---------------------------------------------------------------------------------------- the connection, with faults
 
 
 class FixedEngines(Engines):
@@ -846,25 +836,12 @@ class FixedEngines(Engines):
         return self._given
 
 
-def converse(engines: Engines, *frames: bytes, send: Callable[[bytes], None] | None = None) -> list[Answer]:
-    """Hold a conversation of these frames after HELLO; return the answers after WELCOME."""
+def converse(engines: Engines, *frames: bytes, send: Callable[[bytes], None] | None = None) -> list[Any]:
+    """Send these frames after HELLO; return the answers after WELCOME."""
     sent: list[bytes] = []
     Connection(BytesIO(HELLO + b"".join(frames)), send or sent.append, TOKEN, engines).serve()
-    answers = [Answer(Type(each[4]), each[5:]) for each in sent]
-    return answers[1:] if answers and answers[0].type is Type.WELCOME else answers
-
-
-@pytest.fixture
-def struck(memory: MemoryTables) -> StruckTables:
-    """Tables in memory that fail as told."""
-    return StruckTables(memory)
-
-
-@pytest.fixture
-def failing(struck: StruckTables) -> Iterator[Engine]:
-    """An engine on tables that fail as told."""
-    for make in closing(struck):
-        yield make()
+    answers = [protocol.decode(each[4], each[5:]) for each in sent]
+    return answers[1:] if answers and isinstance(answers[0], protocol.Welcome) else answers
 
 
 @pytest.mark.parametrize(
@@ -877,10 +854,10 @@ def failing(struck: StruckTables) -> Iterator[Engine]:
         (PermissionError("no defect"), InternalError.kind),
     ],
 )
-def test_whatever_fails_at_first_contact_is_answered(error: Exception, kind: int) -> None:
+def test_any_failure_at_first_contact_is_answered(error: Exception, kind: int) -> None:
     """Tables that cannot be checked are an error frame, whatever the reason, and never a connection that just ends."""
     (answer,) = converse(FixedEngines(error), OPEN)
-    found, _, message = answer.error()
+    found, _, message = error_of(answer)
     assert found == kind
     assert str(error) in message
 
@@ -895,34 +872,34 @@ def test_whatever_fails_at_first_contact_is_answered(error: Exception, kind: int
     ],
 )
 def test_a_failed_commit_is_answered_by_its_kind(
-    failing: Engine, struck: StruckTables, store: str, error: Exception, kind: int
+    failing_engine: Engine, failing_tables: FailingTables, store: str, error: Exception, kind: int
 ) -> None:
-    """Throttled, unknown or a defect: COMMIT is answered by the kind that says what to do, and the next one works."""
-    struck.strike("append_version", Strike(error))
-    begin = [protocol.begin(Begin(store, "run-1", CHECKPOINT, *EMPTY, by)) for by in (A, B)]
+    """COMMIT is answered by the error's kind, and the next attempt works."""
+    failing_tables.fail("append_version", Fault(error))
+    begin = [protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, by)) for by in (A, B)]
     first = [begin[0], append({b"a": b"1"}), COMMIT]
-    answers = converse(FixedEngines(failing), *first, begin[1], append({b"a": b"2"}), COMMIT)
-    assert [answer.type for answer in answers] == [Type.ERROR, Type.COMMITTED]
-    assert answers[0].error()[:2] == (kind, store)
-    assert read(failing, store, 1) == {b"a": b"2"}
+    answers = converse(FixedEngines(failing_engine), *first, begin[1], append({b"a": b"2"}), COMMIT)
+    assert [type(answer) for answer in answers] == [protocol.Error, protocol.Committed]
+    assert error_of(answers[0])[:2] == (kind, store)
+    assert read(failing_engine, store, 1) == {b"a": b"2"}
 
 
-def test_a_commit_in_doubt_keeps_its_parts(failing: Engine, struck: StruckTables, store: str) -> None:
-    """After an unknown outcome the parts stay, for the commit may have happened: then its version is whole."""
-    struck.strike("append_version", Strike(UnknownOutcomeError("it may have happened"), applied=True))
-    begin = protocol.begin(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
-    (answer,) = converse(FixedEngines(failing), begin, append({b"a": b"1"}), COMMIT)
-    assert answer.error()[0] == UnknownOutcomeError.kind
-    assert read(failing, store, 1) == {b"a": b"1"}
+def test_a_commit_in_doubt_retains_its_parts(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+    """After an unknown outcome the parts stay: the commit may have happened."""
+    failing_tables.fail("append_version", Fault(UnknownOutcomeError("it may have happened"), applied=True))
+    begin = protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
+    (answer,) = converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), COMMIT)
+    assert error_of(answer)[0] == UnknownOutcomeError.kind
+    assert read(failing_engine, store, 1) == {b"a": b"1"}
 
 
-def test_a_failed_append_is_not_forgotten(failing: Engine, struck: StruckTables, store: str) -> None:
+def test_a_failed_append_is_not_forgotten(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """An append that failed fails the commit, also when later appends would go well; nothing becomes visible."""
-    struck.strike("get", Strike(UnavailableError("throttled")))
-    begin = protocol.begin(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
-    (answer,) = converse(FixedEngines(failing), begin, append({b"a": b"1"}), append({b"b": b"1"}), COMMIT)
-    assert answer.error() == (UnavailableError.kind, store, "throttled")
-    assert history(struck, store).versions() == []
+    failing_tables.fail("get", Fault(UnavailableError("throttled")))
+    begin = protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
+    (answer,) = converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), append({b"b": b"1"}), COMMIT)
+    assert error_of(answer) == (UnavailableError.kind, store, "throttled")
+    assert graph(failing_tables, store).versions() == []
 
 
 @pytest.fixture
@@ -936,128 +913,124 @@ def broken_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.Monkey
         made = write(make(), store, attempt(2), {b"1": None}, base=made)
         made = write(make(), store, attempt(3), {b"2": b"two"}, base=made)
         state = {key: value for key, value in state.items() if key != b"1"} | {b"2": b"two"}
-        under_way = take_snapshot(make(), store, made, state, lambda _: set())
-        assert under_way is not None
-        assert under_way.commit()
+        save_snapshot(make(), store, made, state)
         write(make(), store, attempt(4), {b"3": b"three"}, base=made)
     last = max(key for key in memory.items if key.sort.startswith("bucket/"))
     del memory.items[last]
     return state | {b"3": b"three"}
 
 
-def take_answers(answers: Sequence[Answer]) -> tuple[list[Type], State]:
-    """Take frames as the provider does: FOUND makes void what came before."""
+def take_answers(answers: Sequence[Any]) -> tuple[list[type], State]:
+    """Take frames as the provider does: FOUND discards what came before."""
     state: State = {}
     for answer in answers:
-        if answer.type is Type.FOUND:
+        if isinstance(answer, protocol.Found):
             state = {}
-        elif answer.type is Type.ROWS:
-            fields = answer.fields()
-            state = fold([(fields.u32(), fields.rest())], state)
-    return [answer.type for answer in answers if answer.type is not Type.ROWS], state
+        elif isinstance(answer, protocol.Rows):
+            state = fold([answer], state)
+    return [type(answer) for answer in answers if not isinstance(answer, protocol.Rows)], state
 
 
-def test_open_goes_round_a_snapshot_that_turns_out_broken(
+def test_open_falls_back_from_a_broken_snapshot(
     broken_snapshot: State, memory: MemoryTables, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows of the snapshot are on their way when a bucket is found lost: FOUND comes again, and then all rows."""
+    """If a bucket is lost while rows of the snapshot are sent, FOUND comes again, and then all rows."""
     for make in closing(memory):
-        answers = converse(FixedEngines(make()), protocol.open_(Open(store, 4, attempt(4), ())))
+        answers = converse(FixedEngines(make()), protocol.encode(Open(store, 4, attempt(4), ())))
         kinds, state = take_answers(answers)
-        assert kinds == [Type.FOUND, Type.FOUND, Type.OPENED]
-        assert [answer.type for answer in answers][1] is Type.ROWS
+        assert kinds == [protocol.Found, protocol.Found, protocol.Opened]
+        assert [type(answer) for answer in answers][1] is protocol.Rows
         assert state == broken_snapshot
-    assert "recovery goes round a broken snapshot" in caplog.text
+    assert "recovery skips a broken snapshot" in caplog.text
     assert "item=bucket/" in caplog.text
 
 
-def test_read_goes_round_a_snapshot_that_turns_out_broken(
-    broken_snapshot: State, memory: MemoryTables, store: str
-) -> None:
-    """READ of one half after the other: the half with the lost bucket says FOUND, and then has all its rows."""
+def test_read_falls_back_from_a_broken_snapshot(broken_snapshot: State, memory: MemoryTables, store: str) -> None:
+    """READ of each half: the one with the lost bucket sends FOUND, and then all its rows."""
     for make in closing(memory):
         engines = FixedEngines(make())
         state: State = {}
         for half in (0, 1):
-            answers = converse(engines, protocol.read(Read(store, 4, attempt(4), 1, half)))
+            answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 1, half)))
             kinds, found = take_answers(answers)
-            state |= {key: value for key, value in found.items() if rows.key_hash(key) >> 31 == half}
-            assert kinds == ([Type.FOUND, Type.OPENED] if half else [Type.DELTAS, Type.OPENED])
+            state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
+            assert kinds == ([protocol.Found, protocol.Opened] if half else [protocol.Deltas, protocol.Opened])
         assert state == broken_snapshot
 
 
-def test_find_goes_round_a_snapshot_without_its_directory(
+def test_find_falls_back_from_a_snapshot_without_its_manifest(
     broken_snapshot: State, memory: MemoryTables, store: str
 ) -> None:
     """FIND answers as if the snapshot were not there."""
     del memory.items[next(key for key in memory.items if key.sort.startswith("directory/"))]
     for make in closing(memory):
-        answers = converse(FixedEngines(make()), protocol.find(Find(store, 4, attempt(4))))
-        assert [answer.type for answer in answers] == [Type.FOUND, Type.CONTENT, Type.OPENED]
+        answers = converse(FixedEngines(make()), protocol.encode(Find(store, 4, attempt(4))))
+        assert [type(answer) for answer in answers] == [protocol.Found, protocol.Content, protocol.Opened]
 
 
-def test_open_ends_where_no_way_leads_to_the_version(broken_snapshot: State, memory: MemoryTables, store: str) -> None:
-    """A part lost below the broken snapshot: one ERROR, after which the connection goes on."""
+def test_open_fails_without_a_valid_route(broken_snapshot: State, memory: MemoryTables, store: str) -> None:
+    """If a part below the broken snapshot is lost, the answer is one ERROR, and the connection stays ready."""
     del memory.items[next(key for key in memory.items if key.role == "delta" and key.sort.startswith(f"{2:020d}/"))]
     for make in closing(memory):
-        again = protocol.open_(Open(store, 4, attempt(4), ()))
-        *_, first, second = (each for each in converse(FixedEngines(make()), again, again) if each.type is Type.ERROR)
+        again = protocol.encode(Open(store, 4, attempt(4), ()))
+        answers = converse(FixedEngines(make()), again, again)
+        *_, first, second = (each for each in answers if isinstance(each, protocol.Error))
         for error in (first, second):
-            kind, named, message = error.error()
+            kind, named, message = error_of(error)
             assert (kind, named) == (CorruptStateError.kind, store)
             assert f"item={2:020d}/" in message
             assert "table=dynastate-delta " in message
 
 
-def test_a_version_is_written_whole(memory: MemoryTables, store: str) -> None:
-    """WHOLE is answered by how its buckets are wanted, their end by what it cost; then it is there."""
-    whole = protocol.whole(Whole(store, "run-1", CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
-    end = protocol.frame(Type.SNAPSHOT_END)
+def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
+    """WHOLE is answered by the number of buckets, their end by what it cost; then the version exists."""
+    whole = protocol.encode(Whole(store, "run-1", CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
+    end = protocol.encode(protocol.SnapshotEnd())
     for make in closing(memory):
-        at = make()
-        answers = converse(FixedEngines(at), whole, protocol.bucket(0), append({b"a": b"1"}), end)
-        assert [answer.type for answer in answers] == [Type.WANTED, Type.MAINTAINED]
-        assert read(at, store, 43) == {b"a": b"1"}
+        engine = make()
+        answers = converse(FixedEngines(engine), whole, BUCKET, append({b"a": b"1"}), end)
+        assert [type(answer) for answer in answers] == [protocol.Wanted, protocol.Maintained]
+        assert read(engine, store, 43) == {b"a": b"1"}
 
 
-def test_a_version_that_cannot_be_written_whole_is_none(failing: Engine, struck: StruckTables, store: str) -> None:
-    """The error is the answer to WHOLE, or to the end of its buckets, and what was written is taken away."""
-    whole = protocol.whole(Whole(store, "run-1", CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
-    end = protocol.frame(Type.SNAPSHOT_END)
-    struck.strike("put_new", Strike(UnavailableError("throttled")))
-    answers = converse(FixedEngines(failing), whole, protocol.frame(Type.CHECK))
-    assert [answer.type for answer in answers] == [Type.ERROR, Type.CHECKED]
-    struck.strike("write", None, Strike(UnavailableError("throttled")))
-    answers = converse(FixedEngines(failing), whole, protocol.bucket(0), append({b"a": b"1"}), end)
-    assert [answer.type for answer in answers] == [Type.WANTED, Type.ERROR]
-    assert {sort.partition("/")[0] for sort in items_of(struck, store)} == {"meta", "schema"}
+def test_a_failed_install_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+    """The error is the answer to WHOLE, or to the end of its buckets, and what was written is deleted."""
+    whole = protocol.encode(Whole(store, "run-1", CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
+    end = protocol.encode(protocol.SnapshotEnd())
+    failing_tables.fail("put_new", Fault(UnavailableError("throttled")))
+    answers = converse(FixedEngines(failing_engine), whole, protocol.encode(protocol.Check()))
+    assert [type(answer) for answer in answers] == [protocol.Error, protocol.Checked]
+    failing_tables.fail("write", None, Fault(UnavailableError("throttled")))
+    answers = converse(FixedEngines(failing_engine), whole, BUCKET, append({b"a": b"1"}), end)
+    assert [type(answer) for answer in answers] == [protocol.Wanted, protocol.Error]
+    assert {sort.partition("/")[0] for sort in items_of(failing_tables, store)} == {"meta", "schema"}
 
 
-def test_an_answer_that_nobody_takes_does_not_undo_the_commit(
-    failing: Engine, struck: StruckTables, store: str
+def test_an_answer_without_a_reader_does_not_undo_the_commit(
+    failing_engine: Engine, failing_tables: FailingTables, store: str
 ) -> None:
-    """When the task is gone by the time its commit is answered, the version stands."""
+    """If the task has ended before its commit is answered, the version remains."""
 
     def broken_after_welcome(frame: bytes) -> None:
-        if frame[4] != Type.WELCOME:
+        if protocol.MESSAGES[frame[4]] is not protocol.Welcome:
             raise BrokenPipeError
 
-    begin = protocol.begin(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
-    converse(FixedEngines(failing), begin, append({b"a": b"1"}), COMMIT, send=broken_after_welcome)
-    assert read(failing, store, 1) == {b"a": b"1"}
+    begin = protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
+    converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), COMMIT, send=broken_after_welcome)
+    assert read(failing_engine, store, 1) == {b"a": b"1"}
 
 
 def test_an_abort_that_cannot_finish_is_no_error(
-    failing: Engine, struck: StruckTables, store: str, caplog: pytest.LogCaptureFixture
+    failing_engine: Engine, failing_tables: FailingTables, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Parts that an abort could not delete are logged with store, version and attempt, and answered by nothing."""
-    struck.strike("delete", Strike(UnavailableError("throttled")))
-    begin = protocol.begin(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
-    struck.strike("append_version", Strike(UnavailableError("throttled")))
-    answers = converse(FixedEngines(failing), begin, append({b"a": b"1"}), COMMIT)
-    assert [answer.type for answer in answers] == [Type.ERROR]
+    failing_tables.fail("delete", Fault(UnavailableError("throttled")))
+    begin = protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
+    failing_tables.fail("append_version", Fault(UnavailableError("throttled")))
+    answers = converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), COMMIT)
+    assert [type(answer) for answer in answers] == [protocol.Error]
     assert f"abort left parts behind store={store} version=1 attempt={A.hex()}" in caplog.text
-    assert len(parts_of(struck, store)) == 1
+    assert len(parts_of(failing_tables, store)) == 1
 
 
 def test_every_error_has_its_kind() -> None:
@@ -1076,7 +1049,7 @@ def test_every_error_has_its_kind() -> None:
 
 
 def test_engines_are_shared_by_settings(embedded: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections with equal settings share one engine, others have their own; what failed is tried anew."""
+    """Connections with equal settings share one engine, others have their own; a failed check is repeated."""
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)
     base = embedded.settings
@@ -1088,7 +1061,7 @@ def test_engines_are_shared_by_settings(embedded: EmbeddedDynamoDB, monkeypatch:
     one = engines.get(base, was_reached=False)
     assert engines.get(replace(base), was_reached=True) is one
     for same in (replace(base, namespace="other"), replace(base, python="/other"), replace(base, memory_mb=64)):
-        assert engines.get(same, was_reached=True) is one  # what the JVM alone goes by
+        assert engines.get(same, was_reached=True) is one  # what only the JVM uses
     other = engines.get(replace(base, shards=7), was_reached=True)
     assert other is not one
     for engine in (one, other):
@@ -1096,10 +1069,10 @@ def test_engines_are_shared_by_settings(embedded: EmbeddedDynamoDB, monkeypatch:
         engine._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
 
 
-def test_a_check_that_fails_ends_nothing_that_is_at_work(
+def test_a_failed_check_closes_no_engine_in_use(
     embedded: EmbeddedDynamoDB, dummy_credentials: None, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
-    """Tasks check the same tables at once: where one has passed, another's failure leaves it its engine."""
+    """Tasks check the same tables at once: where one has passed, another's failure does not close the engine."""
     engines, passed = Engines(), threading.Event()
     both = threading.Barrier(2)
     checks = iter([None, ConfigurationError("denied")])
@@ -1129,45 +1102,45 @@ def test_a_check_that_fails_ends_nothing_that_is_at_work(
         each.start()
     for each in asking:
         each.join(WITHIN_S)
-    at, wrong = found
-    assert isinstance(at, Engine)
+    engine, wrong = found
+    assert isinstance(engine, Engine)
     assert isinstance(wrong, ConfigurationError)
-    made = write(at, store, A, {b"a": b"1"})
-    assert read(at, store, *made) == {b"a": b"1"}
-    assert engines.get(embedded.settings, was_reached=True) is at
-    at.close()
-    at._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
+    made = write(engine, store, A, {b"a": b"1"})
+    assert read(engine, store, *made) == {b"a": b"1"}
+    assert engines.get(embedded.settings, was_reached=True) is engine
+    engine.close()
+    engine._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
 
 
 # -------------------------------------------------------------------------------------------------------------- buckets
 
 
 def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
-    """FIND says what a version holds, READ brings the rows of one bucket; both leave the connection ready."""
+    """FIND describes a version, READ sends the rows of one bucket; both leave the connection ready."""
     one = talk.write(store, A, {b"%d" % number: b"1" for number in range(40)})
-    talk.send(protocol.find(protocol.Find(store, *one)))
-    assert talk.answer().type == Type.FOUND
-    assert talk.answer().body == protocol.content(0, {0: 0})[protocol.HEADER.size :]
-    assert talk.answer().type == Type.OPENED
+    talk.send(protocol.encode(protocol.Find(store, *one)))
+    assert isinstance(talk.answer(), protocol.Found)
+    assert talk.answer() == protocol.Content(0, {0: 0})
+    assert isinstance(talk.answer(), protocol.Opened)
     together: State = {}
     for bucket in range(4):
-        talk.send(protocol.read(protocol.Read(store, *one, 2, bucket)))
+        talk.send(protocol.encode(protocol.Read(store, *one, 2, bucket)))
         answer = talk.answer()
-        while answer.type == Type.ROWS:
-            together |= fold([(answer.fields().u32(), answer.body[4:])])
+        while isinstance(answer, protocol.Rows):
+            together |= fold([answer])
             answer = talk.answer()
-        assert answer.type == Type.OPENED
+        assert isinstance(answer, protocol.Opened)
     assert len(together) == 40
-    talk.send(protocol.find(protocol.Find(store, 2, NO_ATTEMPT)))
-    assert talk.answer().error()[0] == VersionMissingError.kind
+    talk.send(protocol.encode(protocol.Find(store, 2, NO_ATTEMPT)))
+    assert error_of(talk.answer())[0] == VersionMissingError.kind
     assert len(talk.state(store, 1)) == 40
 
 
-def test_a_long_load_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    """Every two seconds; a short one says nothing."""
+def test_a_long_load_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
+    """A line every two seconds; none for a short load."""
     caplog.set_level("INFO", logger="dynastate.sidecar")
     times = iter([0.0, 0.5, 1.9, 2.1, 2.2, 4.0, 4.2])
-    progress = Progress(about("ns/0/0/default", 7, A), 600, clock=lambda: next(times))
+    progress = LoadProgressLog(about("ns/0/0/default", 7, A), 600, clock=lambda: next(times))
     assert len(list(progress.through(iter([(100, b"")] * 6)))) == 6
     assert [record.getMessage() for record in caplog.records if record.name == "dynastate.sidecar"] == [
         f"loading store=ns/0/0/default version=7 attempt={A.hex()} records=300 of 600 seconds=2",

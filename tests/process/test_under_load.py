@@ -1,4 +1,4 @@
-"""The real sidecar when there is more to do than DynamoDB takes: many stores, a throttled, slow or absent DynamoDB."""
+"""The real sidecar under load: many stores, and a throttled, slow or absent DynamoDB."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from dynastate import protocol
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+from dynastate.engine.writer import QUEUED_BYTES_MAX
 from dynastate.errors import UnavailableError, UnknownOutcomeError, VersionMissingError
-from dynastate.layout import NO_ATTEMPT
-from dynastate.local import EmbeddedDynamoDB, credentials
-from dynastate.protocol import Append, Commit, Find, Open, Type
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
 from dynastate.settings import Settings
-from dynastate.writer import QUEUED_BYTES_MAX
-from tests.gate import Forward, Gate, Reply, Request, Throttle, error, let_pass, slow
-from tests.processes import memory_mib
-from tests.states import EMPTY, SCHEMA, State, attempt, chunk
-from tests.test_sidecar import Answer, Sidecar, Talk, spark_names
+from dynastate.sidecar import protocol
+from dynastate.sidecar.protocol import Append, Commit, Find, Open
+from tests.process.test_sidecar import Sidecar, Talk, error_of, spark_names
+from tests.support.engine_driver import SCHEMA, State, attempt, chunk
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Throttle, error, let_pass, slow
+from tests.support.processes import memory_mib
+
+pytestmark = pytest.mark.slow
 
 WITHIN_S = 120.0
 MIB = 1024 * 1024
@@ -39,10 +41,10 @@ PARALLEL = Settings().parallel_requests
 
 
 @pytest.fixture
-def gate(embedded: EmbeddedDynamoDB) -> Iterator[Gate]:
-    """A gate in front of the embedded DynamoDB."""
-    with Gate(embedded.endpoint) as standing:
-        yield standing
+def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the embedded DynamoDB."""
+    with FaultProxy(embedded.endpoint) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -54,23 +56,23 @@ def sidecar() -> Iterator[Sidecar]:
 
 
 @pytest.fixture
-def connect(sidecar: Sidecar, gate: Gate, embedded: EmbeddedDynamoDB) -> Callable[..., Talk]:
-    """Make connections that are welcome, to DynamoDB behind the gate."""
+def connect(sidecar: Sidecar, proxy: FaultProxy, embedded: EmbeddedDynamoDB) -> Callable[..., Talk]:
+    """Make connections that are welcome, to DynamoDB behind the fault proxy."""
 
     def make(**settings: str) -> Talk:
         talk = sidecar.connect()
         talk._socket.settimeout(WITHIN_S)
-        return talk.hello(spark_names(embedded.settings) | {"endpoint": gate.endpoint} | settings)
+        return talk.hello(spark_names(embedded.settings) | {"endpoint": proxy.endpoint} | settings)
 
     return make
 
 
 def open_frame(store: str) -> bytes:
-    return protocol.open_(Open(store, 1, NO_ATTEMPT, ()))
+    return protocol.encode(Open(store, 1, NO_ATTEMPT, ()))
 
 
 def find_frame(store: str) -> bytes:
-    return protocol.find(Find(store, 1, NO_ATTEMPT))
+    return protocol.encode(Find(store, 1, NO_ATTEMPT))
 
 
 def rows(seed: int, count: int, length: int = 1000) -> State:
@@ -81,12 +83,12 @@ def rows(seed: int, count: int, length: int = 1000) -> State:
 
 def append(state: State) -> bytes:
     made = chunk(state)
-    return protocol.append(Append(made.records, made.hash_min, made.hash_max, made.run))
+    return protocol.encode(Append(made.records, made.hash_min, made.hash_max, made.changes))
 
 
-def commit(talk: Talk) -> Answer:
+def commit(talk: Talk) -> Any:
     """Commit, and return the answer, whatever it is."""
-    talk.send(protocol.commit(Commit({0: 0}, SCHEMA)))
+    talk.send(protocol.encode(Commit({0: 0}, SCHEMA)))
     return talk.answer()
 
 
@@ -119,13 +121,14 @@ class Meeting:
         return forward(request)
 
 
+@pytest.mark.serial
 def test_two_hundred_stores_commit_at_once(
-    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk], store: str
+    sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str
 ) -> None:
-    """All commits of 200 stores stand at the commit point together; all succeed, in fair turns and bounded memory."""
+    """200 stores reach their commit point together; all succeed, in fair turns and bounded memory."""
     chunks, versions = 2, 2
     meeting = Meeting(STORES)
-    gate.rule = meeting
+    proxy.rule = meeting
     talks = [connect() for _ in range(STORES)]
     taken_s: list[list[float]] = [[] for _ in range(STORES)]
 
@@ -139,18 +142,18 @@ def test_two_hundred_stores_commit_at_once(
                 talk.send(append(rows(partition * 1000 + version * 10 + number, 100)))
             talk.commit()
             taken_s[partition].append(time.monotonic() - since)
-            base = (version, attempt(version))
+            base = VersionId(version, attempt(version))
 
     in_parallel(work, range(STORES))
     assert meeting.all_there.is_set()
-    # Of the versions that nobody held: no store waited much longer than all of them together took.
+    # Of the versions that were in no memory: no store waited much longer than all of them together took.
     later = [seconds for each in taken_s for seconds in each[1:]]
     assert max(later) < 4 * sum(later) / len(later), sorted(later)[-5:]
     most = memory_mib(sidecar.process.pid)
     assert most < MEMORY_MIB + MEMORY_MIB_STORE * STORES, f"{most} MiB"
     assert "pool is full" not in sidecar.log()
 
-    gate.rule = let_pass
+    proxy.rule = let_pass
     fresh = connect(cacheMb="0")
     for partition in range(0, STORES, 10):
         expected: State = {}
@@ -170,12 +173,12 @@ def in_parallel(work: Callable[[int], Result], numbers: Sequence[int]) -> list[R
 
 
 def test_a_throttled_table_holds_up_the_task(
-    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk], store: str
+    sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str
 ) -> None:
-    """While nothing gets in, APPEND blocks once 32 MiB wait: the sidecar does not take the rest into memory."""
+    """While DynamoDB takes nothing, APPEND blocks once 32 MiB wait: the sidecar reads no more into memory."""
     writers, chunks = 4, 250  # 50 MB each
     throttle = Throttle()
-    gate.rule = throttle
+    proxy.rule = throttle
     talks = [connect() for _ in range(writers)]
     sent = [0] * writers
 
@@ -198,9 +201,9 @@ def test_a_throttled_table_holds_up_the_task(
         memory = memory_mib(sidecar.process.pid)
         time.sleep(3)
         assert sum(sent) == settled
-        # Each request that is tried again is made anew.
+        # Each retry is a new request.
         assert memory_mib(sidecar.process.pid) <= memory + 8 * PARALLEL
-        # What waits; what every connection has in hand and in its socket; no more.
+        # What waits; what every connection has in hand and in its socket; nothing else.
         assert QUEUED_BYTES_MAX / 2 < settled < QUEUED_BYTES_MAX + writers * 2 * MIB
         assert memory < MEMORY_MIB, f"{memory} MiB"
         throttle.rate = None
@@ -233,7 +236,7 @@ def wait_until_settled(value: Callable[[], int], still_s: float = 2.0) -> int:
     [("ProvisionedThroughputExceededException", "ThrottlingReasons"), ("ThrottlingException", "throttlingReasons")],
 )
 def test_the_error_names_the_limit(
-    gate: Gate, connect: Callable[..., Talk], store: str, sidecar: Sidecar, code: str, member: str
+    proxy: FaultProxy, connect: Callable[..., Talk], store: str, sidecar: Sidecar, code: str, member: str
 ) -> None:
     """At the deadline, the task's error says which table throttled which operation, at which limit, and what to do."""
     reason = {"reason": "TableWriteMaxOnDemandThroughputExceeded", "resource": "arn:aws:dynamodb:eu-west-1:1:table/t"}
@@ -244,11 +247,11 @@ def test_the_error_names_the_limit(
     def refuse(request: Request, forward: Forward) -> Reply:
         return forward(request) if request.operation != "BatchWriteItem" else error(code, "slow down", **reasons)
 
-    gate.rule = refuse
+    proxy.rule = refuse
     talk.begin(store, attempt(2), base)
     talk.send(append({b"a": b"2"}))
     since = time.monotonic()
-    kind, named, message = commit(talk).error()
+    kind, named, message = error_of(commit(talk))
     assert (kind, named) == (UnavailableError.kind, store)
     assert time.monotonic() - since < 2 + ANSWER_S
     assert "raise the table's capacity, or spark.sql.streaming.stateStore.dynastate.requestDeadlineS" in message
@@ -264,14 +267,15 @@ def test_the_error_names_the_limit(
 # -------------------------------------------------------------------------------------------------------------- slow
 
 
-def test_a_slow_dynamodb_is_made_up_for_by_parallel_requests(
-    gate: Gate, connect: Callable[..., Talk], store: str
+@pytest.mark.serial
+def test_parallel_requests_make_up_for_a_slow_dynamodb(
+    proxy: FaultProxy, connect: Callable[..., Talk], store: str
 ) -> None:
     """With 300 ms a request, parts are written and read several requests at a time."""
     answer_s, parts = 0.3, 800
     talk = connect(cacheMb="0")
-    assert talk.check().type == Type.CHECKED
-    gate.rule = slow(answer_s)
+    assert isinstance(talk.check(), protocol.Checked)
+    proxy.rule = slow(answer_s)
     expected: State = {}
     talk.begin(store, attempt(1))
     since = time.monotonic()
@@ -281,17 +285,17 @@ def test_a_slow_dynamodb_is_made_up_for_by_parallel_requests(
         talk.send(append(part))
     talk.commit()
     written_s = time.monotonic() - since
-    writes = sum(request.operation == "BatchWriteItem" for request in gate.requests)
+    writes = sum(request.operation == "BatchWriteItem" for request in proxy.requests)
     assert writes >= parts / 25
     # Meta item, version lists, then the new meta item; the parts; the commit.
     assert written_s < (3 + writes / PARALLEL + 1 + 3) * answer_s + 4, (writes, written_s)
     assert written_s < writes * answer_s
 
-    gate.requests.clear()
+    proxy.requests.clear()
     since = time.monotonic()
     assert talk.state(store, 1) == expected
     read_s = time.monotonic() - since
-    reads = sum(request.operation == "BatchGetItem" for request in gate.requests)
+    reads = sum(request.operation == "BatchGetItem" for request in proxy.requests)
     assert reads == parts / 25
     assert read_s < (1 + reads / PARALLEL + 1) * answer_s + 4, (reads, read_s)
     assert read_s < reads * answer_s
@@ -307,7 +311,7 @@ def hung(_: Request, forward: Forward) -> Reply:
 
 
 class Failure(NamedTuple):
-    """How a commit failed, and how long after it was sent."""
+    """Error of a commit, and the time until it came."""
 
     seconds: float
     kind: int
@@ -338,14 +342,14 @@ class Partition:
     def commit(self, by: int) -> None:
         changes = self.begin(by)
         self._talk.commit()
-        self.base = (self.base[0] + 1, attempt(by))
+        self.base = VersionId(self.base[0] + 1, attempt(by))
         self.state |= changes
 
     def fail(self, by: int) -> Failure:
-        """Commit, which must fail; then connect anew, as the provider does."""
+        """Commit, which must fail; then connect again, as the provider does."""
         self.begin(by)
         since = time.monotonic()
-        kind, _, message = commit(self._talk).error()
+        kind, _, message = error_of(commit(self._talk))
         failed = Failure(time.monotonic() - since, kind, message)
         self._talk.close()
         return failed
@@ -358,10 +362,10 @@ class Partition:
 
 
 @pytest.mark.parametrize("how", ["refused", "hung"])
-def test_a_dynamodb_that_is_gone_fails_tasks_by_the_deadline(
-    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk], store: str, how: str
+def test_an_outage_fails_tasks_by_the_deadline(
+    sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str, how: str
 ) -> None:
-    """Forty stores in mid-commit when DynamoDB goes: each gets its error in time, and commits when it is back."""
+    """Forty stores are within a commit when DynamoDB fails: each gets an error in time, and commits afterwards."""
     deadline_s = 3
     partitions = [
         Partition(lambda: connect(requestDeadlineS=str(deadline_s), cacheMb="0"), store, number) for number in range(40)
@@ -369,9 +373,9 @@ def test_a_dynamodb_that_is_gone_fails_tasks_by_the_deadline(
     numbers = range(len(partitions))
     in_parallel(lambda number: partitions[number].commit(by=1), numbers)
     if how == "refused":
-        gate.shut()
+        proxy.shut()
     else:
-        gate.rule = hung
+        proxy.rule = hung
 
     for failed in in_parallel(lambda number: partitions[number].fail(by=2), numbers):
         assert failed.seconds < 2 * (deadline_s + CONNECT_S + ANSWER_S)
@@ -380,35 +384,35 @@ def test_a_dynamodb_that_is_gone_fails_tasks_by_the_deadline(
     assert "DynamoDB gives no proper answer" in sidecar.log()
 
     if how == "refused":
-        gate.open()
-    gate.rule = let_pass
+        proxy.open()
+    proxy.rule = let_pass
     for partition in partitions:
         partition.connect()
     in_parallel(lambda number: partitions[number].commit(by=3), numbers)
     assert in_parallel(lambda number: partitions[number].read(), numbers) == [each.state for each in partitions]
 
 
-def test_a_dynamodb_that_is_gone_from_the_start_is_said_sooner(
-    sidecar: Sidecar, gate: Gate, connect: Callable[..., Talk]
+def test_an_outage_from_the_start_is_reported_sooner(
+    sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk]
 ) -> None:
     """When a query begins a wrong endpoint is likelier than an outage: seconds, whatever the deadline is."""
-    gate.shut()
+    proxy.shut()
     since = time.monotonic()
-    assert "cannot be reached" in connect(requestDeadlineS="3600").check().error()[2]
-    assert time.monotonic() - since < 30  # the exact bound is in test_tables.py, where the clock is the test's
+    assert "cannot be reached" in error_of(connect(requestDeadlineS="3600").check())[2]
+    assert time.monotonic() - since < 30  # the exact bound is in test_failures.py, where the clock is the test's
 
 
 @pytest.mark.parametrize("frame", [open_frame, find_frame])
-def test_a_dynamodb_that_is_away_when_the_sidecar_starts_is_waited_for(
-    gate: Gate, connect: Callable[..., Talk], store: str, frame: Callable[[str], bytes]
+def test_an_outage_at_the_start_of_the_sidecar_is_waited_for(
+    proxy: FaultProxy, connect: Callable[..., Talk], store: str, frame: Callable[[str], bytes]
 ) -> None:
-    """Whoever asks for a version has reached DynamoDB before: it is an outage, and the task is soon tried again."""
-    gate.shut()
+    """A query that asks for a version has reached DynamoDB before: it is an outage, and the task is soon retried."""
+    proxy.shut()
     talk = connect(requestDeadlineS="1")
     for _ in range(2):
         talk.send(frame(store))
-        kind, _, message = talk.answer().error()
+        kind, _, message = error_of(talk.answer())
         assert (kind, "no proper answer until the deadline" in message) == (UnavailableError.kind, True), message
-    gate.open()
+    proxy.open()
     talk.send(frame(store))
-    assert talk.answer().error()[0] == VersionMissingError.kind
+    assert error_of(talk.answer())[0] == VersionMissingError.kind

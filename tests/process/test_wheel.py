@@ -1,4 +1,4 @@
-"""What is in the wheel and in the source distribution; installed_wheel.py installs one."""
+"""Contents of the wheel and of the source distribution; installed_wheel.py installs a wheel."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from dynastate import __version__
-from dynastate.spark import MINORS, jar_path
+from dynastate.spark.jar import MINORS, jar_path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROVIDER = "io/dynastate/spark/DynamoDBStateStoreProvider.class"
 
 
@@ -44,7 +44,7 @@ def metadata(wheel: dict[str, bytes]) -> Message:
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
-    """Every module, the mark that it is typed, and of this checkout nothing besides."""
+    """Every module, the mark that it is typed, the log settings, and of this checkout nothing besides."""
     package = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate").rglob("*.py")}
     named = set(wheel)
     assert package | {"dynastate/py.typed"} <= named
@@ -52,7 +52,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
         name for name in named if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))
     } == set()
     kinds = {Path(name).suffix for name in named if name.startswith("dynastate/")}
-    assert kinds == {".py", ".typed", ".jar"}
+    assert kinds == {".py", ".typed", ".jar", ".properties"}
 
 
 def test_jars_are_of_this_version(wheel: dict[str, bytes]) -> None:
@@ -88,7 +88,7 @@ def test_source_distribution_makes_a_whole_wheel(built: Path, wheel: dict[str, b
 
 def test_command_is_installed(wheel: dict[str, bytes], metadata: Message) -> None:
     """`dynastate` is on the path of who installs it, and pyspark only with an extra."""
-    assert b"dynastate = dynastate.cli:main" in wheel[f"dynastate-{__version__}.dist-info/entry_points.txt"]
+    assert b"dynastate = dynastate.cli.app:main" in wheel[f"dynastate-{__version__}.dist-info/entry_points.txt"]
     asked = metadata.get_all("Requires-Dist") or []
     assert "pyspark<4.4,>=4.0.1; extra == 'spark'" in asked
     assert not [text for text in asked if text.startswith("pyspark") and "extra ==" not in text]

@@ -1,4 +1,4 @@
-"""`make sim SEED=17 RUNS=1000`: schedules from a seed on; of a single one, all its steps are told."""
+"""`make sim SEED=17 RUNS=1000`: run schedules from a seed on; a single one prints all its steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.simulation.schedule import Schedule
 
 
 def main(seed: int, runs: int) -> int:
-    """Run them; the exit code says whether one failed."""
+    """Run schedules. The exit code is 1 if one failed."""
     sys.stdout.write(f"SEED={seed} RUNS={runs}\n")
     if runs == 1:
         failed = failure_of(seed, steps=0)
         if failed is None:
             schedule = Schedule(seed)
             schedule.run()
-            sys.stdout.write("\n".join([*schedule.journal(), "", str(schedule), "nothing was violated", ""]))
+            sys.stdout.write("\n".join([*schedule.journal(), "", str(schedule), "no violation", ""]))
         else:
             sys.stdout.write(f"{failed}\n")
         return failed is not None

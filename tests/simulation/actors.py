@@ -1,6 +1,6 @@
-"""Who uses the engine: executors with their tasks and maintenance, and readers from outside. All run in the scheduler.
+"""Executors with their tasks and maintenance, and readers, as tasks of the scheduler.
 
-Each does what its counterpart in the JVM and in the sidecar does, with the same calls in the same order.
+Each makes the calls that its counterpart in the JVM and in the sidecar makes, in the same order.
 """
 
 from __future__ import annotations
@@ -9,40 +9,40 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from dynastate import forks, rows, upkeep
+from dynastate.engine.commit import WriteAttempt
+from dynastate.engine.engine import Engine
+from dynastate.engine.opening import Opening, retry_routes
+from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import (
-    ConfigurationError,
     CorruptStateError,
     DynastateError,
     UnavailableError,
     UnknownOutcomeError,
     VersionMissingError,
 )
-from dynastate.layout import EMPTY, NO_ATTEMPT, Attempt, Chunk
-from dynastate.rows import Change
-from dynastate.store import Engine, by_any_way
-from dynastate.stores import find_stores
-from dynastate.tables import Meter, Tables
-from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, Version, apply, short, violation
+from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.keys import EMPTY, Attempt, VersionId
+from dynastate.format.parts import Chunk
+from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
 
 CHECKPOINT: Final = "file:/tmp/ck/state"
 SCHEMA: Final = '{"families":[]}'
-#: Versions that a provider keeps in memory, as Spark's `maxBatchesToRetainInMemory` has it.
+#: Versions that a provider keeps in memory, as by Spark's `maxBatchesToRetainInMemory`.
 HELD_MAX: Final = 2
 KEYS: Final = 30
 BATCHES: Final = (0, 1, 3, 6, 20)
 
 
 class TaskFailedError(DynastateError):
-    """What a task does fails, and has nothing to do with its state."""
+    """The user's code in a task fails; the state is fine."""
 
 
 def chunks(changes: Iterable[Change], most: int) -> Iterator[Chunk]:
-    """Cut changes into chunks, each with a key once at most, but for merges."""
+    """Cut changes into chunks; each contains at most one put of a key."""
     held: list[Change] = []
     for change in changes:
-        twice = change.operation == rows.PUT and any(change.key == each.key for each in held)
+        twice = change.operation == PUT and any(change.key == each.key for each in held)
         if held and (len(held) >= most or twice):
             yield chunk(held)
             held = []
@@ -52,14 +52,14 @@ def chunks(changes: Iterable[Change], most: int) -> Iterator[Chunk]:
 
 
 def chunk(changes: list[Change]) -> Chunk:
-    hashes = [rows.key_hash(change.key) for change in changes]
-    return Chunk(len(changes), min(hashes), max(hashes), rows.encode(changes))
+    hashes = [key_hash(change.key) for change in changes]
+    return Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes))
 
 
 def fold(state: State, chunks: Iterable[tuple[int, bytes]]) -> State:
-    """The rows after chunks that were read, as the provider puts them together."""
-    for records, run in chunks:
-        changes = list(rows.decode(run))
+    """The rows after chunks that were read, as the provider applies them."""
+    for records, encoded in chunks:
+        changes = list(decode_changes(encoded))
         if len(changes) != records:
             raise violation("a chunk has more or fewer records than it says", says=records, has=len(changes))
         state = apply(state, changes)
@@ -67,40 +67,57 @@ def fold(state: State, chunks: Iterable[tuple[int, bytes]]) -> State:
 
 
 def some_changes(chance: random.Random) -> list[Change]:
-    """What a batch does: nothing, some rows, or many; now and then with values that take several parts."""
+    """The changes of a batch: none, some or many; now and then with values that take several parts."""
     changes = []
     for _ in range(chance.choice(BATCHES)):
         key = b"%d" % chance.randrange(KEYS)
         value = chance.randbytes(700 if chance.random() < 0.05 else chance.choice((0, 8, 40)))
         kind = chance.random()
         if kind < 0.25:
-            changes.append(Change(rows.PUT, 0, key, None))
+            changes.append(Change(PUT, 0, key, None))
         else:
-            changes.append(Change(rows.MERGE if kind < 0.45 else rows.PUT, 0, key, value))
+            changes.append(Change(MERGE if kind < 0.45 else PUT, 0, key, value))
     return changes
 
 
-def some_time(chance: random.Random) -> float:
-    """Seconds that may be few or many."""
-    return chance.random() * chance.choice((0.1, 1.0, 10.0))
+def rows_of(opening: Opening, state: State | None = None) -> tuple[VersionId, State]:
+    """The version that was opened, and its rows; `state` is that of the opening's base."""
+    state = fold(fold(state or {}, opening.snapshot_chunks), opening.chunks)
+    return VersionId(opening.version, opening.attempt), state
 
 
-class Executor:
+class Actor:
+    """Something that acts now and then until the schedule ends."""
+
+    def __init__(self, scheduler: Scheduler, chance: random.Random) -> None:
+        self._scheduler = scheduler
+        self._chance = chance
+
+    def _pauses(self, is_over: Callable[[], bool]) -> Iterator[None]:
+        """Pause before each turn, until it is over."""
+        while not is_over():
+            self._pause()
+            yield
+
+    def _pause(self) -> None:
+        self._scheduler.sleep(self._chance.random() * self._chance.choice((0.1, 1.0, 10.0)))
+
+
+class Executor(Actor):
     """One process of a query run: an engine, and for each store the versions that its provider holds."""
 
     def __init__(self, scheduler: Scheduler, process: Process, engine: Engine, run: str, chance: random.Random) -> None:
+        super().__init__(scheduler, chance)
         self.process = process
         self.run = run
-        self._scheduler = scheduler
         self._engine = engine
-        self._chance = chance
-        self._held: dict[str, dict[Version, State]] = {}
+        self._held: dict[str, dict[VersionId, State]] = {}
         self._has_committed: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------------------ tasks
 
-    def task(self, model: Model, base: Version, attempt: Attempt, report: Callable[..., None]) -> None:
-        """Make the version after `base` by an attempt; `base` has no attempt where only its number is known."""
+    def task(self, model: Model, base: VersionId, attempt: Attempt, report: Callable[..., None]) -> None:
+        """Make the version after `base`, which has no attempt where only its number is known."""
         try:
             parent, state = self._open(model, base)
         except DynastateError as failed:
@@ -108,7 +125,7 @@ class Executor:
             report(committed=False)
             return
         changes = some_changes(self._chance)
-        version = (base[0] + 1, attempt)
+        version = VersionId(base[0] + 1, attempt)
         node = model.begin(version, parent, changes, self.run)
         self._scheduler.note("begin %s on %s, %d changes", short(version), short(parent), len(changes))
         under_way = self._engine.begin(model.store, self.run, CHECKPOINT, *parent, attempt)
@@ -116,17 +133,14 @@ class Executor:
             for each in chunks(changes, self._chance.randint(1, 8)):
                 under_way.append(each)
                 if self._chance.random() < 0.02:
-                    raise TaskFailedError("the task fails for a reason of its own")
+                    raise TaskFailedError("the task fails in the user's code")
             after = apply(state, changes)
             under_way.commit({0: len(after)}, SCHEMA)
         except DynastateError as failed:
             self._scheduler.note("%s failed: %s", short(version), failed)
             model.end(node, UNKNOWN if isinstance(failed, UnknownOutcomeError) else FAILED)
             report(committed=False)
-            try:
-                under_way.abort()
-            except DynastateError as left:
-                self._scheduler.note("abort of %s: %s", short(version), left)
+            self._abort(under_way, version)
             return
         self._scheduler.note("committed %s", short(version))
         model.end(node, COMMITTED)
@@ -135,7 +149,13 @@ class Executor:
         self._has_committed.add(model.store)
         report(committed=True)
 
-    def _open(self, model: Model, base: Version) -> tuple[Version, State]:
+    def _abort(self, under_way: WriteAttempt | SnapshotAttempt, version: VersionId) -> None:
+        try:
+            under_way.abort()
+        except DynastateError as failed:
+            self._scheduler.note("abort of %s: %s", short(version), failed)
+
+    def _open(self, model: Model, base: VersionId) -> tuple[VersionId, State]:
         held = self._held.get(model.store, {})
         if base == EMPTY:
             return base, {}
@@ -146,7 +166,7 @@ class Executor:
         self._hold(model, found, state)
         return found, state
 
-    def _hold(self, model: Model, version: Version, state: State) -> None:
+    def _hold(self, model: Model, version: VersionId, state: State) -> None:
         held = self._held.setdefault(model.store, {})
         held.pop(version, None)
         held[version] = state
@@ -156,21 +176,20 @@ class Executor:
     # ------------------------------------------------------------------------------------------------------ maintenance
 
     def offer_snapshots(self, models: list[Model], is_over: Callable[[], bool], min_deltas: int) -> None:
-        """Offer snapshots, now and then: the one half of maintenance."""
+        """Offer snapshots now and then: one half of maintenance."""
         self._now_and_then(models, is_over, lambda model: self.snapshot(model, min_deltas))
 
     def clean_up_now_and_then(self, models: list[Model], is_over: Callable[[], bool], retain: int) -> None:
-        """The other half of maintenance, at the same time."""
+        """Clean up now and then: the other half of maintenance, which runs at the same time."""
         self._now_and_then(models, is_over, lambda model: self.clean_up(model, retain))
 
     def _now_and_then(
         self, models: list[Model], is_over: Callable[[], bool], maintain: Callable[[Model], object]
     ) -> None:
-        last: dict[str, Version] = {}
-        while not is_over():
-            self._scheduler.sleep(some_time(self._chance))
+        last: dict[str, VersionId] = {}
+        for _ in self._pauses(is_over):
             model = self._chance.choice(models)
-            # Spark asks each minute, and the provider only if there is something new; now and then all the same.
+            # Spark asks each minute, and the provider acts if there is a new version; here at times also if not.
             if model.store in self._has_committed:
                 newest, _ = self._newest(model)
                 if last.get(model.store) != newest or self._chance.random() < 0.05:
@@ -178,7 +197,7 @@ class Executor:
                     maintain(model)
 
     def snapshot(self, model: Model, min_deltas: int) -> bool:
-        """Offer the newest version in memory as a snapshot; whether it became one."""
+        """Offer the newest version in memory as a snapshot. Returns whether it became one."""
         version, state = self._newest(model)
         self._scheduler.note("offer a snapshot of %s", short(version))
         under_way = None
@@ -190,27 +209,24 @@ class Executor:
             if under_way is None:
                 return False
             shift = 32 - under_way.bits
-            sent = {rows.key_hash(key) >> shift for key in self._changed(model, version, under_way.base)}
+            sent = {key_hash(key) >> shift for key in self._changed(model, version, under_way.base)}
             for number in range(1 << under_way.bits):
                 if under_way.base == 0 or number in sent:
                     under_way.bucket(number)
-                    held = [key for key in sorted(state) if rows.key_hash(key) >> shift == number]
+                    held = [key for key in sorted(state) if key_hash(key) >> shift == number]
                     for each in chunks(_as_changes(state, held), self._chance.randint(1, 8)):
                         under_way.append(each)
             done = under_way.commit()
         except DynastateError as failed:
             self._scheduler.note("no snapshot of %s: %s", short(version), failed)
             if under_way is not None:
-                try:
-                    under_way.abort()
-                except DynastateError as left:
-                    self._scheduler.note("abort of the snapshot of %s: %s", short(version), left)
+                self._abort(under_way, version)
             return False
-        self._scheduler.note("snapshot of %s %s", short(version), "done" if done else "taken away")
+        self._scheduler.note("snapshot of %s %s", short(version), "done" if done else "deleted meanwhile")
         return done
 
     def clean_up(self, model: Model, retain: int, most: int | None = None) -> None:
-        """Remove what is not needed by the newest version in memory and those before it."""
+        """Delete what neither the newest version in memory nor the retained ones before it need."""
         version, _ = self._newest(model)
         self._scheduler.note("clean up by %s", short(version))
         try:
@@ -224,140 +240,63 @@ class Executor:
             if model.run == self.run and isinstance(failed, CorruptStateError):
                 raise violation("clean-up finds the store broken", store=model.store, error=failed) from failed
 
-    def _newest(self, model: Model) -> tuple[Version, State]:
+    def _newest(self, model: Model) -> tuple[VersionId, State]:
         held = self._held[model.store]
         newest = max(reversed(held), key=lambda version: version[0])
         return newest, held[newest]
 
-    def _changed(self, model: Model, version: Version, base: int) -> list[bytes]:
-        """Keys whose rows are not what they were in an earlier version of the chain: the least that must be sent."""
-        node = below = model.nodes[version]
-        while below.version[0] > base:
-            below = model.nodes[below.parent]
+    def _changed(self, model: Model, version: VersionId, base: int) -> list[bytes]:
+        """Keys whose rows differ from those in an earlier version of the chain: the least that must be sent."""
+        node = model.nodes[version]
+        below = model.ancestor(node, base)
         keys = sorted({*node.state, *below.state})
         return [key for key in keys if node.state.get(key) != below.state.get(key)]
 
 
 def _as_changes(state: State, keys: list[bytes]) -> list[Change]:
-    """Rows as a snapshot has them: puts, and merges for the values after the first."""
-    return [
-        Change(rows.MERGE if place else rows.PUT, 0, key, value)
-        for key in keys
-        for place, value in enumerate(state[key])
-    ]
+    """Rows as in a snapshot: puts, and merges for the values after the first."""
+    return [Change(MERGE if place else PUT, 0, key, value) for key in keys for place, value in enumerate(state[key])]
 
 
 def read(
-    scheduler: Scheduler, engine: Engine, model: Model, asked: Version, have: dict[Version, State]
-) -> tuple[Version, State]:
-    """Open a version, read it whole, and check it against the model.
+    scheduler: Scheduler, engine: Engine, model: Model, asked: VersionId, have: dict[VersionId, State]
+) -> tuple[VersionId, State]:
+    """Open a version, read all of it, and check it against the model.
 
     Raises:
-        DynastateError: it cannot be read; where it was promised all along, that is a violation.
+        DynastateError: it cannot be read.
+        ViolationError: it cannot be read although it was promised all the time, or its rows are wrong.
     """
     since, was_promised = scheduler.now, asked in model.promised()
 
-    def by_some_way(have: dict[Version, State]) -> tuple[Version, State]:
+    def by_some_route(have: dict[VersionId, State]) -> tuple[VersionId, State]:
         opening = engine.open(model.store, *asked, list(have))
         if opening.base != EMPTY and opening.base not in have:
             raise violation("a base that the reader does not hold", base=short(opening.base))
-        state = fold(fold(have.get(opening.base, {}), opening.snapshot_chunks), opening.chunks)
-        return (opening.version, opening.attempt), state
+        return rows_of(opening, have.get(opening.base))
 
     try:
-        found, state = by_any_way(lambda way: by_some_way({} if way else have))
+        found, state = retry_routes(lambda retries: by_some_route({} if retries else have))
     except (VersionMissingError, CorruptStateError) as failed:
         if was_promised and asked in model.promised():
             raise violation("a promised version cannot be read", version=short(asked), error=failed) from failed
         raise
     scheduler.note("read %s as %s: %d rows", short(asked), short(found), len(state))
-    if asked[1] == NO_ATTEMPT and found not in model.winners_since(asked[0], since):
-        raise violation("not the attempt that a number stands for", asked=asked[0], found=short(found))
+    model.check_winner(asked, found, since)
     model.check_state(asked, found, state)
     return found, state
 
 
-class Forker:
-    """Somebody who forks the query beside it, reads the forks, and drops them, whatever the network does."""
-
-    def __init__(self, scheduler: Scheduler, engine: Engine, tables: Tables, chance: random.Random) -> None:
-        self._scheduler = scheduler
-        self._engine = engine
-        self._tables = tables
-        self._chance = chance
-
-    def fork_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
-        """Fork, look at it now and then, drop it, and again."""
-        number = 0
-        while not is_over():
-            self._scheduler.sleep(some_time(self._chance))
-            number += 1
-            fork = f"fork-{number}"
-            version = self._fork(models, fork)
-            for _ in range(self._chance.randrange(8) if version else 0):
-                self._scheduler.sleep(some_time(self._chance))
-                self._look(self._chance.choice(models), fork, version)
-            self._drop(fork)
-
-    def _fork(self, models: list[Model], fork: str) -> int:
-        """Fork the newest version; one that failed is gone on with. The version, 0: there is no fork."""
-        tries = (self._try_fork(models, fork) for _ in range(self._chance.randint(1, 4)))
-        return next((version for version in tries if version), 0)
-
-    def _try_fork(self, models: list[Model], fork: str) -> int:
-        try:
-            made = forks.fork(self._tables, models[0].store.split("/")[0], fork, None, Meter())
-        except (ConfigurationError, UnavailableError, VersionMissingError) as failed:
-            self._scheduler.note("%s failed: %s", fork, failed)
-            return 0
-        self._scheduler.note("%s is made, of version %d of %d stores", fork, made.version, made.stores)
-        return made.version if made.stores == len(models) else 0  # not all had begun
-
-    def _look(self, model: Model, fork: str, version: int) -> None:
-        """It must be what its origin was at that version."""
-        store = fork + model.store.removeprefix(model.store.split("/")[0])
-        try:
-            found, state = by_any_way(lambda _: self._read(store, version))
-        except UnavailableError as failed:
-            self._scheduler.note("%s cannot be read now: %s", fork, failed)
-            return
-        except (VersionMissingError, CorruptStateError) as failed:
-            raise violation("a fork cannot be read", store=store, version=version, error=failed) from failed
-        model.check_state((version, NO_ATTEMPT), found, state)
-        self._scheduler.note("read %s as %s: %d rows", store, short(found), len(state))
-
-    def _read(self, store: str, version: int) -> tuple[Version, State]:
-        opening = self._engine.open(store, version, NO_ATTEMPT)
-        state = fold(fold({}, opening.snapshot_chunks), opening.chunks)
-        return (opening.version, opening.attempt), state
-
-    def _drop(self, fork: str) -> None:
-        while not self._try_drop(fork):
-            self._scheduler.sleep(some_time(self._chance))
-
-    def _try_drop(self, fork: str) -> bool:
-        try:
-            left = [store for _, store in find_stores(self._tables, fork, Meter())]
-            upkeep.drop_all(self._tables, left, Meter())
-        except UnavailableError as failed:
-            self._scheduler.note("%s is not dropped yet: %s", fork, failed)
-            return False
-        self._scheduler.note("%s is dropped", fork)
-        return True
-
-
-class Reader:
-    """A process that looks in from outside, such as Spark's state reader: versions, and changes from one to another."""
+class Reader(Actor):
+    """Another process that reads versions and their changes, such as Spark's state reader."""
 
     def __init__(self, scheduler: Scheduler, engine: Engine, chance: random.Random) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler, chance)
         self._engine = engine
-        self._chance = chance
 
-    def look(self, models: list[Model], is_over: Callable[[], bool]) -> None:
-        """Read this and that, now and then."""
-        while not is_over():
-            self._scheduler.sleep(some_time(self._chance))
+    def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
+        """Read versions whole, by bucket, or by their changes."""
+        for _ in self._pauses(is_over):
             model = self._chance.choice(models)
             asked = self._some_version(model)
             if asked is None:
@@ -374,50 +313,49 @@ class Reader:
             except DynastateError as failed:
                 self._scheduler.note("reader: %s", failed)
                 if isinstance(failed, CorruptStateError) and was_promised and asked in model.promised():
-                    raise violation("what is promised is called broken", version=short(asked), error=failed) from failed
+                    raise violation(
+                        "a promised version is reported as corrupt", version=short(asked), error=failed
+                    ) from failed
 
-    def _some_version(self, model: Model) -> Version | None:
+    def _some_version(self, model: Model) -> VersionId | None:
         promised = model.promised()
         if promised and self._chance.random() < 0.8:
             return self._chance.choice(promised)
         known = [version for version in model.nodes if version != EMPTY]
         return self._chance.choice(known) if known else None
 
-    def _buckets(self, model: Model, asked: Version) -> None:
-        """Read a version bucket by bucket, passing over what lies in others."""
+    def _buckets(self, model: Model, asked: VersionId) -> None:
+        """Read a version bucket by bucket; rows of other buckets are ignored."""
         since = self._scheduler.now
-        found = by_any_way(lambda _: self._engine.find(model.store, *asked))
-        version = (found.version, found.attempt)
-        if asked[1] == NO_ATTEMPT and version not in model.winners_since(asked[0], since):
-            raise violation("not the attempt that a number stands for", asked=asked[0], found=short(version))
+        found = retry_routes(lambda _: self._engine.find(model.store, *asked))
+        version = VersionId(found.version, found.attempt)
+        model.check_winner(asked, version, since)
         whole: State = {}
         for number in range(1 << found.bits):
-            state = by_any_way(lambda _: self._bucket(model, version, found.bits, number))  # noqa: B023  # called at once
-            whole |= {key: row for key, row in state.items() if rows.key_hash(key) >> 32 - found.bits == number}
+            _, state = retry_routes(
+                lambda _: rows_of(self._engine.bucket(model.store, *version, found.bits, number))  # noqa: B023  # called at once
+            )
+            whole |= {key: row for key, row in state.items() if key_hash(key) >> 32 - found.bits == number}
         model.check_state(asked, version, whole)
         self._scheduler.note(
             "read %s as %s: %d rows in %d buckets", short(asked), short(version), len(whole), 1 << found.bits
         )
 
-    def _bucket(self, model: Model, version: Version, bits: int, number: int) -> State:
-        opening = self._engine.bucket(model.store, *version, bits, number)
-        return fold(fold({}, opening.snapshot_chunks), opening.chunks)
-
-    def _changes(self, model: Model, asked: Version) -> None:
+    def _changes(self, model: Model, asked: VersionId) -> None:
         """The changes of each version must be those of the attempt on the chain of the last."""
         first = max(1, asked[0] - self._chance.randrange(3))
         since = self._scheduler.now
         feed = self._engine.changes(model.store, first, asked[0], asked[1])
         found = [
-            (version, [change for _, run in read for change in rows.decode(run)]) for version, read in feed.versions
+            (version, [change for _, encoded in read for change in decode_changes(encoded)])
+            for version, read in feed.versions
         ]
-        node = model.nodes[asked[0], feed.attempt]
-        if asked[1] == NO_ATTEMPT and node.version not in model.winners_since(asked[0], since):
-            raise violation("not the attempt that a number stands for", asked=asked[0], found=short(node.version))
+        node = model.nodes[VersionId(asked[0], feed.attempt)]
+        model.check_winner(asked, node.version, since)
         expected = []
         for _ in range(first, asked[0] + 1):
             expected.append((node.version[0], node.changes))
             node = model.nodes[node.parent]
         if found != expected[::-1]:
-            raise violation("changes are not those that were made", first=first, last=short(asked))
+            raise violation("wrong changes", first=first, last=short(asked))
         self._scheduler.note("changes of %d to %s", first, short(asked))

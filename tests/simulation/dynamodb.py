@@ -1,6 +1,6 @@
-"""DynamoDB in memory, at the client: the operations that dynastate uses, by their rules, each item for itself.
+"""DynamoDB in memory, as a boto3 client: the operations that dynastate uses, by their rules.
 
-Every method takes what the method of a boto3 client takes, does it at once, and gives or raises what boto3 would.
+Every method takes the arguments of the boto3 method, acts at once, and returns or raises the same as boto3.
 `test_dynamodb.py` compares it with moto, request by request.
 """
 
@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from dynastate.layout import SPECS, Role
-from tests.fakes import client_error
+from dynastate.format.keys import SPECS, Role
+from tests.support.fakes import client_error
 
 Wire = dict[str, Any]
 #: Partition key and sort key.
@@ -21,12 +21,12 @@ KEY_NAMES: Final[dict[Role, Place]] = {role: (spec.hash_key, spec.range_key) for
 
 
 class DynamoDB:
-    """The tables, by name. `watch` is told of every item that changes: role, place, and what it is, if it is."""
+    """The tables, by name. `on_change` gets each changed item: role, place, and the item unless it was deleted."""
 
     def __init__(self, names: Mapping[Role, str]) -> None:
         self.roles: dict[str, Role] = {name: role for role, name in names.items()}
         self.items: dict[str, dict[Place, Wire]] = {name: {} for name in self.roles}
-        self.watch: Callable[[Role, Place, Wire | None], None] = lambda *_: None
+        self.on_change: Callable[[Role, Place, Wire | None], None] = lambda *_: None
         self._sorts: dict[str, dict[str, list[str]]] = {name: {} for name in self.roles}
 
     # ------------------------------------------------------------------------------------------------------------ reads
@@ -60,7 +60,7 @@ class DynamoDB:
         return {"Responses": responses, "UnprocessedKeys": {}}
 
     def query(self, **request: Any) -> Wire:
-        """One page; it ends at `Limit` items, as one of DynamoDB's ends at 1 MB."""
+        """One page; it ends at `Limit` items, where DynamoDB's ends at 1 MB."""
         name = request["TableName"]
         names, values = request["ExpressionAttributeNames"], request["ExpressionAttributeValues"]
         _must_be_consistent(request["ConsistentRead"])
@@ -78,7 +78,7 @@ class DynamoDB:
             kept = [names[each] for each in projected.split(", ")]
             found = [{each: item[each] for each in kept} for item in found]
         answer: Wire = {"Items": found, "Count": len(found)}
-        # A page that ends at its limit does not know whether it was the last: the next one may be empty.
+        # A page that ends at its limit may be the last: the next one is then empty.
         if len(page) == request.get("Limit"):
             answer["LastEvaluatedKey"] = {names["#h"]: {"S": shard}, names["#r"]: {"S": page[-1]}}
         return answer
@@ -127,7 +127,7 @@ class DynamoDB:
         return {"Attributes": {name: after[name] for name in changed}} if wanted == "UPDATED_NEW" else {}
 
     def close(self) -> None:
-        """As a client has it."""
+        """Do nothing; a boto3 client has it."""
 
     # ----------------------------------------------------------------------------------------------------------- inside
 
@@ -157,7 +157,7 @@ class DynamoDB:
         self.items[name][place] = item
         if before is None:
             insort(self._sorts[name].setdefault(place[0], []), place[1])
-        self.watch(self.roles[name], place, item)
+        self.on_change(self.roles[name], place, item)
 
     def _remove(self, name: str, key: Wire) -> None:
         place = self._place(name, key)
@@ -165,7 +165,7 @@ class DynamoDB:
         if before is not None:
             sorts = self._sorts[name][place[0]]
             del sorts[bisect_left(sorts, place[1])]
-            self.watch(self.roles[name], place, None)
+            self.on_change(self.roles[name], place, None)
 
     def _must_meet(self, name: str, key: Wire, request: Mapping[str, Any]) -> None:
         condition = request.get("ConditionExpression")
@@ -177,7 +177,7 @@ class DynamoDB:
 
 
 class Terms:
-    """Expressions over one item: those that dynastate sends. Any other is refused, so that nothing is passed over."""
+    """The expressions that dynastate sends, evaluated on one item. Any other is refused."""
 
     def __init__(self, item: Wire, names: Mapping[str, str], values: Mapping[str, Wire]) -> None:
         self._item = item
@@ -204,7 +204,7 @@ class Terms:
             return item | ({name: {"SS": sorted(after)}} if after else {}), [name]
         parts = re.fullmatch(r"SET (.+?)(?: REMOVE (.+))?", expression)
         assert parts, f"the simulation knows no update {expression}"
-        # All right sides are of the item as it was.
+        # All right sides refer to the item before the update.
         sets = [(path, self._value(value)) for path, _, value in (each.partition(" = ") for each in _clauses(parts[1]))]
         changed = []
         for path, value in sets:
@@ -221,8 +221,8 @@ class Terms:
             top, _, inner = path.partition(".")
             name = self._name(top)
             if inner:
-                gone = self._name(inner)
-                item[name] = {"M": {each: value for each, value in item[name]["M"].items() if each != gone}}
+                removed = self._name(inner)
+                item[name] = {"M": {each: value for each, value in item[name]["M"].items() if each != removed}}
             else:
                 item.pop(name, None)
         return item, changed
@@ -254,7 +254,7 @@ class Terms:
 
 
 def _clauses(text: str) -> Iterator[str]:
-    """What stands between the commas that are in no brackets."""
+    """The parts between commas outside of brackets."""
     depth, begun = 0, 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -265,7 +265,7 @@ def _clauses(text: str) -> Iterator[str]:
 
 
 def _must_be_consistent(given: object) -> None:
-    """Nothing that dynastate decides may rest on an eventually consistent read."""
+    """Refuse eventually consistent reads: no decision may depend on one."""
     _must_be(given is True, "an eventually consistent read")
 
 

@@ -1,34 +1,44 @@
-"""Who comes from outside beside a query: those who look with `open_state`, and those who compact and clean by hand."""
+"""External clients of a running query: forks, readers with `open_state`, compaction and clean-up by command."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
-from dynastate import rows, state, upkeep
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import find_stores
+from dynastate.engine.engine import Engine
+from dynastate.engine.opening import retry_routes
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
-    DynastateError,
     UnavailableError,
     UnknownOutcomeError,
     VersionMissingError,
 )
+from dynastate.format.changes import MERGE, Change
+from dynastate.format.keys import NO_ATTEMPT, VersionId
+from dynastate.operations.clean import clean_store
+from dynastate.operations.compact import compact_store
+from dynastate.operations.drop import drop_stores
+from dynastate.operations.fork import fork_namespace
+from dynastate.reader.families import Family, Row
+from dynastate.reader.state import StateReader
+from dynastate.reader.view import StateView
 from dynastate.settings import Settings
-from dynastate.state import Row, StateReader
-from dynastate.state_keys import RawKeys
-from dynastate.store import Engine
-from dynastate.tables import Tables
-from dynastate.unsafe_row import Binary, Struct
-from tests.simulation.actors import KEYS, some_time
-from tests.simulation.model import Model, Node, State, Version, short, violation
+from dynastate.unsaferow.key_encoders import RawKeys
+from dynastate.unsaferow.nested import Struct
+from dynastate.unsaferow.types import Binary
+from tests.simulation.actors import KEYS, Actor, rows_of
+from tests.simulation.model import Model, Node, State, short, violation
 from tests.simulation.scheduler import Scheduler
 
 
-class AsItIs(Struct):
-    """Bytes in place of a row: what executors write here is nobody's row."""
+class RawBytes(Struct):
+    """Bytes in place of a row: the simulation's executors write no rows of Spark's."""
 
     def __init__(self, name: str) -> None:
         super().__init__([(name, Binary())])
@@ -41,39 +51,97 @@ class AsItIs(Struct):
         return {self.names[0]: raw}
 
 
-FAMILY: Final = state._Family(
+FAMILY: Final = Family(
     id=0,
     name="default",
     internal=False,
     multiple=True,
-    encoder=RawKeys(AsItIs("key"), [0]),
-    value=AsItIs("value"),
+    encoder=RawKeys(RawBytes("key"), [0]),
+    value=RawBytes("value"),
 )
 
 
 def families(_text: str, _store_name: str) -> dict[str, Any]:
-    """Stands for `state.parse_families`."""
+    """Replaces `families.parse_families`."""
     return {FAMILY.name: FAMILY}
 
 
 def as_rows(found: State) -> list[Row]:
-    """Rows as a reader gives them, in the order of their keys."""
+    """Rows as a reader returns them, in the order of their keys."""
     return [{"key": key, "values": [{"value": value} for value in found[key]]} for key in sorted(found)]
 
 
-class Onlooker:
-    """Somebody with `open_state`, at one store or at all partitions: what is seen is what was committed."""
+class Forker(Actor):
+    """Forks a running query, reads the forks, and drops them, whatever the network does."""
+
+    def __init__(self, scheduler: Scheduler, engine: Engine, tables: Tables, chance: random.Random) -> None:
+        super().__init__(scheduler, chance)
+        self._engine = engine
+        self._tables = tables
+
+    def fork_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
+        """Make one fork after another; read and drop each."""
+        for number, _ in enumerate(self._pauses(is_over), 1):
+            fork = f"fork-{number}"
+            version = self._fork(models, fork)
+            for _ in range(self._chance.randrange(8) if version else 0):
+                self._pause()
+                self._read(self._chance.choice(models), fork, version)
+            self._drop(fork)
+
+    def _fork(self, models: list[Model], fork: str) -> int:
+        """Fork the newest version; a fork that failed is resumed. Returns the version; 0: there is no fork."""
+        tries = (self._try_fork(models, fork) for _ in range(self._chance.randint(1, 4)))
+        return next((version for version in tries if version), 0)
+
+    def _try_fork(self, models: list[Model], fork: str) -> int:
+        try:
+            made = fork_namespace(self._tables, models[0].store.split("/")[0], fork, None, Meter())
+        except (ConfigurationError, UnavailableError, VersionMissingError) as failed:
+            self._scheduler.note("%s failed: %s", fork, failed)
+            return 0
+        self._scheduler.note("%s is made, of version %d of %d stores", fork, made.version, made.stores)
+        return made.version if made.stores == len(models) else 0  # some have no version yet
+
+    def _read(self, model: Model, fork: str, version: int) -> None:
+        """Check that the fork is what its origin was at that version."""
+        store = fork + model.store.removeprefix(model.store.split("/")[0])
+        try:
+            found, state = retry_routes(lambda _: rows_of(self._engine.open(store, version, NO_ATTEMPT)))
+        except UnavailableError as failed:
+            self._scheduler.note("%s cannot be read now: %s", fork, failed)
+            return
+        except (VersionMissingError, CorruptStateError) as failed:
+            raise violation("a fork cannot be read", store=store, version=version, error=failed) from failed
+        model.check_state(VersionId(version, NO_ATTEMPT), found, state)
+        self._scheduler.note("read %s as %s: %d rows", store, short(found), len(state))
+
+    def _drop(self, fork: str) -> None:
+        while not self._try_drop(fork):
+            self._pause()
+
+    def _try_drop(self, fork: str) -> bool:
+        try:
+            left = [store for _, store in find_stores(self._tables, fork, Meter())]
+            drop_stores(self._tables, left, Meter())
+        except UnavailableError as failed:
+            self._scheduler.note("%s is not dropped yet: %s", fork, failed)
+            return False
+        self._scheduler.note("%s is dropped", fork)
+        return True
+
+
+class Onlooker(Actor):
+    """A client of `open_state`, on one store or on all partitions: it reads what was committed and nothing else."""
 
     def __init__(self, scheduler: Scheduler, tables: Tables, settings: Settings, chance: random.Random) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler, chance)
         self._tables = tables
         self._settings = settings
-        self._chance = chance
 
-    def look_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
-        """Open, look for a while, going on with the query or not, close, and again."""
-        while not is_over():
-            self._scheduler.sleep(some_time(self._chance))
+    def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
+        """Open state, read it in several ways, with or without refreshes, and close it."""
+        for _ in self._pauses(is_over):
             some = self._chance.choice([models, [self._chance.choice(models)]])
             name = some[0].store if len(some) == 1 else some[0].store.rsplit("/", 2)[0]
             must_be = all(model.promised() for model in some)
@@ -82,72 +150,61 @@ class Onlooker:
             except (ConfigurationError, VersionMissingError) as failed:
                 self._scheduler.note("%s cannot be opened: %s", name, failed)
                 if must_be and len(some) == 1 and all(model.promised() for model in some):
-                    raise violation("what is promised cannot be opened", store=name, error=failed) from failed
+                    raise violation("a promised version cannot be opened", store=name, error=failed) from failed
                 continue
             except UnavailableError as failed:
                 self._scheduler.note("%s cannot be opened now: %s", name, failed)
                 continue
             with closing(opened):
                 for _ in range(self._chance.randrange(8)):
-                    # Other partitions may come while the first batch commits.
-                    self._look([model for model in some if model.store in opened.stores], opened)
-                    self._scheduler.sleep(some_time(self._chance))
+                    # A partition without a version when it was opened is not in it.
+                    self._read([model for model in some if model.store in opened.stores], opened)
+                    self._pause()
 
-    def _look(self, models: list[Model], opened: StateReader) -> None:
-        """Look in one of the ways there are."""
-        look = self._chance.choice([self._rows, self._rows, self._get, self._before, self._changes, self._diff, None])
+    def _read(self, models: list[Model], opened: StateReader) -> None:
+        """Read in one of the ways, or refresh."""
+        kind = self._chance.choice([self._rows, self._rows, self._get, self._before, self._changes, self._diff, None])
         try:
-            if look is None:
+            if kind is None:
                 opened.refresh()
-                self._scheduler.note("on to %d of %s", opened.version, opened.store)
+                self._scheduler.note("refreshed to %d of %s", opened.version, opened.store)
             else:
-                look(models, opened)
+                kind(models, opened)
         except (UnavailableError, VersionMissingError, CorruptStateError) as failed:
-            # Where a version is promised no more, nobody can tell whether clean-up is at it or something is lost.
+            # Where a version is no longer promised, clean-up may have deleted it.
             self._scheduler.note("%s: %s", opened.store, failed)
 
-    def _nodes(self, models: list[Model], opened: StateReader) -> list[Node]:
-        """What the version is in each partition."""
-        found = [
-            (model, (opened.version, lineage.find(opened.version).attempt))
-            for model, lineage in zip(models, opened._lineages, strict=True)
-        ]
+    def _nodes(self, models: list[Model], opened: StateView) -> list[Node]:
+        """The version of each partition."""
+        found = [(model, entry.id) for model, (_, entry) in zip(models, opened._current(), strict=True)]
         return [model.nodes[version] for model, version in found]
 
-    def _rows(self, models: list[Model], opened: StateReader) -> None:
+    def _rows(self, models: list[Model], opened: StateView) -> None:
         nodes = self._nodes(models, opened)
-        was_promised = self._promised(models, nodes)
-        try:
+        with self._must_be_readable(models, nodes):
             found = sorted(opened, key=str)
-        except (VersionMissingError, CorruptStateError) as failed:
-            self._refuse_if(was_promised & self._promised(models, nodes), failed)
-            raise
         expected = [row for node in nodes for row in as_rows(node.state)]
         self._compare(found, sorted(expected, key=str), nodes)
         self._compare(len(opened), len(expected), nodes)
-        self._scheduler.note("looked at %d rows of %s", len(found), " ".join(short(node.version) for node in nodes))
+        self._scheduler.note("read %d rows of %s", len(found), " ".join(short(node.version) for node in nodes))
 
     def _get(self, models: list[Model], opened: StateReader) -> None:
         nodes, key = self._nodes(models, opened), b"%d" % self._chance.randrange(KEYS)
-        was_promised = self._promised(models, nodes)
-        try:
+        with self._must_be_readable(models, nodes):
             found = opened.get({"key": key})
-        except (VersionMissingError, CorruptStateError) as failed:
-            self._refuse_if(was_promised & self._promised(models, nodes), failed)
-            raise
         there = [row for node in nodes for row in as_rows({key: node.state[key]} if key in node.state else {})]
         if found not in there and (found is not None or there):
-            raise violation("a key has another row", key=key, found=found, there=there)
+            raise violation("wrong row of a key", key=key, found=found, there=there)
 
     def _before(self, models: list[Model], opened: StateReader) -> None:
-        """An earlier version, which must be one that this one stands on."""
+        """An earlier version, which must be an ancestor of this one."""
         versions = opened.versions()
         if not versions:
             return
         earlier = opened.at(self._chance.choice(versions))
         if earlier.version <= opened.version:
             nodes = zip(models, self._nodes(models, opened), strict=True)
-            under = [_ancestor(model, node, earlier.version) for model, node in nodes]
+            under = [model.ancestor(node, earlier.version) for model, node in nodes]
             self._compare(self._nodes(models, earlier), under, under)
         self._rows(models, earlier)
 
@@ -158,8 +215,8 @@ class Onlooker:
         expected: list[tuple[int, str, Row]] = []
         for number in range(after + 1, opened.version + 1):
             for model, node in zip(models, nodes, strict=True):
-                made = _ancestor(model, node, number)
-                expected += ((number, *_told(change)) for change in made.changes)
+                made = model.ancestor(node, number)
+                expected += ((number, *_as_reported(change)) for change in made.changes)
         self._compare(found, expected, nodes)
 
     def _diff(self, models: list[Model], opened: StateReader) -> None:
@@ -167,68 +224,66 @@ class Onlooker:
         found = [(each.key["key"], each.before, each.after) for each in opened.diff(before, opened.version)]
         expected = []
         for model, node in zip(models, nodes, strict=True):
-            was = _ancestor(model, node, before)
+            was = model.ancestor(node, before)
             for key in {*was.state, *node.state}:
                 pair = [as_rows({key: held.state[key]})[0] if key in held.state else None for held in (was, node)]
                 expected += [(key, *pair)] if pair[0] != pair[1] else []
         self._compare(sorted(found, key=str), sorted(expected, key=str), nodes)
 
-    def _promised(self, models: list[Model], nodes: list[Node]) -> set[Version]:
-        """Those of the versions that are promised to whoever names the attempt."""
+    def _promised(self, models: list[Model], nodes: list[Node]) -> set[VersionId]:
+        """Those of the versions that are promised to a reader that names the attempt."""
         return {node.version for model, node in zip(models, nodes, strict=True) if node.version in model.promised()}
 
-    def _refuse_if(self, promised: Iterable[Version], failed: DynastateError) -> None:
-        versions = " ".join(map(short, promised))
-        if versions:
-            raise violation("what is promised cannot be looked at", versions=versions, error=failed) from failed
+    @contextmanager
+    def _must_be_readable(self, models: list[Model], nodes: list[Node]) -> Iterator[None]:
+        """Check that no version is missing or corrupt that is promised before and after the read."""
+        was_promised = self._promised(models, nodes)
+        try:
+            yield
+        except (VersionMissingError, CorruptStateError) as failed:
+            if still := was_promised & self._promised(models, nodes):
+                versions = " ".join(map(short, still))
+                raise violation("a promised version cannot be read", versions=versions, error=failed) from failed
+            raise
 
     def _compare(self, found: object, expected: object, nodes: list[Node]) -> None:
         if found != expected:
             versions = " ".join(short(node.version) for node in nodes)
-            raise violation("a reader sees something else", versions=versions, found=found, expected=expected)
+            raise violation("a reader returns something else", versions=versions, found=found, expected=expected)
 
 
-def _ancestor(model: Model, node: Node, version: int) -> Node:
-    """What a version stands on."""
-    while node.version[0] > version:
-        node = model.nodes[node.parent]
-    return node
-
-
-def _told(change: rows.Change) -> tuple[str, Row]:
-    """A change as a reader tells it, of which these are a kind and a row."""
+def _as_reported(change: Change) -> tuple[str, Row]:
+    """Kind and row of a change as a reader reports it."""
     if change.value is None:
         return "remove", {"key": change.key}
-    kind = "append" if change.operation == rows.MERGE else "put"
+    kind = "append" if change.operation == MERGE else "put"
     return kind, {"key": change.key, "values": [{"value": change.value}]}
 
 
-class Operator:
-    """Somebody who runs `dynastate compact` and `dynastate clean` beside the query, whatever the network does."""
+class Operator(Actor):
+    """Runs `dynastate compact` and `dynastate clean` beside the query, whatever the network does."""
 
     def __init__(
         self, scheduler: Scheduler, engines: Callable[[], Engine], tables: Tables, chance: random.Random
     ) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler, chance)
         self._engines = engines
         self._tables = tables
-        self._chance = chance
 
     def run_now_and_then(self, models: list[Model], is_over: Callable[[], bool], retain: int) -> None:
-        """Each time with an engine of its own, as a command has."""
-        while not is_over():
-            self._scheduler.sleep(some_time(self._chance))
+        """Run commands, each with an engine of its own."""
+        for _ in self._pauses(is_over):
             model, what = self._chance.choice(models), self._chance.choice(("compact", "clean"))
             was_promised = set(model.promised())
             try:
                 with closing(self._engines()) as engine:
                     if what == "compact":
-                        done: object = upkeep.compact(engine, self._tables, model.store)
+                        done: object = compact_store(engine, self._tables, model.store)
                     else:
-                        done = upkeep.clean(engine, self._tables, model.store, retain)
+                        done = clean_store(engine, self._tables, model.store, retain)
             except CorruptStateError as failed:
                 if was_promised & set(model.promised()):
-                    raise violation("upkeep finds the store broken", store=model.store, error=failed) from failed
+                    raise violation("a command finds the store corrupt", store=model.store, error=failed) from failed
                 self._scheduler.note("%s of %s: %s", what, model.store, failed)
             except (ConfigurationError, UnavailableError, UnknownOutcomeError, VersionMissingError) as failed:
                 self._scheduler.note("no %s of %s: %s", what, model.store, failed)

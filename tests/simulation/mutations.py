@@ -1,6 +1,6 @@
-"""The engine, broken on purpose: each way is one that somebody's store was broken in, or that ours might be.
+"""Mutations: the engine, broken on purpose, each time by a defect that another store had or that ours might have.
 
-`test_simulation.py` shows that the simulation finds every one of them.
+`test_simulation.py` shows that the simulation finds each of MUTATIONS.
 """
 
 from __future__ import annotations
@@ -11,18 +11,41 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from dynastate import cleanup, layout, reader, snapshots, store, tables, upkeep
-from dynastate.directory import Bucket
-from dynastate.layout import Attempt, History, Item, Key, Tally
-from dynastate.tables import BotoTables, Meter
+from dynastate.dynamodb import boto_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import Retry
+from dynastate.engine import cleanup, commit, maintenance, opening, reader, sessions, snapshots
+from dynastate.format import parts, version_list
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, Role, part_key
+from dynastate.format.manifest import Bucket
+from dynastate.format.parts import Part, Tally, join_fragments, parse_part
+from dynastate.format.version_list import VersionEntry
+from dynastate.operations import compact
 
 Mutation = Callable[[], AbstractContextManager[Any]]
+#: Each mutation with a seed that finds it. Where the engine or the simulation changed, look for another one.
+MUTATIONS: Final[dict[str, tuple[Mutation, int]]] = {}
 
 
+def found_by(seed: int) -> Callable[[Mutation], Mutation]:
+    """Add a mutation to MUTATIONS."""
+
+    def add(mutation: Mutation) -> Mutation:
+        MUTATIONS[mutation.__name__] = mutation, seed
+        return mutation
+
+    return add
+
+
+@found_by(seed=0)
 def commits_before_parts_are_durable() -> AbstractContextManager[Any]:
-    return patch.object(store.Engine, "settle", lambda *_: None)
+    return patch.object(commit.Commits, "settle", lambda *_: None)
 
 
+@found_by(seed=3)
 def drops_unprocessed_items() -> AbstractContextManager[Any]:
     def batch_write(self: BotoTables, requests: Sequence[tuple[Key, dict[str, Any]]], meter: Meter) -> None:
         items: dict[str, list[dict[str, Any]]] = {}
@@ -34,129 +57,139 @@ def drops_unprocessed_items() -> AbstractContextManager[Any]:
     return patch.object(BotoTables, "_batch_write", batch_write)
 
 
+@found_by(seed=3)
 def drops_unprocessed_keys() -> AbstractContextManager[Any]:
-    whole = tables._Retry.attempt
+    original = Retry.attempt
 
-    def attempt(self: Any, role: layout.Role, once: Callable[[], Any]) -> Any:
-        answer = whole(self, role, once)
+    def attempt(self: Any, role: Role, once: Callable[[], Any]) -> Any:
+        answer = original(self, role, once)
         return answer | {"UnprocessedKeys": {}} if answer and "UnprocessedKeys" in answer else answer
 
-    return patch.object(tables._Retry, "attempt", attempt)
+    return patch.object(Retry, "attempt", attempt)
 
 
+@found_by(seed=0)
 def reads_the_first_page_only() -> AbstractContextManager[Any]:
-    whole = BotoTables.call
+    original = BotoTables.call
 
     def call(self: BotoTables, operation: str, *rest: Any) -> Any:
-        answer = whole(self, operation, *rest)
+        answer = original(self, operation, *rest)
         return {"Items": answer["Items"]} if operation == "Query" else answer
 
     return patch.object(BotoTables, "call", call)
 
 
-def takes_a_lost_answer_for_a_failure() -> AbstractContextManager[Any]:
-    return patch.object(tables._Retry, "_failure", lambda _, found: found)
+@found_by(seed=41)
+def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
+    return patch.object(Retry, "_failure", lambda _, found: found)
 
 
-def passes_over_what_is_not_there() -> AbstractContextManager[Any]:
-    """Of a version whose parts are lost, read those that are there; no sum is compared."""
+@found_by(seed=0)
+def skips_missing_parts() -> AbstractContextManager[Any]:
+    """A version whose parts are lost is read without them; no sum is compared."""
 
-    def read_window(self: reader.Reader, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, layout.Part]], Meter]:
+    def read_window(self: reader.PartReader, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         spent = Meter()
         found = self._tables.get(keys, spent)
-        return [(key, layout.parse_part(key, found[key])) for key in keys if key in found], spent
+        return [(key, parse_part(key, found[key])) for key in keys if key in found], spent
 
     def verified(_: Any, __: Any, parts: Any, ___: Any) -> Any:
         for key, part in parts:
             if part.fragments == 1:
-                yield part.records, layout.join_fragments(key, [part])
+                yield part.records, join_fragments(key, [part])
 
     both = patch.multiple(reader, verified_chunks=verified)
-    return _together(both, patch.object(reader.Reader, "_read_window", read_window))
+    return _together(both, patch.object(reader.PartReader, "_read_window", read_window))
 
 
+@found_by(seed=4)
 def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
-    """The version list is read, and put back with one entry more."""
+    """The version list is read, and put with one more entry."""
 
     def append(self: BotoTables, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
         before = self.get([key], meter).get(key, {})
         versions = before.get("versions", [])
         assert isinstance(versions, list)
         now = [*versions, entry]
-        self.write([(key, layout.item_key(key) | {"format": layout.FORMAT, "versions": now})], meter)
+        self.write([(key, item_key(key) | {"format": FORMAT, "versions": now})], meter)
         return now
 
     return patch.object(BotoTables, "append_version", append)
 
 
-def gives_all_attempts_the_same_parts() -> AbstractContextManager[Any]:
-    named = layout.part_key
+@found_by(seed=2)
+def gives_all_attempts_the_same_part_keys() -> AbstractContextManager[Any]:
+    def key_of(name: str, version: int, _: Attempt, sequence: int, shards: int) -> Key:
+        return part_key(name, version, NO_ATTEMPT, sequence, shards)
 
-    def part_key(name: str, version: int, _: Attempt, sequence: int, shards: int) -> Key:
-        return named(name, version, layout.NO_ATTEMPT, sequence, shards)
-
-    return patch.object(layout, "part_key", part_key)
+    return _together(patch.object(parts, "part_key", key_of), patch.object(version_list, "part_key", key_of))
 
 
-def aborts_what_may_be_committed() -> AbstractContextManager[Any]:
-    whole = store.WriteAttempt.abort
+@found_by(seed=136)
+def aborts_attempts_of_unknown_outcome() -> AbstractContextManager[Any]:
+    original = commit.WriteAttempt.abort
 
-    def abort(self: store.WriteAttempt) -> None:
+    def abort(self: commit.WriteAttempt) -> None:
         self._ended = False
-        whole(self)
+        original(self)
 
-    return patch.object(store.WriteAttempt, "abort", abort)
+    return patch.object(commit.WriteAttempt, "abort", abort)
 
 
-def takes_the_last_appended() -> AbstractContextManager[Any]:
-    """Whatever its epoch: a zombie of a run that was replaced wins by coming late."""
+@found_by(seed=89)
+def opens_the_last_appended_attempt() -> AbstractContextManager[Any]:
+    """Whatever its epoch: a zombie of a replaced run wins because it is late."""
 
-    def find(self: History, version: int, attempt: Attempt) -> layout.VersionEntry:
+    def find(self: VersionGraph, version: int, attempt: Attempt) -> VersionEntry:
         entries = self._entries.get(version, {})
-        if attempt == layout.NO_ATTEMPT and entries:
+        if attempt == NO_ATTEMPT and entries:
             return list(entries.values())[-1]
         if attempt not in entries:
             raise self._missing(version, attempt)
         return entries[attempt]
 
-    return patch.object(History, "find", find)
+    return patch.object(VersionGraph, "find", find)
 
 
-def takes_snapshots_that_are_being_written() -> AbstractContextManager[Any]:
-    return patch.object(History, "snapshot", lambda self, *at: self._snapshots.get(at))
+@found_by(seed=0)
+def opens_unfinished_snapshots() -> AbstractContextManager[Any]:
+    return patch.object(VersionGraph, "snapshot", lambda self, *at: self._snapshots.get(at))
 
 
-def keeps_what_was_in_buckets_that_became_empty() -> AbstractContextManager[Any]:
+@found_by(seed=17)
+def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
     def end_bucket(self: snapshots.SnapshotAttempt) -> None:
         if self._current >= 0 and self._tally.parts:
-            holder = (self._snapshot.version, self._snapshot.id)
-            self._buckets[self._current] = Bucket(holder, 0, *self._tally.sums())
+            self._buckets[self._current] = Bucket(self._snapshot.holder, 0, *self._tally.sums())
         self._tally = Tally()
 
     return patch.object(snapshots.SnapshotAttempt, "_end_bucket", end_bucket)
 
 
-def cleans_up_whoever_writes_since() -> AbstractContextManager[Any]:
-    """An executor of a run that was replaced goes on cleaning up."""
+@found_by(seed=58)
+def cleans_up_for_replaced_runs() -> AbstractContextManager[Any]:
+    """Executors of a replaced run continue to clean up."""
 
     def newest_epoch(meta: Item | None, run: str) -> int | None:
         epochs = (meta or {}).get("epochs")
         return epochs.get(run) if isinstance(epochs, dict) else None
 
-    return patch.object(store, "_newest_epoch", newest_epoch)
+    return _together(*(patch.object(each, "newest_epoch", newest_epoch) for each in (maintenance, sessions)))
 
 
-def removes_parts_that_no_list_names() -> AbstractContextManager[Any]:
-    """Clean-up decides by absence: also of attempts that are under way."""
-    whole = cleanup.CleanUp.find_orphans
+@found_by(seed=30)
+def deletes_parts_of_attempts_under_way() -> AbstractContextManager[Any]:
+    """Clean-up deletes every part that no version list names."""
+    original = cleanup.CleanUp.find_orphans
 
-    def find_orphans(self: cleanup.CleanUp, below: int, struck: Any) -> list[Key]:
-        return whole(self, below + 1_000, struck)
+    def find_orphans(self: cleanup.CleanUp, below: int, deleted: Any) -> list[Key]:
+        return original(self, below + 1_000, deleted)
 
     return patch.object(cleanup.CleanUp, "find_orphans", find_orphans)
 
 
-def removes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
+@found_by(seed=0)
+def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
     def buckets_of(self: cleanup.CleanUp, found: Any, _: Any) -> dict[Key, int]:
         own = (found.version, found.id)
         numbers = [number for number, bucket in enumerate(found.buckets) if bucket.holder == own]
@@ -165,27 +198,30 @@ def removes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
     return patch.object(cleanup.CleanUp, "_buckets_of", buckets_of)
 
 
+@found_by(seed=102)
 def retains_one_version_too_few() -> AbstractContextManager[Any]:
-    whole = cleanup.oldest_needed
+    original = cleanup.oldest_needed
 
-    def oldest_needed(history: History, version: int, attempt: Attempt, retain: int) -> int:
-        return whole(history, version, attempt, retain - 1)
+    def oldest_needed(graph: VersionGraph, version: int, attempt: Attempt, retain: int) -> int:
+        return original(graph, version, attempt, retain - 1)
 
     return patch.object(cleanup, "oldest_needed", oldest_needed)
 
 
-def removes_what_snapshots_stand_on() -> AbstractContextManager[Any]:
-    """Clean-up forgets that the oldest retained version is read from a snapshot, or from version 1."""
+@found_by(seed=1)
+def deletes_what_the_oldest_version_needs() -> AbstractContextManager[Any]:
+    """Clean-up ignores that the oldest retained version is read from a snapshot, or from version 1."""
     return patch.object(cleanup, "oldest_needed", lambda _, version, __, retain: max(1, version - retain + 1))
 
 
-def ends_a_snapshot_without_looking_what_it_stands_on() -> AbstractContextManager[Any]:
-    """None of MUTATIONS: only a schedule made by hand finds it, in `test_regressions.py`."""
+def commits_snapshots_without_checking_their_base() -> AbstractContextManager[Any]:
+    """Not in MUTATIONS: only a schedule made by hand finds it, in `test_regressions.py`."""
     return patch.object(snapshots.SnapshotAttempt, "_base_is_there", lambda _: True)
 
 
-def strikes_versions_without_looking() -> AbstractContextManager[Any]:
-    """A version list is put back as clean-up wants it, whatever was appended since it was read."""
+@found_by(seed=888)
+def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
+    """Clean-up puts a version list whatever was appended since it was read."""
 
     def put_over(self: BotoTables, key: Key, item: Item, before: Item, meter: Meter) -> bool:
         self.write([(key, item)], meter)
@@ -198,44 +234,48 @@ def strikes_versions_without_looking() -> AbstractContextManager[Any]:
     return patch.multiple(BotoTables, put_over=put_over, delete_over=delete_over)
 
 
-def removes_what_forks_stand_on() -> AbstractContextManager[Any]:
-    """Clean-up leaves what forks stand on as far as it has read, and does not see what was pinned since."""
-    return patch.object(tables, "FORKS", "nobody")
+@found_by(seed=3225)
+def deletes_pinned_items() -> AbstractContextManager[Any]:
+    """Clean-up retains the items that were pinned when it read them, and ignores later pins."""
+    return patch.object(boto_tables, "FORKS", "no_such_attribute")
 
 
-def compacts_without_what_changed() -> AbstractContextManager[Any]:
-    """All buckets of the last snapshot are carried on."""
-    whole = upkeep._read
+@found_by(seed=38)
+def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
+    """A compaction carries on all buckets of the last snapshot."""
+    original = compact._read
 
-    def read(opening: store.Opening) -> Any:
-        found, _, base = whole(opening)
+    def read(opened: opening.Opening) -> Any:
+        found, _, base = original(opened)
         return found, set(), base
 
-    return patch.object(upkeep, "_read", read)
+    return patch.object(compact, "_read", read)
 
 
-def follows_what_does_not_stand_on_it() -> AbstractContextManager[Any]:
-    """A reader that goes on takes newer versions for those that come after its own, also those of another life."""
-    whole = store.Engine.lineage
+@found_by(seed=1571)
+def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
+    """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
+    original = opening.VersionOpener.lineage
 
-    def lineage(self: store.Engine, name: str, known: reader.Lineage | None = None) -> reader.Lineage:
-        found = whole(self, name)
+    def lineage(self: opening.VersionOpener, name: str, known: reader.Lineage | None = None) -> reader.Lineage:
+        found = original(self, name)
         if known is None:
             return found
         after = [entry for entry in found.entries if entry.version > known.newest.version]
         schemas = {**known.schemas, **found.schemas}
         return reader.Lineage(name, (*known.entries, *after), schemas, found.meter)
 
-    return patch.object(store.Engine, "lineage", lineage)
+    return patch.object(opening.VersionOpener, "lineage", lineage)
 
 
-def takes_no_epochs() -> AbstractContextManager[Any]:
-    whole = store.Engine._enter_run
+@found_by(seed=0)
+def gives_all_runs_the_same_epoch() -> AbstractContextManager[Any]:
+    original = sessions.Sessions._enter_run
 
-    def enter_run(self: store.Engine, *of: Any) -> store.Session:
-        return store.Session(1, whole(self, *of).shards)
+    def enter_run(self: sessions.Sessions, *of: Any) -> sessions.Session:
+        return sessions.Session(1, original(self, *of).shards)
 
-    return patch.object(store.Engine, "_enter_run", enter_run)
+    return patch.object(sessions.Sessions, "_enter_run", enter_run)
 
 
 def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
@@ -243,32 +283,3 @@ def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[A
     for each in patches:
         stack.enter_context(each)
     return stack
-
-
-MUTATIONS: Final[dict[str, Mutation]] = {
-    each.__name__: each
-    for each in (
-        commits_before_parts_are_durable,
-        drops_unprocessed_items,
-        drops_unprocessed_keys,
-        reads_the_first_page_only,
-        takes_a_lost_answer_for_a_failure,
-        passes_over_what_is_not_there,
-        appends_by_reading_and_writing,
-        gives_all_attempts_the_same_parts,
-        aborts_what_may_be_committed,
-        takes_the_last_appended,
-        takes_snapshots_that_are_being_written,
-        keeps_what_was_in_buckets_that_became_empty,
-        cleans_up_whoever_writes_since,
-        removes_parts_that_no_list_names,
-        removes_buckets_that_were_carried_on,
-        retains_one_version_too_few,
-        removes_what_snapshots_stand_on,
-        strikes_versions_without_looking,
-        removes_what_forks_stand_on,
-        compacts_without_what_changed,
-        follows_what_does_not_stand_on_it,
-        takes_no_epochs,
-    )
-}

@@ -1,7 +1,7 @@
-"""What lies between a process and DynamoDB: delays, losses, throttles, half-done batches, and ends of processes.
+"""The network between a process and DynamoDB: delays, losses, throttles, partial batches, and deaths of processes.
 
-A request is a list of pieces: a single item's operation is one; of a batch each item is for itself, as DynamoDB has it.
-Pieces arrive at times of their own, also when nobody waits for the answer any more, or who sent them is dead.
+A request is a list of pieces: an operation on one item is one piece, a batch has one for each item, as in DynamoDB.
+Each piece arrives at a time of its own, also when its sender no longer waits for the answer, or is dead.
 """
 
 from __future__ import annotations
@@ -14,56 +14,55 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from tests.fakes import client_error, lost_answer
 from tests.simulation.dynamodb import DynamoDB, Wire
 from tests.simulation.scheduler import Process, Scheduler, Task
+from tests.support.fakes import client_error, lost_answer
 
 #: As in `tables.make_client`.
 READ_TIMEOUT_S: Final = 10.0
 USUAL_S: Final = 0.01
-#: A request is signed for five minutes; one that comes later is refused.
+#: A signature is valid for five minutes; a later request is refused.
 LATEST_S: Final = 300.0
 
 
 @dataclass(frozen=True)
-class Weather:
-    """How likely each fault is at one request, from 0 to 1, and how long delays are, in seconds."""
+class FaultRates:
+    """The probability of each fault at one request, and how long delays may be, in seconds."""
 
     throttle: float = 0.0
     part: float = 0.0
-    """A batch is done in part, and the rest given back."""
+    """A part of a batch is done, and the rest is unprocessed."""
     error: float = 0.0
-    """Answer 500; nothing, some or all of it was done."""
+    """Status 500; nothing, some or all of it was done."""
     cut: float = 0.0
     """The connection ends without an answer; nothing, some or all of it was or will be done."""
     not_sent: float = 0.0
     slow: float = 0.0
-    """It takes its time on either way: it may be overtaken, and may come after its sender has given up."""
+    """The request or the answer is slow: others may overtake it, and its sender may have given up."""
     slow_s: float = 1.0
     nap: float = 0.0
-    """Whoever would send it stands still before it does, and does not notice."""
+    """The sending task is suspended before it sends, and does not notice."""
     nap_s: float = 1.0
     pause: float = 0.0
-    """The whole process stands still."""
+    """The whole process is suspended."""
     pause_s: float = 10.0
     die: float = 0.0
     """The process dies, before or after the request arrived."""
     page: float = 0.0
     """A page of a Query ends after some items."""
 
-    def faults(self) -> str:
-        """Those that there are."""
+    def __str__(self) -> str:
         return " ".join(
             f"{each.name}={getattr(self, each.name):.3g}" for each in fields(self) if getattr(self, each.name)
         )
 
 
-CALM: Final = Weather()
+NO_FAULTS: Final = FaultRates()
 
 
-def weather(chance: random.Random) -> Weather:
-    """The weather of a schedule: some kinds of faults, each rare or frequent, so that every kind has its stage."""
-    found = CALM
+def random_faults(chance: random.Random) -> FaultRates:
+    """The faults of a schedule: about half of the kinds, each rare or frequent."""
+    found = NO_FAULTS
     for kind, most in (
         ("throttle", 0.3),
         ("part", 0.5),
@@ -83,7 +82,7 @@ def weather(chance: random.Random) -> Weather:
 
 
 class Client:
-    """A boto3 client of one process, as far as dynastate uses one."""
+    """A boto3 client of one process: the operations that dynastate uses."""
 
     def __init__(
         self,
@@ -91,46 +90,46 @@ class Client:
         chance: random.Random,
         dynamodb: DynamoDB,
         process: Process,
-        sky: Callable[[], Weather],
+        faults: Callable[[], FaultRates],
     ) -> None:
         self._scheduler = scheduler
         self._chance = chance
         self._dynamodb = dynamodb
         self._process = process
-        self._sky = sky
+        self._faults = faults
 
     def __getattr__(self, operation: str) -> Callable[..., Wire]:
         if operation.startswith("_"):
             raise AttributeError(operation)
-        return lambda **request: _Sent(
-            self._scheduler, self._chance, self._dynamodb, self._process, self._sky()
+        return lambda **request: _Request(
+            self._scheduler, self._chance, self._dynamodb, self._process, self._faults()
         ).answer(operation, request)
 
     def close(self) -> None:
-        """As boto3's has it."""
+        """Do nothing; a boto3 client has it."""
 
 
-class _Sent:
-    """One request on its way."""
+class _Request:
+    """One request under way."""
 
     def __init__(
-        self, scheduler: Scheduler, chance: random.Random, dynamodb: DynamoDB, process: Process, weather: Weather
+        self, scheduler: Scheduler, chance: random.Random, dynamodb: DynamoDB, process: Process, faults: FaultRates
     ) -> None:
         self._scheduler = scheduler
         self._chance = chance
         self._dynamodb = dynamodb
         self._process = process
-        self._weather = weather
+        self._faults = faults
         self._refused: ClientError | None = None
         self._answers: list[Wire] = []
         self._to_come = 0
         self._is_answered = False
         self._is_given_up = False
-        #: A request that its process did not live to see answered is lost with it, or is not.
+        #: Whether the request arrives although its process has died.
         self._outlives = chance.random() < 0.5
 
     def answer(self, operation: str, request: dict[str, Any]) -> Wire:
-        """Send it, and wait for what comes of it."""
+        """Send it, and wait for the answer or the error."""
         task = self._scheduler.current
         assert task is not None, "a request from outside of any task"
         self._set_out(operation, request)
@@ -138,8 +137,8 @@ class _Sent:
         if refused is not None:
             return self._fail(refused, self._delay())
         pieces, undone = self._pieces(operation, request)
-        lost = self._happens(self._weather.cut)
-        failed = not lost and self._happens(self._weather.error)
+        lost = self._happens(self._faults.cut)
+        failed = not lost and self._happens(self._faults.error)
         if lost or failed:
             pieces = pieces[: self._chance.randint(0, len(pieces))]
         self._send(operation, pieces, task)
@@ -150,26 +149,26 @@ class _Sent:
         return self._wait(operation, undone)
 
     def _set_out(self, operation: str, request: dict[str, Any]) -> None:
-        """What happens to who sends it."""
-        scheduler, weather = self._scheduler, self._weather
-        # Most depends on when a commit comes, or what says how far a snapshot is.
-        if self._happens(weather.nap * (5 if operation in ("update_item", "put_item") else 1)):
-            scheduler.sleep(self._chance.uniform(0, weather.nap_s))
+        """Let the task or the process be suspended, or die."""
+        scheduler, faults = self._scheduler, self._faults
+        # The order matters most for commits and the stages of snapshots.
+        if self._happens(faults.nap * (5 if operation in ("update_item", "put_item") else 1)):
+            scheduler.sleep(self._chance.uniform(0, faults.nap_s))
         scheduler.note("%s", Described(operation, request))
-        if self._happens(weather.die):
+        if self._happens(faults.die):
             if self._chance.random() < 0.5:
                 scheduler.kill(self._process)
             scheduler.after(self._chance.uniform(0, 2 * USUAL_S), self._die)
-        if self._happens(weather.pause):
-            self._process.paused_until = scheduler.now + self._chance.uniform(0, weather.pause_s)
-            scheduler.note("%s stands still until %.1f", self._process.name, self._process.paused_until)
+        if self._happens(faults.pause):
+            self._process.paused_until = scheduler.now + self._chance.uniform(0, faults.pause_s)
+            scheduler.note("%s is suspended until %.1f", self._process.name, self._process.paused_until)
 
     def _refusal(self) -> Exception | None:
-        """Why nothing of it is done."""
+        """The error where nothing of it is done."""
         refused: Exception | None = None
-        if self._happens(self._weather.not_sent):
+        if self._happens(self._faults.not_sent):
             refused = EndpointConnectionError(endpoint_url="http://simulation")
-        elif self._happens(self._weather.throttle):
+        elif self._happens(self._faults.throttle):
             reasons = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": "a table"}]
             code = self._chance.choice(("ProvisionedThroughputExceededException", "ThrottlingException"))
             refused = client_error(code, ThrottlingReasons=reasons)
@@ -199,8 +198,8 @@ class _Sent:
         return likely > 0 and self._chance.random() < likely
 
     def _delay(self) -> float:
-        if self._happens(self._weather.slow):
-            return self._chance.uniform(0, self._weather.slow_s)
+        if self._happens(self._faults.slow):
+            return self._chance.uniform(0, self._faults.slow_s)
         return self._chance.uniform(0, USUAL_S)
 
     def _fail(self, error: Exception, seconds: float) -> Wire:
@@ -232,15 +231,15 @@ class _Sent:
             self._scheduler.unpark(task)
 
     def _pieces(self, operation: str, request: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What is done, piece by piece, and what is given back undone."""
-        if operation == "query" and self._happens(self._weather.page):
+        """The pieces that are done, and those that stay unprocessed."""
+        if operation == "query" and self._happens(self._faults.page):
             return [{**request, "Limit": self._chance.randint(1, 6)}], []
         if not operation.startswith("batch_"):
             return [request], []
         pieces = list(_single(operation, request))
         self._chance.shuffle(pieces)
-        # At least one is done, else it would be throttled as a whole.
-        done = self._chance.randint(1, len(pieces)) if self._happens(self._weather.part) else len(pieces)
+        # At least one is done; otherwise DynamoDB throttles the whole request.
+        done = self._chance.randint(1, len(pieces)) if self._happens(self._faults.part) else len(pieces)
         return pieces[:done], pieces[done:]
 
 
@@ -253,7 +252,7 @@ def _single(operation: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]
 
 
 def _merge(operation: str, answers: list[Wire], undone: list[dict[str, Any]]) -> Wire:
-    """One answer of those to the pieces."""
+    """The answer of a request, from those to its pieces."""
     if operation == "batch_write_item":
         rest: dict[str, list[Wire]] = {}
         for piece in undone:
@@ -278,7 +277,7 @@ def _keys_or_writes(table: Wire | list[Wire]) -> list[Wire]:
 
 
 class Described:
-    """A request for people, put together only if someone reads it."""
+    """A request in the journal, formatted only if the journal is printed."""
 
     def __init__(self, operation: str, request: dict[str, Any]) -> None:
         self._operation = operation
@@ -306,6 +305,6 @@ class Described:
 
 
 def _short(item: Wire) -> str:
-    """A key as people tell items apart: without leading zeros and tails of ids."""
+    """A key without leading zeros and ends of ids."""
     sort: str = (item.get("part") or item["entry"])["S"]
     return "/".join(each.lstrip("0")[:8] or "0" for each in sort.split("/"))

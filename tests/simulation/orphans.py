@@ -1,21 +1,24 @@
-"""What lies in the tables and is needed by nobody."""
+"""Orphans: items of the tables that nothing needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dynastate import directory, layout
-from dynastate.layout import Key
-from dynastate.tables import from_wire
+from dynastate.dynamodb.wire import from_wire
+from dynastate.format.keys import Key, manifest_key, versions_of
+from dynastate.format.manifest import parse_manifest
+from dynastate.format.meta import FORKS
+from dynastate.format.snapshot import DONE, parse_snapshot
+from dynastate.format.version_list import decode_entry
 from tests.simulation.dynamodb import DynamoDB, Place
 from tests.simulation.model import Model, violation
 
 
-def check_leftovers(model: Model, dynamodb: DynamoDB, shards: int, below: int) -> None:
-    """After clean-up: of the versions below one, parts that no list names, and what belongs to no snapshot, are gone.
+def check_orphans(model: Model, dynamodb: DynamoDB, shards: int, below: int) -> None:
+    """Check that clean-up left no orphans below a version: parts that are not listed, buckets of no snapshot.
 
-    Those of versions to come, which were made before the query was set back, are overtaken later; and parts among the
-    versions of a list that a fork stands on, when the fork is gone.
+    Later versions, made before the query was set back, are cleaned up when the query has passed them, and parts of
+    a version list with pins when the fork is dropped.
     """
     delta: dict[Place, Any] = {}
     snapshot: dict[Place, Any] = {}
@@ -28,24 +31,24 @@ def check_leftovers(model: Model, dynamodb: DynamoDB, shards: int, below: int) -
         for (_, sort), item in snapshot.items()
         if sort.startswith("group/")
         for raw in item["versions"]
-        for entry in [layout.decode_entry(model.store, raw)]
+        for entry in [decode_entry(model.store, raw)]
     }
     held = {
         version
         for (shard, sort), item in snapshot.items()
-        if sort.startswith("group/") and layout.FORKS in item
-        for version in layout.versions_of(Key("snapshot", shard, sort))
+        if sort.startswith("group/") and FORKS in item
+        for version in versions_of(Key("snapshot", shard, sort))
     }
     named = set()
     for (shard, sort), item in snapshot.items():
         if sort.startswith("snapshot/"):
-            found = layout.parse_snapshot(Key("snapshot", shard, sort), item)
-            if found.stage != layout.DONE and found.version < below:
-                raise violation("a snapshot that is none is still there", item=sort, stage=found.stage)
-            key = layout.directory_key(model.store, found.version, found.id)
+            found = parse_snapshot(Key("snapshot", shard, sort), item)
+            if found.stage != DONE and found.version < below:
+                raise violation("an unfinished snapshot is left", item=sort, stage=found.stage)
+            key = manifest_key(model.store, found.version, found.id)
             named.add((key.store_shard, key.sort))
-            if found.stage == layout.DONE:
-                kept = directory.parse(model.store, found, key, snapshot[key.store_shard, key.sort])
+            if found.stage == DONE:
+                kept = parse_manifest(model.store, found, key, snapshot[key.store_shard, key.sort])
                 for number in range(len(kept.buckets)):
                     named |= {(each.store_shard, each.sort) for each in kept.keys(model.store, number, shards)}
     unlisted = [sort for _, sort in delta if sort.rpartition("/")[0] not in listed]
@@ -56,4 +59,4 @@ def check_leftovers(model: Model, dynamodb: DynamoDB, shards: int, below: int) -
         if sort.startswith(("bucket/", "directory/")) and (shard, sort) not in named and int(sort.split("/")[1]) < below
     ]
     if left:
-        raise violation("items that nobody needs are left", count=len(left), first=sorted(left)[:3])
+        raise violation("orphans are left", count=len(left), first=sorted(left)[:3])

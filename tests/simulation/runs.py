@@ -1,4 +1,4 @@
-"""Many schedules, over at most two processes, and what is told of one that fails."""
+"""Many schedules, in at most two processes, and the report of one that fails."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Final
 from tests.simulation.schedule import Schedule
 
 PROCESSES_MAX: Final = 2
-#: Schedules that a process is given at a time.
+#: Schedules that a process gets at once.
 AT_ONCE: Final = 20
-STEPS_TOLD: Final = 60
+STEPS_SHOWN: Final = 60
 
 
-def failure_of(seed: int, steps: int = STEPS_TOLD) -> str | None:
-    """Let a schedule go by; None, or what was violated, with its last steps (0: all) and the command to replay it."""
+def failure_of(seed: int, steps: int = STEPS_SHOWN) -> str | None:
+    """Run a schedule. Returns None, or the failure with the last steps (0: all) and the command that replays it."""
     schedule = Schedule(seed)
     try:
         schedule.run()
-    except Exception as failed:  # noqa: BLE001  # whatever it is, it is told
+    except Exception as failed:  # noqa: BLE001  # any error is reported
         journal = "\n".join(schedule.journal(steps))
         error = "".join(traceback.format_exception(failed))
         return f"{journal}\n\n{error}\n{schedule}\nreplay it: make sim SEED={seed} RUNS=1"
@@ -31,7 +31,7 @@ def failure_of(seed: int, steps: int = STEPS_TOLD) -> str | None:
 
 
 def digest_of(seed: int) -> str:
-    """Of all that happened in a schedule."""
+    """The digest of a schedule that was run."""
     schedule = Schedule(seed)
     schedule.run()
     return schedule.digest()
@@ -39,13 +39,13 @@ def digest_of(seed: int) -> str:
 
 @contextmanager
 def processes() -> Iterator[ProcessPoolExecutor]:
-    """At most two processes, each as if it were the first: with a hash seed of its own."""
+    """At most two new processes, each with a hash seed of its own."""
     most = min(PROCESSES_MAX, os.cpu_count() or 1)
     with ProcessPoolExecutor(most, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
 
 
 def failures(seeds: range) -> Iterator[str]:
-    """What fails of many schedules."""
+    """The failures of many schedules."""
     with processes() as pool:
         yield from (failed for failed in pool.map(failure_of, seeds, chunksize=AT_ONCE) if failed is not None)

@@ -1,11 +1,11 @@
-"""One schedule: a query's life on one or two stores, from a seed. Everything random in it follows from the seed."""
+"""One schedule: a query on one or two stores, its restarts and its faults; everything random follows from the seed."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -13,81 +13,90 @@ from typing import Any, Final
 from unittest.mock import Mock, patch
 from uuid import UUID
 
-from dynastate import blocks, forks, layout, reader, snapshots, state, store, tables, writer
+from dynastate.dynamodb import boto_tables, limits, tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.engine import commit, epochs, maintenance, reader, sessions, snapshots, writer
+from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, VersionMissingError
-from dynastate.layout import EMPTY, NO_ATTEMPT, Attempt, Role
+from dynastate.format import codec, keys
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId
+from dynastate.format.snapshot import DONE
+from dynastate.operations import fork
+from dynastate.reader import families as column_families
+from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
-from dynastate.store import Engine
-from dynastate.tables import BotoTables
-from tests.simulation.actors import Executor, Forker, Reader, read
+from tests.simulation.actors import Executor, Reader, read
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
-from tests.simulation.leftovers import check_leftovers
-from tests.simulation.model import Model, Version, short, violation
-from tests.simulation.network import CALM, LATEST_S, Client, weather
-from tests.simulation.outsiders import Onlooker, Operator, families
+from tests.simulation.external_clients import Forker, Onlooker, Operator, families
+from tests.simulation.model import Model, short, violation
+from tests.simulation.network import LATEST_S, NO_FAULTS, Client, random_faults
+from tests.simulation.orphans import check_orphans
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import Threads
 
 NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
-#: What is large or rare in life is small and frequent here.
+#: Limits, smaller than in production, so that schedules reach them.
 SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
-    (blocks, {"FRAGMENT_BYTES_MAX": 300}),
-    (layout, {"GROUP_SIZE": 3}),
-    (forks, {"WRITES_MAX": 4}),
+    (codec, {"FRAGMENT_BYTES_MAX": 300}),
+    (keys, {"GROUP_SIZE": 3}),
+    (fork, {"WRITES_MAX": 4}),
     (snapshots, {"FRACTION": 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
     (reader, {"WINDOW": 3}),
-    (store, {"HAND_ON_BYTES": 600, "WRITES_MAX": 4}),
-    # Of sizes only the meters are made, which nothing here asks for.
-    (tables, {"WRITES_MAX": 6, "item_bytes": lambda _: 100}),
+    (commit, {"HAND_ON_BYTES": 600, "WRITES_MAX": 4}),
+    # Item sizes count only in meters, which nothing reads here.
+    (boto_tables, {"WRITES_MAX": 6, "item_bytes": lambda _: 100}),
+    (limits, {"item_bytes": lambda _: 100}),
+    (tables, {"WRITES_MAX": 6}),
     (writer, {"QUEUED_BYTES_MAX": 4000, "REQUEST_BYTES": 1500, "WRITES_MAX": 4}),
 )
 TRIES_MAX: Final = 4
 NOW: Final = datetime(2025, 1, 1, tzinfo=timezone.utc)
-#: So many schedules have somebody who forks. They are none of those that find what is broken in an engine.
+#: These schedules have forks: those whose seed is FORKED modulo FORKED_OF.
 FORKED, FORKED_OF = 5, 7
-#: In so many there is somebody who looks with `open_state`, and somebody who compacts and cleans by hand.
+#: In these there are a client of `open_state`, and compaction and clean-up by command.
 VISITED, VISITED_OF = (5, 9, 10), 11
 
 
 @contextlib.contextmanager
-def small(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
-    """The engine on the scheduler's threads, with ids that follow from the seed, and with small limits."""
+def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
+    """Run the engine on the scheduler's threads, with small limits, and with ids that follow from the seed."""
     threads = Threads(scheduler)
     with contextlib.ExitStack() as patches:
-        for module, limits in SMALL:
-            patches.enter_context(patch.multiple(module, **limits))
-        patches.enter_context(patch.object(store, "threading", threads))
-        patches.enter_context(patch.object(reader, "ThreadPoolExecutor", threads.ThreadPoolExecutor))
-        patches.enter_context(patch.object(state, "ThreadPoolExecutor", threads.ThreadPoolExecutor))
-        patches.enter_context(patch.object(state, "parse_families", families))
-        patches.enter_context(patch.object(writer, "threading", threads))
-        patches.enter_context(patch.object(forks, "datetime", Mock(now=lambda _: NOW)))
-        patches.enter_context(patch.object(snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))))
-        pace = partial(snapshots.Pace, scheduler.clock, scheduler.sleep)
-        patches.enter_context(patch.object(snapshots, "Pace", pace))
+        for module, values in SMALL:
+            patches.enter_context(patch.multiple(module, **values))
+        for module, name, value in (
+            *((module, "threading", threads) for module in (epochs, maintenance, sessions, writer)),
+            *((module, "ThreadPoolExecutor", threads.ThreadPoolExecutor) for module in (reader, state)),
+            (column_families, "parse_families", families),
+            (fork, "datetime", Mock(now=lambda _: NOW)),
+            (snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
+            (snapshots, "Pace", partial(snapshots.Pace, scheduler.clock, scheduler.sleep)),
+        ):
+            patches.enter_context(patch.object(module, name, value))
         yield
 
 
 @dataclass
 class Batch:
-    """One store's part in a batch: attempts that were launched, and what they reported."""
+    """One store's part in a batch: the attempts that were launched, and their reports."""
 
     model: Model
     until: float = 0.0
     launched: int = 0
     failed: int = 0
-    committed: list[Version] = field(default_factory=list)
+    committed: list[VersionId] = field(default_factory=list)
 
 
 class Schedule:
-    """A world made from a seed. `run` lets it go by, and raises what was violated; `journal` tells how it went."""
+    """A schedule from a seed. `run` raises the first violation; `journal` has the steps."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
         self.scheduler = Scheduler()
-        self.sky = weather(self.chance)
-        self._first_sky = self.sky.faults()
+        self.faults = random_faults(self.chance)
+        self._first_faults = str(self.faults)
         self.batches = self.chance.choice((2, 3, 4, 4, 6, 10))
         self.checkpoint_format = self.chance.choice((1, 2))
         self.retain = self.chance.choice((1, 2, 2, 3, 5))
@@ -100,7 +109,7 @@ class Schedule:
             Model(f"ns/0/{number}/default", self.scheduler, self.checkpoint_format, self.retain)
             for number in range(self.chance.choice((1, 1, 2)))
         ]
-        self.dynamodb.watch = self._watch
+        self.dynamodb.on_change = self._on_change
         self.executors: list[Executor] = []
         self.zombies: list[Executor] = []
         self._runs = self._processes = self._attempts = 0
@@ -111,24 +120,24 @@ class Schedule:
             f"seed={self.seed} batches={self.batches} stores={len(self.models)} "
             f"checkpoint_format={self.checkpoint_format} retain={self.retain} shards={self.shards} "
             f"min_deltas={self.min_deltas} pause_s={self.pause_s} "
-            f"deadline_s={self.settings.request_deadline_s} {self._first_sky}"
+            f"deadline_s={self.settings.request_deadline_s} {self._first_faults}"
         )
 
     def run(self) -> None:
-        with small(self.scheduler, self.chance):
+        with small_limits(self.scheduler, self.chance):
             self._auditor = self._engine(self.dynamodb, cache_bytes=0)
             self.scheduler.run("driver", self._drive)
 
     def journal(self, last: int = 0) -> list[str]:
-        """The steps, or the last of them, one a line."""
+        """The steps, or the `last` ones, one a line."""
         return [f"{at:9.3f} {who:22} {text % facts}" for at, who, text, facts in self.scheduler.steps[-last:]]
 
     def digest(self) -> str:
-        """Of all steps, and of what is in the tables in the end."""
-        whole = hashlib.sha256("\n".join(self.journal()).encode())
+        """A digest of all steps, and of the tables at the end."""
+        found = hashlib.sha256("\n".join(self.journal()).encode())
         for name, items in sorted(self.dynamodb.items.items()):
-            whole.update(f"{name} {sorted(items.items())!r}".encode())
-        return whole.hexdigest()
+            found.update(f"{name} {sorted(items.items())!r}".encode())
+        return found.hexdigest()
 
     # ----------------------------------------------------------------------------------------------------------- driver
 
@@ -144,7 +153,7 @@ class Schedule:
         done = tries = 0
         while done < self.batches and tries < 3 * self.batches:
             tries += 1
-            self._something_else()
+            self._maybe_restart_or_kill()
             self.scheduler.sleep(self.chance.uniform(0, 2 * self.pause_s))
             if self._batch() and self.chance.random() < 0.95:
                 done += 1
@@ -156,7 +165,7 @@ class Schedule:
     def _newest(self) -> int:
         return self.models[0].newest
 
-    def _something_else(self) -> None:
+    def _maybe_restart_or_kill(self) -> None:
         kind = self.chance.random()
         if kind < 0.06:
             self._restart(self._newest())
@@ -169,10 +178,10 @@ class Schedule:
             self.scheduler.kill(self.chance.choice(self.executors).process)
 
     def _restart(self, base: int) -> None:
-        """Go on from a version with another run. Executors of the one before die, or go on and do not know.
+        """Resume from a version with another run. Executors of the run before die, or continue as zombies.
 
-        Those of a run that never wrote to a store die: if one wrote after all, when a later run does, it would be taken
-        for the newer one (docs/decisions/0003-version-list.md, "What it does not do").
+        Those of a run that never wrote to a store die: its first write, after a later run's, would make it the newest
+        (docs/decisions/0003-version-list.md, "Limit").
         """
         for executor in self.executors:
             has_written = all(executor.run in model.runs for model in self.models)
@@ -180,17 +189,17 @@ class Schedule:
                 self.scheduler.kill(executor.process)
             else:
                 self.zombies.append(executor)
-        # A run that is no more among those that the meta item has room for would enter again.
+        # A run that the meta item has no room for would enter again.
         while len(self.zombies) > 4:
             self.scheduler.kill(self.zombies.pop(0).process)
         self._runs += 1
         for model in self.models:
             model.restart(f"run-{self._runs}", base)
         self.scheduler.note("run-%d begins at version %d", self._runs, base)
-        self.executors = [self._executor() for _ in range(1 if self.sky is CALM else 2)]
+        self.executors = [self._executor() for _ in range(1 if self.faults is NO_FAULTS else 2)]
 
     def _batch(self) -> bool:
-        """One batch: a task for each store, with twins and retries; whether all of them have been committed."""
+        """Run a batch: a task for each store, with twins and retries. Returns whether all stores have committed."""
         waiting = [Batch(model) for model in self.models]
         for each in waiting:
             self._launch(each)
@@ -216,14 +225,14 @@ class Schedule:
         attempt = Attempt(self.chance.randbytes(12) + self._attempts.to_bytes(4, "big"))
         base = model.chain[model.newest]
         if self.checkpoint_format == 1 and base != EMPTY:
-            base = (base[0], NO_ATTEMPT)
+            base = VersionId(base[0], NO_ATTEMPT)
         batch.launched += 1
         patience_s = self.chance.choice((0.1, 1.0, 30.0)) * self.chance.random()
         batch.until = self.scheduler.now + (LATEST_S if self._is_calm() else patience_s)
 
         def report(*, committed: bool) -> None:
             if committed:
-                batch.committed.append((base[0] + 1, attempt))
+                batch.committed.append(VersionId(base[0] + 1, attempt))
             else:
                 batch.failed += 1
             self.scheduler.unpark(driver)
@@ -233,16 +242,16 @@ class Schedule:
         self.scheduler.spawn(f"{executor.process.name}/{attempt.hex()[:8]}", body, executor.process)
 
     def _end_quietly(self) -> None:
-        """Let all come to rest; then snapshots and clean-up must leave nothing that nobody needs."""
+        """End without faults; then snapshots and clean-up must leave no orphans."""
         self.scheduler.note("calm")
-        self.sky = CALM
+        self.faults = NO_FAULTS
         self.audit(whole=True)
         self.scheduler.sleep(LATEST_S + 200)
         for executor in (*self.executors, *self.zombies):
             self.scheduler.kill(executor.process)
         self._restart(self._newest())
         by = self.executors[0]
-        # Two, since what a snapshot left behind goes when one goes; and it is not worth it where nothing changed.
+        # Two, since orphans of a snapshot are deleted with a later one; none is made where nothing changed.
         snapshots_at: dict[str, int] = {}
         for model in (*self.models, *self.models):
             self._calm_batches(1)
@@ -255,12 +264,12 @@ class Schedule:
                 by.clean_up(model, self.retain, most=0)
         self.audit(whole=True)
         for model in self.models:
-            check_leftovers(model, self.dynamodb, self.shards, snapshots_at[model.store])
+            check_orphans(model, self.dynamodb, self.shards, snapshots_at[model.store])
 
     def _calm_batches(self, count: int) -> None:
         for _ in range(count):
             if not self._batch():
-                raise violation("a batch fails though nothing disturbs it", version=self._newest() + 1)
+                raise violation("a batch fails without any fault", version=self._newest() + 1)
 
     # -------------------------------------------------------------------------------------------------------- processes
 
@@ -268,9 +277,9 @@ class Schedule:
         run = f"run-{self._runs}"
         process = self._process(f"{run}/executor")
         with self.scheduler.within(process):
-            engine = self._engine(Client(self.scheduler, self.chance, self.dynamodb, process, lambda: self.sky))
+            engine = self._engine(self._client(process, self.chance))
         executor = Executor(self.scheduler, process, engine, run, self.chance)
-        if self.sky is not CALM:
+        if self.faults is not NO_FAULTS:
             snapshots_ = partial(executor.offer_snapshots, self.models, self._is_calm, self.min_deltas)
             self.scheduler.spawn(f"{process.name}/snapshots", snapshots_, process)
             clean_up = partial(executor.clean_up_now_and_then, self.models, self._is_calm, self.retain)
@@ -280,42 +289,46 @@ class Schedule:
     def _spawn_reader(self, number: int) -> None:
         process = self._process(f"reader-{number}")
         with self.scheduler.within(process):
-            engine = self._engine(Client(self.scheduler, self.chance, self.dynamodb, process, lambda: self.sky))
-        outside = Reader(self.scheduler, engine, self.chance)
-        self.scheduler.spawn(process.name, partial(outside.look, self.models, self._is_calm), process)
+            engine = self._engine(self._client(process, self.chance))
+        reader = Reader(self.scheduler, engine, self.chance)
+        self._spawn(process, partial(reader.read_now_and_then, self.models, self._is_calm))
 
     def _spawn_forker(self) -> None:
         process, chance = self._process("forker"), random.Random(f"{self.seed}/forks")  # noqa: S311  # no secret
         with self.scheduler.within(process):
-            client = Client(self.scheduler, chance, self.dynamodb, process, lambda: self.sky)
-            engine = self._engine(client, cache_bytes=0)
+            engine = self._engine(self._client(process, chance), cache_bytes=0)
         both = engine._tables
         assert isinstance(both, BotoTables)
         both.expect_answers()
         forker = Forker(self.scheduler, engine, both, chance)
-        self.scheduler.spawn(process.name, partial(forker.fork_now_and_then, self.models, self._is_calm), process)
+        self._spawn(process, partial(forker.fork_now_and_then, self.models, self._is_calm))
 
     def _spawn_onlooker(self) -> None:
-        process, chance, both = self._outsider("onlooker")
+        process, chance, both = self._external_client("onlooker")
         settings = replace(self.settings, parallel_requests=2, cache_mb=chance.choice((0, 1)))
         onlooker = Onlooker(self.scheduler, both, settings, chance)
-        self.scheduler.spawn(process.name, partial(onlooker.look_now_and_then, self.models, self._is_calm), process)
+        self._spawn(process, partial(onlooker.read_now_and_then, self.models, self._is_calm))
 
     def _spawn_operator(self) -> None:
-        process, chance, both = self._outsider("operator")
+        process, chance, both = self._external_client("operator")
         operator = Operator(self.scheduler, lambda: self._engine_on(both, cache_bytes=0), both, chance)
-        body = partial(operator.run_now_and_then, self.models, self._is_calm, self.retain)
+        self._spawn(process, partial(operator.run_now_and_then, self.models, self._is_calm, self.retain))
+
+    def _spawn(self, process: Process, body: Callable[[], None]) -> None:
         self.scheduler.spawn(process.name, body, process)
 
-    def _outsider(self, name: str) -> tuple[Process, random.Random, BotoTables]:
-        """A process with tables and chances of its own, so that schedules without it are what they were."""
+    def _client(self, process: Process, chance: random.Random) -> Client:
+        return Client(self.scheduler, chance, self.dynamodb, process, lambda: self.faults)
+
+    def _external_client(self, name: str) -> tuple[Process, random.Random, BotoTables]:
+        """A process with tables and random numbers of its own, so that it changes no schedule without it."""
         process, chance = self._process(name), random.Random(f"{self.seed}/{name}")  # noqa: S311  # no secret
-        both = self._tables(Client(self.scheduler, chance, self.dynamodb, process, lambda: self.sky), chance)
+        both = self._tables(self._client(process, chance), chance)
         both.expect_answers()
         return process, chance, both
 
     def _is_calm(self) -> bool:
-        return self.sky is CALM
+        return self.faults is NO_FAULTS
 
     def _process(self, name: str) -> Process:
         self._processes += 1
@@ -328,7 +341,8 @@ class Schedule:
 
     def _tables(self, client: Any, chance: random.Random) -> BotoTables:
         clock, sleep = self.scheduler.clock, self.scheduler.sleep
-        return BotoTables(self.settings, clock=clock, sleep=sleep, randomness=chance, client=client)
+        retries = RetryPolicy(self.settings.request_deadline_s, clock=clock, sleep=sleep, randomness=chance)
+        return BotoTables(self.settings, retries=retries, client=client)
 
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
         return Engine(
@@ -344,30 +358,30 @@ class Schedule:
     # ------------------------------------------------------------------------------------------------------------ audit
 
     def audit(self, *, whole: bool = False) -> None:
-        """What is promised must be readable at once, and be what the model has.
+        """Check that promised versions are readable at once, with the rows of the model.
 
-        The oldest and the newest are read, and all in the end: each version comes to be the oldest one day.
+        Only the oldest and the newest are read, and all at the end: each version is the oldest at some time.
         """
         with self.scheduler.aside():
             for model in self.models:
                 promised = model.promised()
                 ends = (promised[0][0], promised[-1][0]) if promised else ()
-                already: set[Version] = set()
+                already: set[VersionId] = set()
                 for asked in promised:
                     if whole or asked[0] in ends:
                         already.add(self._audit(model, asked, already))
 
-    def _audit(self, model: Model, asked: Version, already: set[Version]) -> Version:
+    def _audit(self, model: Model, asked: VersionId, already: set[VersionId]) -> VersionId:
         assert self._auditor is not None
         if asked in already:
             return asked
         found, _ = read(self.scheduler, self._auditor, model, asked, {})
         if found[0] <= model.newest and model.nodes[found].run != model.makers[found[0]]:
-            raise violation("a number stands for an attempt of a run that was replaced", found=short(found))
+            raise violation("a number opens an attempt of a replaced run", found=short(found))
         return found
 
-    def _watch(self, role: Role, place: Place, after: Wire | None) -> None:
-        """An item changed in the tables; without `after` it has gone."""
+    def _on_change(self, role: Role, place: Place, after: Wire | None) -> None:
+        """Pass a changed item to the model; without `after` it was deleted."""
         shard, sort = place
         model = next((model for model in self.models if shard.startswith(f"{model.store}#")), None)
         kind, *names = sort.split("/")
@@ -375,23 +389,21 @@ class Schedule:
             return
         if kind == "group":
             for version in model.list_changed(sort, [each["B"] for each in after["versions"]["L"]] if after else []):
-                self._must_be_whole(model, version)
+                self._must_be_complete(model, version)
         elif kind == "snapshot":
-            version = int(names[0]), Attempt(bytes.fromhex(names[1]))
-            model.snapshot_changed(version, is_done=after is not None and after["stage"]["S"] == layout.DONE)
+            version = VersionId(int(names[0]), Attempt(bytes.fromhex(names[1])))
+            model.snapshot_changed(version, is_done=after is not None and after["stage"]["S"] == DONE)
         elif kind == "meta" and after is not None:
             model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
 
-    def _must_be_whole(self, model: Model, version: Version) -> None:
-        """From when a list names it, an attempt is there as a whole; unless what it stands on went long ago."""
+    def _must_be_complete(self, model: Model, version: VersionId) -> None:
+        """Check that an attempt is complete once a version list lists it, unless its ancestors were deleted."""
         assert self._auditor is not None
         node = model.nodes[version]
-        # What it stands on is for `audit` to read.
+        # `audit` reads its parent.
         held = {} if node.parent == EMPTY else {node.parent: model.nodes[node.parent].state}
         try:
             read(self.scheduler, self._auditor, model, version, held)
         except (VersionMissingError, CorruptStateError) as failed:
             if node.parent == model.chain[model.newest]:
-                raise violation(
-                    "a list names a version that is not there", version=short(version), error=failed
-                ) from failed
+                raise violation("a listed version cannot be read", version=short(version), error=failed) from failed

@@ -1,7 +1,7 @@
-"""Tasks that take turns in virtual time: one runs, until it waits. The same program takes the same steps each time.
+"""Tasks that take turns in virtual time: one runs until it waits. The same program takes the same steps each time.
 
-A task is a thread, so that the engine's code runs in it as it is; but control passes only where a task waits for
-something: for time, for a request, for a lock. Whose turn is next is said by a queue of events in virtual time.
+A task is a thread, so that the engine's code runs unchanged; but control passes only where a task waits: for time,
+for a request, for a lock. A queue of events in virtual time determines the next task.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-#: A schedule takes some thousands of events; one that takes so many never ends.
+#: A schedule takes some thousands of events; one that takes this many never ends.
 EVENTS_MAX: Final = 400_000
 
 
 class KilledError(BaseException):
-    """The process of this task is gone. No `except Exception` catches it."""
+    """The process of this task is dead. No `except Exception` catches it."""
 
 
 class StuckError(Exception):
-    """Everybody waits for someone else, or nobody comes to an end."""
+    """Every task waits for another one, or the tasks never end."""
 
 
 class Process:
-    """What dies at once: tasks that share memory. A paused one goes on later, and does not notice."""
+    """Tasks that share memory and die together. A suspended process continues later, and does not notice."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Task:
         self.process = process
         self.is_over = False
         self.waits_for = ""
-        #: Counts waits, so that whoever would end one that is over already does nothing.
+        #: Counts waits, so that an event for an earlier wait does nothing.
         self.wait = 0
         self.turn = threading.Lock()
         self.turn.acquire()
@@ -53,7 +53,7 @@ Event = Callable[[], Task | None]
 
 
 class Scheduler:
-    """The queue of events, the clock, and whose turn it is. `steps` is the journal: time, task, text with its facts."""
+    """The queue of events, the clock, and the current task. `steps` is the journal: time, task, text and its facts."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -68,25 +68,25 @@ class Scheduler:
         self._failure: BaseException | None = None
         self._is_ending = False
 
-    # ----------------------------------------------------------------------------------------------------- for everyone
+    # ------------------------------------------------------------------------------------------------------- for tasks
 
     def note(self, text: str, *facts: object) -> None:
-        """Enter a step into the journal; the text is put together only if someone reads it."""
+        """Add a step to the journal; the text is formatted only if the journal is printed."""
         self.steps.append((self.now, self.current.name if self.current else "-", text, facts))
 
     def clock(self) -> float:
         return self.now
 
     def at(self, when: float, event: Event) -> None:
-        """Let an event happen; if it gives a task, it is that one's turn."""
+        """Schedule an event; if it returns a task, that task runs next."""
         heapq.heappush(self._events, (when, next(self._order), event))
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something later that is no task: what happens in the network, or in DynamoDB."""
+        """Schedule something that is no task: an event in the network or in DynamoDB."""
         self.at(self.now + seconds, act)
 
     def spawn(self, name: str, body: Callable[[], None], process: Process | None = None) -> Task:
-        """Start a task, in the process of the one that starts it unless another one is named."""
+        """Start a task, by default in the process of the current one."""
         if process is None:
             process = self._place or (self.current.process if self.current else self._main.process)
         task = Task(name, process)
@@ -97,7 +97,7 @@ class Scheduler:
 
     @contextmanager
     def within(self, process: Process) -> Iterator[None]:
-        """Let tasks that are started in here belong to a process."""
+        """Start the tasks of a block in a process."""
         before, self._place = self._place, process
         try:
             yield
@@ -106,7 +106,7 @@ class Scheduler:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is done in here is done at once, by nobody: nothing else goes on meanwhile."""
+        """Run a block at once and outside of any task: nothing else happens meanwhile."""
         before, self.current = self.current, None
         try:
             yield
@@ -119,10 +119,10 @@ class Scheduler:
             self.park("time", until - self.now)
 
     def park(self, waits_for: str, timeout_s: float | None = None) -> None:
-        """Let others go on until `unpark`, or for some time."""
+        """Let other tasks run until `unpark`, or for some time."""
         task = self.current
         if task is None:
-            raise StuckError(f"{waits_for} is waited for outside of any task")
+            raise StuckError(f"waiting outside of any task: {waits_for}")
         self._must_live(task)
         task.waits_for = waits_for
         task.wait += 1
@@ -132,7 +132,7 @@ class Scheduler:
         self._must_live(task)
 
     def unpark(self, task: Task, seconds: float = 0.0) -> None:
-        """Let a task that waits go on; does nothing if it does not wait for this any more by then."""
+        """Resume a task that waits; does nothing if that wait is over by then."""
         self.at(self.now + seconds, partial(self._wake, task, task.wait))
 
     def kill(self, process: Process) -> None:
@@ -145,7 +145,7 @@ class Scheduler:
     # ----------------------------------------------------------------------------------------------------- for the test
 
     def run(self, name: str, body: Callable[[], None]) -> None:
-        """Run a task and all it starts, until it ends. Raises what any of them failed with."""
+        """Run a task, and those it starts, until it ends. Raises the first error of any of them."""
         root = self.spawn(name, body, Process(name))
         self._root = root
         self._pass_on(self._main)
@@ -158,7 +158,7 @@ class Scheduler:
             raise self._failure
 
     def waiting(self) -> list[str]:
-        """Tasks that are not over, and what they wait for."""
+        """The tasks that have not ended, and what each waits for."""
         return [
             f"{task.name}: {task.waits_for}" for task in self._tasks if not task.is_over and not task.process.is_dead
         ]
@@ -172,7 +172,7 @@ class Scheduler:
             body()
         except KilledError:
             pass
-        except BaseException as failed:  # noqa: BLE001  # whatever it is, the test gets it
+        except BaseException as failed:  # noqa: BLE001  # the test gets any error
             self._failure = self._failure or failed
         task.is_over = True
         self._give_turn(self._main if self._is_ending or task is self._root else self._next())
@@ -192,23 +192,23 @@ class Scheduler:
         task.turn.release()
 
     def _next(self) -> Task:
-        """Let events happen until one gives a task; the test's own thread, when something failed."""
+        """Process events until one returns a task; the test's own thread after a failure."""
         while self._failure is None and self._events:
             self.now, _, event = heapq.heappop(self._events)
             self._passed += 1
             if self._passed > EVENTS_MAX:
-                self._failure = StuckError(f"no end after {EVENTS_MAX} events: {self.waiting()}")
+                self._failure = StuckError(f"not over after {EVENTS_MAX} events: {self.waiting()}")
                 break
             try:
                 with self.aside():
                     task = event()
-            except BaseException as failed:  # noqa: BLE001  # whatever it is, the test gets it
+            except BaseException as failed:  # noqa: BLE001  # the test gets any error
                 self._failure = failed
                 break
             if task is not None:
                 return task
         if self._failure is None:
-            self._failure = StuckError(f"everybody waits: {self.waiting()}")
+            self._failure = StuckError(f"every task waits: {self.waiting()}")
         return self._main
 
     def _wake(self, task: Task, wait: int) -> Task | None:

@@ -1,4 +1,4 @@
-"""The simulation's DynamoDB does what moto does, request by request."""
+"""The simulation's DynamoDB acts like moto, request by request."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any, Final
 import pytest
 from botocore.exceptions import ClientError
 
-from dynastate import layout
-from dynastate.layout import Item, Key, Role, item_key
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import EMPTY, Key, Role, group_key, meta_key, part_key, store_shard
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
-from dynastate.tables import BotoTables, Meter
-from tests.fakes import StruckClient
 from tests.simulation.dynamodb import DynamoDB, Wire
+from tests.support.fakes import FailingClient
 
 NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
-#: What is asked for, and no part of what DynamoDB says of the items.
+#: Parts of answers that are not about the items.
 ASIDE = ("ResponseMetadata", "ConsumedCapacity", "ItemCollectionMetrics", "ScannedCount")
 
 
 class Both:
-    """Sends every request to both, and gives the answer on which they agree, or the error by its code."""
+    """Sends every request to both clients, and compares the answers, or the codes of the errors."""
 
     def __init__(self, *clients: Any) -> None:
         self._clients = clients
@@ -53,9 +54,9 @@ def _comparable(outcome: Wire | ClientError) -> object:
     if isinstance(outcome, ClientError):
         return outcome.response["Error"]["Code"]
     answer = {name: value for name, value in outcome.items() if name not in ASIDE}
-    # Of what an update set, moto leaves out what was so before; of a new item it says the key, too.
+    # Of the attributes of an update, moto omits unchanged ones; for a new item it returns the key, too.
     made = answer.pop("Attributes", {}).get("versions")
-    # The items of a BatchGetItem come in no order.
+    # A BatchGetItem returns items in any order.
     responses = {name: sorted(map(repr, map(_sorted, items))) for name, items in answer.pop("Responses", {}).items()}
     return answer, made, responses
 
@@ -65,19 +66,19 @@ def _sorted(item: Wire) -> list[tuple[str, Any]]:
 
 
 @pytest.fixture
-def both(struck_client: StruckClient) -> Both:
-    """Moto, and the simulation's."""
-    return Both(struck_client, DynamoDB(NAMES))
+def both(failing_client: FailingClient) -> Both:
+    """Moto, and the simulation's DynamoDB."""
+    return Both(failing_client, DynamoDB(NAMES))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
-    """Whatever the engine asks for, of few items, so that requests meet: items, conditions, lists, epochs, queries."""
+    """Random requests of the engine on few items: items, conditions, version lists, epochs, queries."""
     chance = random.Random(seed)  # noqa: S311  # a test, no secret
     tables = BotoTables(Settings(region="us-east-1"), client=both)
-    keys = [layout.part_key(store, version, layout.EMPTY[1], 0, 2) for version in range(12)]
-    names = [Key("snapshot", layout.store_shard(store, 0), name) for name in ("group/1", "group/2", "snapshot/1")]
-    meta = layout.meta_key(store)
+    keys = [part_key(store, version, EMPTY[1], 0, 2) for version in range(12)]
+    names = [Key("snapshot", store_shard(store, 0), name) for name in ("group/1", "group/2", "snapshot/1")]
+    meta = meta_key(store)
     tables.put_new(meta, item_key(meta) | {"format": 1, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
     runs = [f"run-{number}" for number in range(6)]
 
@@ -94,7 +95,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
         "put_new": lambda: tables.put_new(key := chance.choice(names), some_item(key), Meter()),
         "put_over": lambda: tables.put_over(key := chance.choice(names), some_item(key), {"stage": "a"}, Meter()),
         "delete_over": lambda: tables.delete_over(chance.choice(names), {"stage": "b"}, Meter()),
-        "append": lambda: tables.append_version(layout.group_key(store, 40), chance.randbytes(2), Meter()),
+        "append": lambda: tables.append_version(group_key(store, 40), chance.randbytes(2), Meter()),
         "advance": lambda: tables.advance_epoch(
             meta, chance.choice(runs), chance.randint(1, 6), chance.sample(runs, chance.randrange(2)), Meter()
         ),
@@ -102,7 +103,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
             "snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz"), Meter()
         ),
         "list": lambda: tables.list_keys(
-            "delta", layout.store_shard(store, chance.randrange(2)), "0", f"{chance.randrange(12):020d}", Meter()
+            "delta", store_shard(store, chance.randrange(2)), "0", f"{chance.randrange(12):020d}", Meter()
         ),
     }
     for _ in range(250):
@@ -114,9 +115,9 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
 
 
 def test_pages_of_a_query(both: Both, store: str) -> None:
-    """A page that ends at its limit says where."""
+    """A page that ends at its limit has a LastEvaluatedKey."""
     tables = BotoTables(Settings(region="us-east-1"), client=both)
-    keys = [layout.part_key(store, version, layout.EMPTY[1], 0, 1) for version in range(5)]
+    keys = [part_key(store, version, EMPTY[1], 0, 1) for version in range(5)]
     tables.write([(key, item_key(key)) for key in keys], Meter())
     request: Wire = {
         "TableName": DELTA_TABLE,
@@ -133,8 +134,8 @@ def test_pages_of_a_query(both: Both, store: str) -> None:
     assert "LastEvaluatedKey" not in third
 
 
-def test_what_dynamodb_refuses(both: Both, store: str) -> None:
-    """An item twice in one request, no such table; and more items than fit, which moto lets pass."""
+def test_refused_requests(both: Both, store: str) -> None:
+    """An item twice in one request, a missing table; and too many items, which moto accepts."""
     wires = [{"store_shard": {"S": store}, "part": {"S": f"{number}"}} for number in range(101)]
     puts = [{"PutRequest": {"Item": wire}} for wire in wires]
     with pytest.raises(ClientError):

@@ -1,4 +1,4 @@
-"""What the simulation found, or was written to look for: each by name, as the shortest schedule that shows it."""
+"""Defects that the simulation found or was written to find, each as the shortest schedule that shows it."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from contextlib import nullcontext
 
 import pytest
 
-from dynastate import layout
-from dynastate.errors import CorruptStateError, OtherWayError, UnavailableError, VersionMissingError
-from dynastate.layout import Item, Key, Role
-from dynastate.store import Engine
-from dynastate.tables import Meter
-from tests.fakes import MemoryTables, Strike, StruckTables
-from tests.simulation.mutations import ends_a_snapshot_without_looking_what_it_stands_on
-from tests.states import (
-    EMPTY,
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.engine import Engine
+from dynastate.errors import CorruptStateError, RouteInvalidError, UnavailableError, VersionMissingError
+from dynastate.format.items import Item
+from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Key, Role, VersionId, meta_key
+from tests.simulation.mutations import commits_snapshots_without_checking_their_base
+from tests.support.engine_driver import (
     Engines,
-    State,
-    Version,
     attempt,
     begin,
     chunk,
     closing,
     fold,
-    history,
+    graph,
+    numbers,
     read,
     recover,
+    save_snapshot,
     take_snapshot,
     write,
     write_versions,
 )
+from tests.support.fakes import FailingTables, Fault, MemoryTables
 
 RUN = "run-1"
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
-class Overtaken(StruckTables):
-    """Tables whose first request of a kind comes after something else has happened."""
+class Overtaken(FailingTables):
+    """Tables on which something else happens before the first request of a kind."""
 
     def __init__(self, tables: MemoryTables, happens: Callable[[], None], before: str = "get") -> None:
         to_come = [happens]
@@ -55,151 +54,141 @@ def engines(memory: MemoryTables) -> Iterator[Engines]:
     yield from closing(memory)
 
 
-def numbers(count: int) -> State:
-    """What `write_versions` has at a version."""
-    return {b"%d" % number: b"%d" % number for number in range(1, count + 1)}
-
-
-def snapshot_of(at: Engine, store: str, of: Version, state: State, run: str = RUN) -> None:
-    under_way = take_snapshot(at, store, of, state, lambda _: set(state), run=run)
-    assert under_way is not None
-    assert under_way.commit()
-
-
 def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> None:
-    """It stands on a version that clean-up has taken away. Whoever asks by number gets the attempt that can be read."""
-    at = engines()
-    made = write_versions(at, store, 4)
+    """Its parent was deleted by clean-up. A reader by number gets the attempt that can be read."""
+    engine = engines()
+    made = write_versions(engine, store, 4)
     zombie = begin(engines(), store, attempt(99), made[4])
     zombie.append(chunk({b"by": b"zombie"}))
-    fifth = write(at, store, attempt(5), {b"5": b"5"}, base=made[4])
-    sixth = write(at, store, attempt(6), {b"6": b"6"}, base=fifth)
-    snapshot_of(at, store, fifth, numbers(5))
-    at.clean_up(store, RUN, *sixth, retain=2, least=1, most=0)
+    fifth = write(engine, store, attempt(5), {b"5": b"5"}, base=made[4])
+    sixth = write(engine, store, attempt(6), {b"6": b"6"}, base=fifth)
+    save_snapshot(engine, store, fifth, numbers(5))
+    engine.clean_up(store, RUN, *sixth, retain=2, least=1, most=0)
     zombie.commit({0: 1}, '{"families":[]}')
     assert read(engines(), store, 5) == numbers(5)
     assert read(engines(), store, 6) == numbers(6)
-    # Clean-up, too, has to go on.
-    seventh = write(at, store, attempt(7), {b"7": b"7"}, base=sixth)
-    snapshot_of(at, store, seventh, numbers(7))
-    at.clean_up(store, RUN, *seventh, retain=2, least=1, most=0)
+    # Clean-up continues, too.
+    seventh = write(engine, store, attempt(7), {b"7": b"7"}, base=sixth)
+    save_snapshot(engine, store, seventh, numbers(7))
+    engine.clean_up(store, RUN, *seventh, retain=2, least=1, most=0)
     assert read(engines(), store, 7) == numbers(7)
 
 
-def test_twins_that_branched_off_before_what_is_retained(engines: Engines, store: str) -> None:
-    """Under checkpoint format v1 two executors went apart earlier, and a number stands for the other one's attempt."""
-    at, other = engines(), engines()
-    made = write_versions(at, store, 3)
-    mine = write(at, store, attempt(4), {b"4": b"4"}, base=made[3])
+def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, store: str) -> None:
+    """Under checkpoint format v1 two executors built on twins, and a number opens the other one's attempt."""
+    engine, other = engines(), engines()
+    made = write_versions(engine, store, 3)
+    mine = write(engine, store, attempt(4), {b"4": b"4"}, base=made[3])
     theirs = write(other, store, attempt(104), {b"4": b"their"}, base=made[3])
     state = {mine: numbers(4), theirs: numbers(3) | {b"4": b"their"}}
     for number in (5, 6):
         row = {b"%d" % number: b"%d" % number}
-        mine, before = write(at, store, attempt(number), row, base=mine), mine
+        mine, before = write(engine, store, attempt(number), row, base=mine), mine
         state[mine] = state[before] | row
         theirs, before = write(other, store, attempt(100 + number), row, base=theirs), theirs
         state[theirs] = state[before] | row
         if number == 5:
-            snapshot_of(at, store, mine, state[mine])
-    at.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
+            save_snapshot(engine, store, mine, state[mine])
+    engine.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
     for number in (5, 6):
-        opening = at.open(store, number, layout.NO_ATTEMPT)
-        found = (opening.version, opening.attempt)
+        opening = engine.open(store, number, NO_ATTEMPT)
+        found = VersionId(opening.version, opening.attempt)
         assert fold(opening.chunks, fold(opening.snapshot_chunks)) == state[found]
 
 
 @pytest.mark.parametrize("kind", ["behind", "set back"])
-def test_clean_up_where_one_by_a_newer_version_died(
+def test_clean_up_after_another_one_by_a_newer_version_died(
     engines: Engines, memory: MemoryTables, store: str, kind: str
 ) -> None:
-    """It took a snapshot away, and did not come to strike the versions that stood on that. They are not called broken.
+    """The other one deleted a snapshot, but not the versions that depend on it.
 
-    Nor by an executor that is behind, nor by the run after the query was set back: both would keep one of them.
+    They are not reported as corrupt by an executor that is behind, nor by the run after the query was set back, though
+    both retain one of them.
     """
-    struck = StruckTables(memory)
-    at, dying = engines(), engines(struck)
-    made = write_versions(at, store, 6)
-    snapshot_of(at, store, made[3], numbers(3))
-    at.clean_up(store, RUN, *made[6], retain=3, least=1, most=0)
-    made += write_versions(at, store, 6, base=made[6])[1:]
-    snapshot_of(at, store, made[10], numbers(10))
-    struck.strike("delete_over", None, Strike(UnavailableError("died")))
+    failing_tables = FailingTables(memory)
+    engine, dying = engines(), engines(failing_tables)
+    made = write_versions(engine, store, 6)
+    save_snapshot(engine, store, made[3], numbers(3))
+    engine.clean_up(store, RUN, *made[6], retain=3, least=1, most=0)
+    made += write_versions(engine, store, 6, base=made[6])[1:]
+    save_snapshot(engine, store, made[10], numbers(10))
+    failing_tables.fail("delete_over", None, Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
         dying.clean_up(store, RUN, *made[12], retain=3, least=1, most=0)
-    assert history(memory, store).versions() == list(range(4, 13))
-    assert [each.version for each in history(memory, store).snapshots()] == [10]
+    assert graph(memory, store).versions() == list(range(4, 13))
+    assert [each.version for each in graph(memory, store).snapshots()] == [10]
     run, newest = RUN, made[11]
     if kind == "set back":
-        run, newest = "run-2", write(at, store, attempt(111), {b"11": b"11"}, base=made[10], run="run-2")
-    assert at.clean_up(store, run, *newest, retain=3, least=1, most=0)[0].items_deleted == 0
-    assert read(at, store, *newest) == numbers(11)
+        run, newest = "run-2", write(engine, store, attempt(111), {b"11": b"11"}, base=made[10], run="run-2")
+    assert engine.clean_up(store, run, *newest, retain=3, least=1, most=0)[0].items_deleted == 0
+    assert read(engine, store, *newest) == numbers(11)
 
 
-def test_a_new_life_begins_while_clean_up_reads(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """A Query takes its time: the meta item on one page says that no newer run writes, the next has its snapshots."""
-    at, torn = engines(), MemoryTables()
+def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """A Query has pages: the meta item on the first has no newer run, the next one has that run's snapshots."""
+    engine, torn = engines(), MemoryTables()
     torn.items = memory.items
-    old = write_versions(at, store, 20)
-    snapshot_of(at, store, old[18], numbers(18))
-    life: list[Version] = []
+    old = write_versions(engine, store, 20)
+    save_snapshot(engine, store, old[18], numbers(18))
+    made: list[VersionId] = []
 
-    def new_life() -> None:
+    def start_over() -> None:
         base = EMPTY
         for number in range(1, 13):
-            base = write(at, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
-            life.append(base)
-        snapshot_of(at, store, life[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
-        at.clean_up(store, "run-2", *life[-1], retain=2, least=1, most=0)
+            base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
+            made.append(base)
+        save_snapshot(engine, store, made[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
+        engine.clean_up(store, "run-2", *made[-1], retain=2, least=1, most=0)
 
     def pages(role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
-        if life or not low <= layout.META <= high:
+        if made or not low <= META <= high:
             return memory.query(role, store_shard, low, high, meter)
-        first = memory.query(role, store_shard, low, layout.META, meter)
-        new_life()
-        return first + memory.query(role, store_shard, f"{layout.META}~", high, meter)
+        first = memory.query(role, store_shard, low, META, meter)
+        start_over()
+        return first + memory.query(role, store_shard, f"{META}~", high, meter)
 
-    torn.query = pages  # type: ignore[method-assign]  # in two pages, and much happens in between
+    torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
     engines(torn).clean_up(store, RUN, *old[20], retain=2, least=1, most=0)
-    assert len(life) == 12
-    assert read(at, store, *life[-1]) == dict.fromkeys(numbers(12), b"new")
+    assert len(made) == 12
+    assert read(engine, store, *made[-1]) == dict.fromkeys(numbers(12), b"new")
 
 
-def test_a_run_that_is_over_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """The request by which a run enters itself was long on its way: the run that began since then stays the newest."""
-    at, meta = engines(), layout.meta_key(store)
-    made = write_versions(at, store, 8)
-    newest = write(at, store, attempt(9), {b"9": b"9"}, base=made[8], run="run-3")
+def test_a_replaced_run_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """The request that enters a run arrives late: the run that began meanwhile stays the newest."""
+    engine, meta = engines(), meta_key(store)
+    made = write_versions(engine, store, 8)
+    newest = write(engine, store, attempt(9), {b"9": b"9"}, base=made[8], run="run-3")
     assert memory.advance_epoch(meta, "run-2", 1, [], Meter()) is False
-    snapshot_of(at, store, newest, numbers(9), run="run-3")
+    save_snapshot(engine, store, newest, numbers(9), run="run-3")
     for number in (10, 11):
-        newest = write(at, store, attempt(number), {b"%d" % number: b"%d" % number}, base=newest, run="run-3")
-    assert at.clean_up(store, "run-3", *newest, retain=2, least=1, most=0)[0].items_deleted > 0
+        newest = write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=newest, run="run-3")
+    assert engine.clean_up(store, "run-3", *newest, retain=2, least=1, most=0)[0].items_deleted > 0
 
 
-def test_a_run_of_an_old_life_first_writes_late(engines: Engines, store: str) -> None:
-    """It becomes the newest, and takes away nothing of the life that began meanwhile."""
-    old, at = engines(), engines()
+def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Engines, store: str) -> None:
+    """It becomes the newest, and deletes no version of the query that started over."""
+    old, engine = engines(), engines()
     made = write_versions(old, store, 12)
     zombie = begin(old, store, attempt(113), made[12], run="run-0")
-    life = [EMPTY]
+    fresh = [EMPTY]
     for number in range(1, 7):
         row = {b"%d" % number: b"new"}
-        life.append(write(at, store, attempt(200 + number), row, base=life[-1], run="run-2"))
+        fresh.append(write(engine, store, attempt(200 + number), row, base=fresh[-1], run="run-2"))
     zombie.append(chunk({b"13": b"13"}))
     zombie.commit({0: 13}, '{"families":[]}')
-    snapshot_of(old, store, made[11], numbers(11), run="run-0")
+    save_snapshot(old, store, made[11], numbers(11), run="run-0")
     assert old.clean_up(store, "run-0", 13, attempt(113), retain=2, least=1, most=0)[0].items_deleted == 0
-    assert read(engines(), store, *life[6]) == dict.fromkeys(numbers(6), b"new")
+    assert read(engines(), store, *fresh[6]) == dict.fromkeys(numbers(6), b"new")
 
 
 @pytest.mark.parametrize("what", ["bucket", "directory"])
-def test_a_request_of_a_snapshot_comes_after_it_has_gone(
+def test_a_request_of_a_snapshot_arrives_after_it_was_deleted(
     engines: Engines, memory: MemoryTables, store: str, what: str
 ) -> None:
-    """Nothing names what it wrote, and the first clean-up of another executor finds it all the same."""
-    at = engines()
-    made = write_versions(at, store, 9)
-    under_way = take_snapshot(at, store, made[3], numbers(3), lambda _: set(numbers(3)))
+    """It writes an orphan, which the first clean-up of another executor deletes."""
+    engine = engines()
+    made = write_versions(engine, store, 9)
+    under_way = take_snapshot(engine, store, made[3], numbers(3))
     assert under_way is not None
     under_way._write()
     if what == "directory":
@@ -207,108 +196,103 @@ def test_a_request_of_a_snapshot_comes_after_it_has_gone(
     late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"{what}/")}
     assert late
     under_way.abort()
-    snapshot_of(at, store, made[5], numbers(5))
-    snapshot_of(at, store, made[8], numbers(8))
-    at.clean_up(store, RUN, *made[7], retain=2, least=1, most=0)
+    save_snapshot(engine, store, made[5], numbers(5))
+    save_snapshot(engine, store, made[8], numbers(8))
+    engine.clean_up(store, RUN, *made[7], retain=2, least=1, most=0)
     memory.items |= late
     engines().clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
     assert not late.keys() & memory.items.keys()
-    assert read(at, store, *made[9]) == numbers(9)
+    assert read(engine, store, *made[9]) == numbers(9)
 
 
-def test_buckets_that_others_have_carried_on_are_no_strays(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """A snapshot that is there has buckets of one that has gone: they stay."""
-    at = engines()
-    made = write_versions(at, store, 20)
-    snapshot_of(at, store, made[5], numbers(5))
+def test_carried_on_buckets_are_no_orphans(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Buckets of a deleted snapshot that a later one has carried on are retained."""
+    engine = engines()
+    made = write_versions(engine, store, 20)
+    save_snapshot(engine, store, made[5], numbers(5))
     for number in (10, 15, 19):
-        under_way = take_snapshot(at, store, made[number], numbers(number), lambda _: {b"%d" % number})  # noqa: B023
-        assert under_way is not None
-        assert under_way.commit()
-    at.clean_up(store, RUN, *made[20], retain=2, least=1, most=0)
-    assert [each.version for each in history(memory, store).snapshots()] == [19]
+        save_snapshot(engine, store, made[number], numbers(number), lambda _: {b"%d" % number})  # noqa: B023
+    engine.clean_up(store, RUN, *made[20], retain=2, least=1, most=0)
+    assert [each.version for each in graph(memory, store).snapshots()] == [19]
     held = {key.sort.split("/")[1].lstrip("0") for key in memory.keys("snapshot") if key.sort.startswith("bucket/")}
     assert "5" in held
-    assert {key for key, _ in fold(at.open(store, *made[19]).snapshot_chunks).items()} >= set(numbers(5))
+    assert {key for key, _ in fold(engine.open(store, *made[19]).snapshot_chunks).items()} >= set(numbers(5))
 
 
 @pytest.mark.parametrize("held", [(), (1,)])
 def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[int, ...]) -> None:
-    """What a version was read from goes, since there is a snapshot now: it is told that there is another way."""
-    at, other = engines(), engines()
-    made = write_versions(at, store, 6)
-    opening = at.open(store, *made[6], have=[made[number] for number in held])
-    snapshot_of(other, store, made[5], numbers(5))
+    """A reader's deltas are deleted, since there is a snapshot now: the error says that there is another route."""
+    engine, other = engines(), engines()
+    made = write_versions(engine, store, 6)
+    opening = engine.open(store, *made[6], have=[made[number] for number in held])
+    save_snapshot(other, store, made[5], numbers(5))
     other.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
-    with pytest.raises(OtherWayError, match="is not in its table"):
+    with pytest.raises(RouteInvalidError, match="is not in its table"):
         fold(opening.chunks)
-    assert read(at, store, *made[6]) == numbers(6)
+    assert read(engine, store, *made[6]) == numbers(6)
 
 
 def test_clean_up_overtakes_a_reader_of_changes(engines: Engines, store: str) -> None:
-    """They are not broken, but gone."""
-    at, other = engines(), engines()
-    made = write_versions(at, store, 6)
-    feed = at.changes(store, 2, 4, made[4][1])
-    snapshot_of(other, store, made[5], numbers(5))
+    """Deleted changes are reported as missing, not as corrupt."""
+    engine, other = engines(), engines()
+    made = write_versions(engine, store, 6)
+    feed = engine.changes(store, 2, 4, made[4][1])
+    save_snapshot(other, store, made[5], numbers(5))
     other.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
     with pytest.raises(VersionMissingError, match="versions=5-6"):
         [list(chunks) for _, chunks in feed.versions]
 
 
-def test_clean_up_takes_a_snapshot_from_under_a_reader(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """Its directory is not lost, since there is no such snapshot any more: there is another way."""
-    at = engines()
-    made = write_versions(at, store, 9)
-    snapshot_of(at, store, made[3], numbers(3))
-    reader = engines(Overtaken(memory, lambda: take_the_first_away(at, store, made)))
-    with pytest.raises(OtherWayError, match="took a snapshot away"):
+def test_clean_up_deletes_the_snapshot_of_a_reader(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Its manifest is not lost, since the snapshot was deleted: there is another route."""
+    engine = engines()
+    made = write_versions(engine, store, 9)
+    save_snapshot(engine, store, made[3], numbers(3))
+    reader = engines(Overtaken(memory, lambda: delete_the_first_snapshot(engine, store, made)))
+    with pytest.raises(RouteInvalidError, match="deleted a snapshot"):
         reader.open(store, *made[9])
     assert read(reader, store, *made[9]) == numbers(9)
 
 
-def test_a_clean_up_overtakes_another_one(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """The one behind ends, and calls nothing broken."""
-    at = engines()
-    made = write_versions(at, store, 9)
-    snapshot_of(at, store, made[3], numbers(3))
-    behind = engines(Overtaken(memory, lambda: take_the_first_away(at, store, made)))
+def test_clean_up_overtakes_another_one(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """The one behind ends, and reports nothing as corrupt."""
+    engine = engines()
+    made = write_versions(engine, store, 9)
+    save_snapshot(engine, store, made[3], numbers(3))
+    behind = engines(Overtaken(memory, lambda: delete_the_first_snapshot(engine, store, made)))
     assert behind.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
-    assert read(at, store, *made[9]) == numbers(9)
+    assert read(engine, store, *made[9]) == numbers(9)
 
 
-def take_the_first_away(at: Engine, store: str, made: list[Version]) -> None:
-    snapshot_of(at, store, made[8], numbers(8))
-    at.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
+def delete_the_first_snapshot(engine: Engine, store: str, made: list[VersionId]) -> None:
+    save_snapshot(engine, store, made[8], numbers(8))
+    engine.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_snapshot_begins_when_what_it_stands_on_has_gone(
+def test_a_snapshot_begins_after_its_base_was_deleted(
     engines: Engines, memory: MemoryTables, store: str, *, broken: bool
 ) -> None:
-    """It would carry on buckets that are not there any more, so it does not become one.
+    """It would carry on deleted buckets, so its commit is refused.
 
-    No schedule has found an engine without that look: it takes another snapshot in between that carries nothing on, a
-    clean-up while this one is not yet entered, and a second one before it is read; else recovery goes round it.
+    No schedule has found an engine without that check: it needs a snapshot in between that carries nothing on, a
+    clean-up before this one is entered, and a second one before it is read; otherwise recovery falls back.
     """
-    at = engines()
-    made = write_versions(at, store, 9)
-    snapshot_of(at, store, made[2], numbers(2))
+    engine = engines()
+    made = write_versions(engine, store, 9)
+    save_snapshot(engine, store, made[2], numbers(2))
 
     def another() -> None:
-        under_way = take_snapshot(at, store, made[5], numbers(5), lambda _: set(), bits=0)
-        assert under_way is not None
-        assert under_way.base == 0
-        assert under_way.commit()
-        at.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
+        assert save_snapshot(engine, store, made[5], numbers(5), bits=0).base == 0
+        engine.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
 
     late = engines(Overtaken(memory, another, before="put_new"))
-    with ends_a_snapshot_without_looking_what_it_stands_on() if broken else nullcontext():
+    with commits_snapshots_without_checking_their_base() if broken else nullcontext():
         under_way = take_snapshot(late, store, made[9], numbers(9), lambda base: set(numbers(9)) - set(numbers(base)))
         assert under_way is not None
         assert under_way.base == 2
         assert under_way.commit() is broken
-    made += write_versions(at, store, 2, base=made[9])[1:]
-    at.clean_up(store, RUN, *made[11], retain=2, least=1, most=0)
-    with pytest.raises(CorruptStateError, match="nothing older stands in") if broken else nullcontext():
-        assert recover(at, store, *made[11]) == numbers(11)
+    made += write_versions(engine, store, 2, base=made[9])[1:]
+    engine.clean_up(store, RUN, *made[11], retain=2, least=1, most=0)
+    with pytest.raises(CorruptStateError, match="nothing older is there to fall back to") if broken else nullcontext():
+        assert recover(engine, store, *made[11]) == numbers(11)

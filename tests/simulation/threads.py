@@ -1,7 +1,7 @@
-"""What the engine asks of `threading` and `concurrent.futures`, by tasks of the scheduler in place of threads.
+"""The parts of `threading` and `concurrent.futures` that the engine uses, with tasks of the scheduler as threads.
 
-Put in the place of those modules (`schedule.small`), so that the engine's own queues, locks and pools run as they are,
-and which of its threads goes on is the scheduler's to say.
+They replace those modules (`schedule.small_limits`): the engine's own queues, locks and pools run unchanged, and the
+scheduler determines which thread runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Stands for the module `threading`, and for the class `ThreadPoolExecutor`."""
+    """A replacement of the module `threading` and of the class `ThreadPoolExecutor`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -36,7 +36,7 @@ class Threads:
         target: Callable[..., None],
         name: str = "",
         args: Iterable[Any] = (),
-        daemon: bool = False,  # noqa: ARG002  # as threading has it
+        daemon: bool = False,  # noqa: ARG002  # as in threading
     ) -> Thread:
         return Thread(self.scheduler, target, name, tuple(args))
 
@@ -45,7 +45,7 @@ class Threads:
 
 
 class _Lock:
-    """A mutual exclusion; held by a task, or by the test's own thread."""
+    """A lock, held by a task or by the test's own thread."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -75,7 +75,7 @@ class _Lock:
 
 
 class Condition:
-    """A lock with a place to wait for what its holders change. Who is not told goes on waiting, as in life."""
+    """A condition variable. A waiting task that is not notified continues to wait, as with real threads."""
 
     def __init__(self, scheduler: Scheduler, lock: _Lock) -> None:
         self._scheduler = scheduler
@@ -91,7 +91,7 @@ class Condition:
         self._lock.release()
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until it holds, or some seconds; what it gave last."""
+        """Wait until the predicate holds, or for some seconds. Returns its last value."""
         until = None if timeout is None else self._scheduler.now + timeout
         result = predicate()
         while not result and (until is None or until > self._scheduler.now):
@@ -117,7 +117,7 @@ class Condition:
 
 
 class Thread:
-    """A task that someone may wait for."""
+    """A task that others can wait for."""
 
     def __init__(self, scheduler: Scheduler, target: Callable[..., None], name: str, args: tuple[Any, ...]) -> None:
         self._scheduler = scheduler
@@ -142,7 +142,7 @@ class Thread:
 
 
 class Result(Future[T]):
-    """What a pool was asked for. Waiting for it passes control on."""
+    """A future of a pool. Waiting for it lets other tasks run."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -153,13 +153,13 @@ class Result(Future[T]):
             self._ended.wait_for(self.done, timeout)
         return super().result(0)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         with self._ended:
             self._ended.notify_all()
 
 
 class Pool(Executor):
-    """At most so many tasks at once, each made when it is first needed. Asked from outside of all, it acts at once."""
+    """A pool of at most `most` tasks, started on demand. Outside of any task, work is done at once."""
 
     def __init__(self, scheduler: Scheduler, most: int, name: str) -> None:
         self._scheduler = scheduler
@@ -169,39 +169,39 @@ class Pool(Executor):
         self._idle = 0
         self._is_closed = False
         self._queue: deque[tuple[Result[Any], Callable[[], Any]]] = deque()
-        self._work_came = Condition(scheduler, _Lock(scheduler))
+        self._has_work = Condition(scheduler, _Lock(scheduler))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Result[T]:
         result: Result[T] = Result(self._scheduler)
-        with self._work_came:
+        with self._has_work:
             self._queue.append((result, lambda: fn(*args, **kwargs)))
             if self._scheduler.current is None:
                 self._do_one()
             elif self._idle:
-                self._work_came.notify()
+                self._has_work.notify()
             elif self._tasks < self._most:
                 self._tasks += 1
                 self._scheduler.spawn(f"{self._name}-{self._tasks}", self._work)
         return result
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002
-        with self._work_came:
+        with self._has_work:
             self._is_closed = True
             while cancel_futures and self._queue:
                 self._queue.popleft()[0].cancel()
-            self._work_came.notify_all()
+            self._has_work.notify_all()
             if wait:
-                self._work_came.wait_for(lambda: self._tasks == 0)
+                self._has_work.wait_for(lambda: self._tasks == 0)
 
     def _work(self) -> None:
         while True:
-            with self._work_came:
+            with self._has_work:
                 self._idle += 1
-                self._work_came.wait_for(lambda: self._queue or self._is_closed)
+                self._has_work.wait_for(lambda: self._queue or self._is_closed)
                 self._idle -= 1
                 if not self._queue:
                     self._tasks -= 1
-                    self._work_came.notify_all()
+                    self._has_work.notify_all()
                     return
             self._do_one()
 
@@ -210,6 +210,6 @@ class Pool(Executor):
         if result.set_running_or_notify_cancel():
             try:
                 result.set_result(act())
-            except Exception as failed:  # noqa: BLE001  # whoever waits for it gets it
+            except Exception as failed:  # noqa: BLE001  # the waiting task gets it
                 result.set_exception(failed)
-        result.tell()
+        result.notify()

@@ -1,4 +1,4 @@
-"""One embedded DynamoDB and one Spark for all tests of this folder. Both end with them, and leave nothing."""
+"""One DynamoDB and one Spark for all tests of this folder. Both end with them, and leave no files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import dynastate
-from dynastate.layout import History, Item, Key, store_shard
-from dynastate.local import EmbeddedDynamoDB
-from dynastate.tables import BotoTables, Meter
-from tests.jvm import LOG4J, ROOT, build_jar, tests_jar
-from tests.processes import is_alive, sidecars_of, wait_until
+from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
+from dynastate.format.keys import Key, store_shard
+from tests.support.dynoxide import Dynoxide, program
+from tests.support.jvm import LOG4J, build_jar
+from tests.support.processes import is_alive, sidecars_of, wait_until
 
-TESTS_JAR = tests_jar("bridge-tests")
 CONF = "spark.sql.streaming.stateStore"
 #: What a session needs to keep state in RocksDB instead.
 ON_ROCKSDB = {
@@ -31,9 +35,10 @@ ON_ROCKSDB = {
     f"{CONF}.checkpointFormatVersion": "1",
 }
 
+Database = EmbeddedDynamoDB | Dynoxide
 Sessions = Callable[[Mapping[str, str]], SparkSession]
 Items = Callable[[str], list[tuple[Key, Item]]]
-Histories = Callable[[str], History]
+Graphs = Callable[[str], VersionGraph]
 
 
 @pytest.fixture(scope="session")
@@ -53,21 +58,27 @@ def folder(scratch: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def database() -> Iterator[EmbeddedDynamoDB]:
-    """An embedded DynamoDB with both tables."""
-    with EmbeddedDynamoDB() as running:
+def database(scratch: Path, environment: dict[str, str]) -> Iterator[Database]:
+    """A DynamoDB with both tables: dynoxide, which is faster, or the embedded one where that is missing."""
+    if program() is None:
+        with EmbeddedDynamoDB() as embedded:
+            yield embedded
+        return
+    with Dynoxide(scratch / "dynoxide") as running:
+        with only(environment):
+            create_tables(running.settings)
         yield running
 
 
 @pytest.fixture(scope="session", name="tests_jar")
 def build_tests_jar() -> Path:
-    """The jar of what is written in Scala here, and the bridge's own, up to date."""
-    return build_jar(ROOT / "tests" / "spark" / "scala", "bridge-tests")
+    """The jar of the tests' Scala, and the bridge's own, up to date."""
+    return build_jar()
 
 
 @contextmanager
 def only(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let this process have just this environment for a while: what it starts then inherits it."""
+    """Give this process exactly this environment in a block: processes started in it inherit it."""
     with pytest.MonkeyPatch.context() as patch:
         for name in set(os.environ) - set(environment):
             patch.delenv(name)
@@ -85,7 +96,7 @@ def spark_conf(scratch: Path) -> dict[str, str]:
         f"-Dlog4j2.configurationFile={LOG4J}",
         "-XX:-UsePerfData",
         "-XX:TieredStopAtLevel=1",
-        # The default with one tier is 48 MB; Spark's generated code fills it, and then nothing is compiled any more.
+        # The default with one tier is 48 MB; Spark's generated code fills it, and then compilation stops.
         "-XX:ReservedCodeCacheSize=1g",
     ]
     return {
@@ -108,7 +119,7 @@ def spark_conf(scratch: Path) -> dict[str, str]:
 def spark(
     scratch: Path, database: EmbeddedDynamoDB, tests_jar: Path, environment: dict[str, str]
 ) -> Iterator[SparkSession]:
-    """A session that keeps state in the embedded DynamoDB. A task may fail three times."""
+    """A session that keeps state in DynamoDB. A task may fail three times."""
     builder = SparkSession.builder.master("local[2,4]").appName("dynastate tests").config(map=dict(spark_conf(scratch)))
     builder = dynastate.configure(
         builder.config("spark.jars", str(tests_jar)), endpoint=database.endpoint, region=database.settings.region
@@ -122,7 +133,7 @@ def spark(
 
 
 def end_spark(session: SparkSession, scratch: Path) -> None:
-    """Stop Spark and its JVM; the sidecar must end with it, and take its socket along."""
+    """Stop Spark and its JVM; the sidecar must end with it, and remove its socket."""
     gateway = SparkContext._gateway
     assert gateway is not None
     process: subprocess.Popen[bytes] = gateway.proc
@@ -146,7 +157,7 @@ def state_stores() -> Any:
 
 @pytest.fixture
 def fresh_stores(spark: SparkSession) -> Iterator[None]:
-    """Maintenance takes its conf from whoever asks for the first store: let that be this test, and the next one."""
+    """Restart maintenance before and after a test: it takes its conf from the first store that is opened."""
     state_stores().stop()
     yield
     state_stores().stop()
@@ -175,14 +186,14 @@ def items(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[I
 
 
 @pytest.fixture(scope="session")
-def histories(items: Items) -> Histories:
+def graphs(items: Items) -> Graphs:
     """Read the version lists of a store, by its name, and which snapshots it has."""
     told = ("group/", "meta", "snapshot/")
-    return lambda store: History(store, [pair for pair in items(store) if pair[0].sort.startswith(told)])
+    return lambda store: VersionGraph(store, [pair for pair in items(store) if pair[0].sort.startswith(told)])
 
 
 def interpreter(folder: Path, *lines: str, command: str = f'{sys.executable} "$@"') -> str:
-    """A script in the place of an interpreter of Python, with something changed in its environment first."""
+    """A script in place of the Python interpreter, which changes the environment first."""
     script = folder / "python"
     script.write_text("\n".join(["#!/bin/sh", *lines, f"exec {command}"]) + "\n")
     script.chmod(0o755)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -16,14 +16,14 @@ from tests.spark.processors import (
     transformed_in_pandas,
     transformed_rows,
 )
-from tests.spark.streams import OutputMode
+from tests.spark.streams import OutputMode, Source
 
 DELAY = "5 seconds"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A query: what it makes of two streams, its output mode, its stateful operators, and conf for ours."""
+    """A query on two streams, its output mode, its stateful operators, and conf for dynastate."""
 
     build: Callable[[DataFrame, DataFrame], DataFrame]
     mode: OutputMode
@@ -36,6 +36,11 @@ def sums(rows: DataFrame, *by: str) -> DataFrame:
     return rows.groupBy(*by).agg(
         f.count("*").alias("rows"), f.sum("amount").alias("amount"), f.max("note").alias("note")
     )
+
+
+def expected_sums(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
+    """Rows of `sums` by key on all released files, by a batch query, sorted as those of `Outcome`."""
+    return sorted((tuple(row) for row in sums(source.read(session), "key").collect()), key=repr)
 
 
 def windows(rows: DataFrame, _: DataFrame) -> DataFrame:
@@ -54,7 +59,7 @@ def group_state(
     """The same as GroupStates.scala, with applyInPandasWithState. `look` gets every frame of rows first."""
     rows_most, idle_ms = 40, 15_000
 
-    # A function of a function is sent to the workers whole; one of a module they would have to import.
+    # Workers get a nested function by value; one of a module they would have to import.
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         if state.hasTimedOut:
             count, amount = state.get
@@ -125,7 +130,7 @@ def joined(how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
 
 
 def deduplicated_joins(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """A join, what it gives without repeats, and counts of that by window."""
+    """A join, its rows without duplicates, and their counts by window."""
     left = rows.select("id", "at").withWatermark("at", DELAY)
     right = others.select(f.col("id").alias("right_id"), "key")
     pairs = left.join(right, f.expr("id = right_id"), "inner").dropDuplicatesWithinWatermark(["id", "key"])
@@ -159,7 +164,7 @@ CASES = {
     "stream-stream join, right outer": Case(joined("right_outer"), "append", ("symmetricHashJoin",)),
     "stream-stream join, full outer": Case(joined("full_outer"), "append", ("symmetricHashJoin",)),
     "stream-stream join, left semi": Case(joined("left_semi"), "append", ("symmetricHashJoin",)),
-    # Spark quietly takes format 2 where more is asked of a provider that is not RocksDB's; with 1 it begins no query.
+    # For other providers than RocksDB's, Spark silently uses format 2 in place of a higher one; with 1 no query starts.
     "stream-stream join where state format 4 is asked for": Case(
         joined("inner"), "append", ("symmetricHashJoin",), {JOIN_FORMAT: "4"}
     ),

@@ -17,7 +17,7 @@ def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
     """Count and list by key, last amount by file; a timer closes a key that was idle, and drops its list."""
     idle_ms = 15_000
 
-    # A class of a function is sent to the workers whole; one of a module they would have to import.
+    # Workers get a nested class by value; one of a module they would have to import.
     class Counts(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:
             self.handle = handle
@@ -97,7 +97,7 @@ def transformed_rows(rows: DataFrame, _: DataFrame) -> DataFrame:
 
 
 def transformed_from_initial(rows: DataFrame, _: DataFrame) -> DataFrame:
-    """A sum by key that begins with what an ordinary frame says."""
+    """A sum by key that begins with the amounts of an ordinary frame."""
 
     class Sums(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:

@@ -1,4 +1,4 @@
-"""All that Spark's own reader of state finds in a checkpoint."""
+"""All state that Spark's own state reader finds in a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ States = list[tuple[object, ...]]
 
 
 def read_metadata(session: SparkSession, checkpoint: Path) -> list[dict[str, object]]:
-    """What Spark knows of the operators and stores of a checkpoint, as rows of `format("state-metadata")`."""
+    """Operators and stores of a checkpoint, as rows of `format("state-metadata")`."""
     frame = session.read.format("state-metadata").load(str(checkpoint))
     rows = frame.select("*", "_numColsPrefixKey").orderBy("operatorId", "stateStoreName").collect()
     return [row.asDict() for row in rows]
@@ -35,7 +35,7 @@ def _read(session: SparkSession, checkpoint: Path, options: Mapping[str, str]) -
 
 
 def _parts(metadata: list[dict[str, object]]) -> Iterator[dict[str, str]]:
-    """The options that choose each part of the state that can be read for itself."""
+    """The options for each part of the state that can be read separately."""
     for store in metadata:
         operator = {"operatorId": str(store["operatorId"])}
         properties = json.loads(str(store["operatorProperties"] or "{}"))
@@ -46,7 +46,7 @@ def _parts(metadata: list[dict[str, object]]) -> Iterator[dict[str, str]]:
             yield operator | {"storeName": str(store["stateStoreName"])}
             continue
         names = [variable["stateName"] for variable in properties["stateVariables"]]
-        # Those that are Spark's own, of which the reader gives registered timers only, have a dollar in front.
+        # Spark's own variables begin with a dollar; of these the reader returns registered timers only.
         yield from (operator | {"stateVarName": name} for name in names if not name.startswith("$"))
         if properties["timeMode"] != "NoTime":
             yield operator | {"readRegisteredTimers": "true"}

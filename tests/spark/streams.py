@@ -1,4 +1,4 @@
-"""Streaming queries over files made in advance: the input, one file a batch, and what each batch of a query gave."""
+"""Streaming queries over files made in advance: the input, one file a batch, and the outcome of each batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Record = Mapping[str, str | int | None]
 
 
 def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
-    """The rows of one file: few keys (one null, one empty), many repeated ids, and some rows that come late."""
+    """The rows of one file: few keys (one null, one empty), many repeated ids, and some late rows."""
     choose = random.Random(f"{seed}/{file}")  # noqa: S311  # test data
     keys: list[str | None] = [None, "", *(f"key-{number}" for number in range(8)), "schlüssel-ß-鍵"]
     made: list[Record] = []
@@ -43,7 +43,7 @@ def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
         made.append(
             {
                 "file": file,
-                # Some keys come in some files only, so that their state grows old.
+                # Some keys are in some files only, so that their state expires.
                 "key": keys[(choose.randrange(6) + file) % len(keys)],
                 "id": choose.randrange(10 * file, 10 * file + 40),
                 "amount": choose.randrange(-100, 1_000),
@@ -87,7 +87,7 @@ def make_flights(files: int, *, arrivals: bool = False) -> list[list[Record]]:
 
 
 class Source:
-    """A folder of files, one a batch. A query sees those that were released."""
+    """A folder of files, one a batch. A query sees the released ones."""
 
     def __init__(self, folder: Path, files: Sequence[Sequence[Record]]) -> None:
         self._waiting = folder / "waiting"
@@ -98,11 +98,11 @@ class Source:
         for number, rows in enumerate(files):
             file = self._waiting / f"{number:04d}.json"
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            # Spark's file source goes by the time of change; files of one second would come in any order.
+            # Spark's file source orders files by modification time; files of one second would have any order.
             os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
     def release(self, files: int | None = None) -> None:
-        """Let queries see the first so many files; None: all."""
+        """Let queries see the first `files` files; None: all."""
         for number in range(self._files if files is None else files):
             seen = self._released / f"{number:04d}.json"
             if not seen.exists():
@@ -128,7 +128,7 @@ def make_source(folder: Path, *, seed: int, files: int, rows: int = ROWS) -> Sou
 
 @dataclass(frozen=True)
 class StateRows:
-    """What a batch's progress says of one stateful operator."""
+    """A batch's progress on one stateful operator."""
 
     operator: str
     total: int
@@ -157,7 +157,7 @@ Disturb = Callable[[DataFrame, int], DataFrame]
 
 
 def in_batch(batch: int, what: str, partition: int, ms: int, *arguments: str) -> Disturb:
-    """Call a method of Disturbing.scala for every row that a stateful operator gives in one batch."""
+    """Call a method of Disturbing.scala for every row that a stateful operator returns in one batch."""
     words = [f"'{word}'" for word in ("io.dynastate.tests.Disturbing", what)]
     words += [str(partition), f"{ms}L", *(f"'{word}'" for word in arguments)]
     condition = f.expr(f"reflect({', '.join(words)}) = 'true'")
@@ -181,7 +181,7 @@ class Running:
         self.run_id: str = self._query.runId
 
     def stop(self) -> None:
-        """Stop the query where it is."""
+        """Stop the query at once."""
         self._query.stop()
 
     def finish(self, timeout_s: int = 120) -> Outcome:
@@ -219,19 +219,19 @@ class Running:
 
 
 def run(frame: DataFrame, checkpoint: Path, mode: OutputMode = "update", disturb: Disturb | None = None) -> Outcome:
-    """Start a query, and wait for its end."""
+    """Run a query to its end."""
     return Running(frame, checkpoint, mode, disturb).finish()
 
 
 def take_all(query: StreamingQuery) -> None:
-    """Wait until a query that goes on has taken all that was released before."""
-    # A trigger that had looked for files before ends the first wait; the next one finds them all.
+    """Wait until a running query has processed all files released before."""
+    # A trigger that listed the files before may end the first wait; the next one finds all of them.
     for _ in range(2):
         query.processAllAvailable()
 
 
 def first_error(frame: DataFrame, checkpoint: Path, mode: OutputMode = "append", within_s: int = 20) -> str:
-    """Run a query that must fail soon; what its user reads, in one line."""
+    """Run a query that must fail soon; the error that its user reads, in one line."""
     writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
     started = time.monotonic()
     query = writer.trigger(availableNow=True).start()

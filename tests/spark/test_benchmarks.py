@@ -1,4 +1,4 @@
-"""Two of the benchmarks, run as `make bench` runs them but on little: they come to an end, with all their targets."""
+"""Two of the benchmarks run end to end on small input, and judge all their targets."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from tests.jvm import ROOT
-from tests.test_benchmarks import FOLDER, MET
+from tests.support.jvm import ROOT
+from tests.unit.test_benchmarks import FOLDER, MET
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-#: Under the test's own timeout, with what the jar takes to be built.
+#: Less than the test's timeout, with the time to build the jar.
 WITHIN_S = 800
 TINY = {
     "provider": "--rows 500 --updates 50 --batches 2 --warmup 1 --providers ours,hdfs --heap 256m",
     "growth": "--rows 500 --updates 50 --versions 40 --turns 1 --heap 256m",
 }
-#: What a benchmark gives its `targets`, of the figures that it keeps.
+#: The figures of each benchmark that its `targets` get.
 JUDGED: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "provider": lambda figures: (figures,),
     "growth": lambda figures: (figures["small"], figures["small"]["recovery"], figures["large"]),
@@ -35,7 +35,7 @@ JUDGED: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 
 @pytest.fixture
 def results() -> Iterator[Path]:
-    """A folder of the checkout for what is kept, so that what a developer measured stays."""
+    """A folder of the checkout for results, so that a developer's own stay."""
     (ROOT / "build").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=ROOT / "build"))
     yield folder
@@ -43,10 +43,10 @@ def results() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_it_runs_to_its_end(
+def test_a_benchmark_runs_end_to_end(
     name: str, results: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it keeps says what it judged; whether so little meets the targets is of no interest. No file is left."""
+    """Its results have all targets, met or not; no file is left behind."""
     monkeypatch.syspath_prepend(FOLDER)
     targets = importlib.import_module(name).targets
     done = subprocess.run(

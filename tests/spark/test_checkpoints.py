@@ -1,4 +1,4 @@
-"""Checkpoints and what becomes of them: both formats, begun again, moved, and read by Spark's state reader."""
+"""Checkpoints of both formats: resumed, deleted, rolled back, moved, and read by Spark's state reader."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.conftest import CONF, ON_ROCKSDB, Histories, Sessions
-from tests.spark.operators import CASES, sums
+from tests.spark.conftest import CONF, ON_ROCKSDB, Graphs, Sessions
+from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.streams import Outcome, Source, first_error, make_source, run
 
 FORMAT = f"{CONF}.checkpointFormatVersion"
@@ -26,15 +26,10 @@ def source(folder: Path) -> Source:
     return make_source(folder / "files", seed=7, files=FILES)
 
 
-def go_on(session: SparkSession, source: Source, files: int, checkpoint: Path) -> Outcome:
+def resume(session: SparkSession, source: Source, files: int, checkpoint: Path) -> Outcome:
     """Start a run that takes files up to a number; complete mode, so that the last batch shows all state."""
     source.release(files)
     return run(sums(source.stream(session), "key"), checkpoint, "complete")
-
-
-def expect(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
-    """What a batch computation makes of all released files."""
-    return sorted((tuple(row) for row in sums(source.read(session), "key").collect()), key=repr)
 
 
 @pytest.mark.parametrize(
@@ -45,70 +40,73 @@ def expect(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
 def test_formats_of_one_checkpoint(
     formats: tuple[Mapping[str, str], ...], sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """A checkpoint goes on in the format it was begun in, and in the other one."""
+    """A query resumes in the format its checkpoint was made with, and in the other one."""
     for turn, conf in enumerate(formats):
         session = sessions(conf)
-        outcome = go_on(session, source, 2 * turn + 2, folder / "checkpoint")
+        outcome = resume(session, source, 2 * turn + 2, folder / "checkpoint")
         assert sorted(outcome.rows) == [2 * turn, 2 * turn + 1]
-        assert outcome.rows[2 * turn + 1] == expect(session, source)
+        assert outcome.rows[2 * turn + 1] == expected_sums(session, source)
 
 
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
-def test_checkpoint_deleted_and_begun_again(
-    conf: Mapping[str, str], sessions: Sessions, histories: Histories, folder: Path
+def test_checkpoint_deleted_and_started_over(
+    conf: Mapping[str, str], sessions: Sessions, graphs: Graphs, folder: Path
 ) -> None:
-    """At the same path another life of the query starts empty, and never sees a row of the one before."""
+    """A query that starts over at the same path starts empty, and never sees a row of the earlier one."""
     checkpoint = folder / "checkpoint"
     session = sessions(dict(conf) | {NAMESPACE: folder.name})
     first = make_source(folder / "first", seed=8, files=4)
-    go_on(session, first, 4, checkpoint)
+    resume(session, first, 4, checkpoint)
     shutil.rmtree(checkpoint)
 
     second = make_source(folder / "second", seed=9, files=4)
-    # Two restarts: both runs find versions of the other life beside those of their own.
+    # Two restarts: both runs find versions of the earlier query beside their own.
     for files in (1, 3, 4):
-        outcome = go_on(session, second, files, checkpoint)
-        assert outcome.rows[files - 1] == expect(session, second)
+        outcome = resume(session, second, files, checkpoint)
+        assert outcome.rows[files - 1] == expected_sums(session, second)
         assert outcome.state[files - 1][0].total == len(outcome.rows[files - 1])
-    made = histories(f"{folder.name}/0/0/default")
+    made = graphs(f"{folder.name}/0/0/default")
     assert {version: len(made._entries[version]) for version in made.versions()} == {1: 2, 2: 2, 3: 2, 4: 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
 def test_checkpoint_rolled_back_by_hand(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """Batches taken back, by removing their offsets and commits, are made again from the version before them."""
+    """Batches whose offsets and commits are deleted run again from the version before them."""
     session = sessions(conf)
-    go_on(session, source, 4, folder / "checkpoint")
+    resume(session, source, 4, folder / "checkpoint")
     for log in ("offsets", "commits"):
         for batch in (2, 3):
             (folder / "checkpoint" / log / str(batch)).unlink()
-    outcome = go_on(session, source, FILES, folder / "checkpoint")
+    outcome = resume(session, source, FILES, folder / "checkpoint")
     assert min(outcome.rows) == 2
-    assert outcome.rows[max(outcome.rows)] == expect(session, source)
+    assert outcome.rows[max(outcome.rows)] == expected_sums(session, source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
-def test_moved_checkpoint_goes_on_with_its_namespace(
+def test_moved_checkpoint_resumes_with_its_namespace(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
 ) -> None:
     """With the setting `namespace` state is found wherever the checkpoint's folder is."""
     session = sessions(dict(conf) | {NAMESPACE: f"{folder.name}-moving"})
-    go_on(session, source, 3, folder / "here")
+    resume(session, source, 3, folder / "here")
     shutil.move(folder / "here", folder / "there")
-    outcome = go_on(session, source, FILES, folder / "there")
+    outcome = resume(session, source, FILES, folder / "there")
     assert min(outcome.rows) == 3
-    assert outcome.rows[FILES - 1] == expect(session, source)
+    assert outcome.rows[FILES - 1] == expected_sums(session, source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
-def test_moved_checkpoint_without_a_namespace_is_said(
+def test_moved_checkpoint_without_a_namespace_is_refused(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
 ) -> None:
     """Without a namespace of its own a moved checkpoint has no state: the error says what to set."""
     session = sessions(conf)
-    go_on(session, source, 2, folder / "here")
+    resume(session, source, 2, folder / "here")
     shutil.move(folder / "here", folder / "there")
     source.release()
     said = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
@@ -119,7 +117,7 @@ def test_moved_checkpoint_without_a_namespace_is_said(
 def test_state_reader_reads_every_partition(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """Spark's reader of the state finds what it finds with RocksDB: every partition, the last and earlier batches."""
+    """Spark's state reader finds the same as with RocksDB: every partition, the last and earlier batches."""
     source.release(3)
     found = []
     for store, own in (("ours", conf), ("rocksdb", ON_ROCKSDB)):
@@ -135,6 +133,7 @@ def test_state_reader_reads_every_partition(
     assert partitions.select(f.countDistinct("partition_id")).first() == (2,)
 
 
+@pytest.mark.slow
 def test_state_reader_reads_joins(sessions: Sessions, folder: Path) -> None:
     """Spark's reader shows both sides of a join's state as it does with RocksDB."""
     left, right = make_source(folder / "left", seed=1, files=2), make_source(folder / "right", seed=2, files=2)
@@ -158,6 +157,7 @@ def test_state_reader_reads_joins(sessions: Sessions, folder: Path) -> None:
 CHANGELOG = {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -183,13 +183,14 @@ def test_change_feed(name: str, options: Mapping[str, str], sessions: Sessions, 
         part = reader.option("changeStartBatchId", "1").option("changeEndBatchId", "2").load(str(folder / store))
         assert sorted(map(repr, part.collect())) == sorted(repr(row) for row in whole if row.batch_id in (1, 2))
         found.append(whole)
-    # RocksDB's changelog has every put; ours the last one of each key and batch, which is what the state then is.
+    # RocksDB's changelog has every put; ours has the last one of each key and batch, which is the state after it.
     last = {(row.batch_id, repr(row.key), row.partition_id): repr(row) for row in found[1]}
     assert sorted(map(repr, found[0])) == sorted(last.values())
 
 
+@pytest.mark.slow
 def test_replay_from_an_earlier_version(sessions: Sessions, source: Source, folder: Path) -> None:
-    """With `snapshotStartBatchId` Spark's reader goes from an earlier version to the one asked for, by its changes."""
+    """With `snapshotStartBatchId` Spark's reader replays changes from an earlier version to the requested one."""
     source.release(5)
     session = sessions(V2)
     run(sums(source.stream(session), "key", "file"), folder / "checkpoint")

@@ -1,4 +1,4 @@
-"""How a user turns it on: `configure` in a program, or plain conf lines with spark-submit."""
+"""Configuration of Spark: `configure` in a program, or plain conf lines with spark-submit."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-import dynastate.spark
+import dynastate.spark.configure
+import dynastate.spark.jar
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
-from dynastate.local import EmbeddedDynamoDB
-from dynastate.overview import overview
+from dynastate.operations.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark import EXTENSION_CLASS, EXTENSIONS, JARS, PROVIDER_CLASS, jar_path, plain_conf
-from dynastate.tables import BotoTables, Meter
-from tests.processes import wait_until
-from tests.spark.conftest import CONF, Histories, only, spark_conf
+from dynastate.spark.configure import EXTENSION_CLASS, EXTENSIONS, JARS, PROVIDER_CLASS, plain_conf
+from dynastate.spark.jar import jar_path
+from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source
-from tests.test_documented import ROOT, code
+from tests.support.pages import ROOT, code
+from tests.support.processes import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 #: Pages with a command line of spark-submit for a program.
-SUBMITTED = ("README.md", "docs/getting-started.md")
+SUBMITTED = ("docs/getting-started.md",)
 
 
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> SparkSession.Builder:
-    """A builder in a program that no session runs in, and whose environment says nothing."""
+    """A builder in a program without a session and without settings in the environment."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "MASTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
@@ -53,7 +56,7 @@ def options(builder: SparkSession.Builder) -> dict[str, str]:
 
 
 def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builder) -> None:
-    """A builder gets the jar that is installed, the extension, the provider class, and checkpoint format 2."""
+    """A builder gets the jar, the extension, the provider class, and checkpoint format 2."""
     assert dynastate.configure(builder) is builder
     assert plain_conf().items() <= options(builder).items()
     assert options(builder)["spark.jars"] == str(jar_path())
@@ -67,8 +70,8 @@ def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builde
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.0.5", "4.1.0", "4.2.1", "4.3.0"])
 def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each minor has its jar, whatever the patch; where it was not built, the error says how it is."""
-    monkeypatch.setattr(dynastate.spark, "__file__", str(tmp_path / "spark.py"))
+    """Each minor has a jar for all its patches; the error for a missing jar says how to build it."""
+    monkeypatch.setattr(dynastate.spark.jar, "__file__", str(tmp_path / "spark" / "jar.py"))
     monkeypatch.setattr(pyspark, "__version__", version)
     wanted = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_2.13-{dynastate.__version__}.jar"
     with pytest.raises(ConfigurationError, match=f"the jar is not built; run 'make setup'.* expected={wanted}"):
@@ -80,7 +83,7 @@ def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.0", "4.4.0", "4.30.0", "5.0.0.dev1"])
 def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the Spark that is there, and those that could be."""
+    """The error names the installed Spark and the supported ones."""
     monkeypatch.setattr(pyspark, "__version__", version)
     with pytest.raises(ConfigurationError) as refused:
         jar_path()
@@ -91,7 +94,7 @@ def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.Monkey
 
 
 def test_it_keeps_the_users_jars_and_extensions(builder: SparkSession.Builder) -> None:
-    """Those that are there stay, in their order, before ours; and ours comes once, however often it is called."""
+    """The user's stay in order, before dynastate's, which is added once however often configure is called."""
     builder.config("spark.jars", "/a.jar,/b.jar").config(EXTENSIONS, "a.B")
     dynastate.configure(dynastate.configure(builder))
     assert options(builder)["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
@@ -99,18 +102,18 @@ def test_it_keeps_the_users_jars_and_extensions(builder: SparkSession.Builder) -
 
 
 @pytest.mark.parametrize(("version", "checkpoint_format"), [("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")])
-def test_checkpoint_format_is_one_that_this_spark_does_right(
+def test_checkpoint_format_is_one_that_this_spark_supports(
     version: str, checkpoint_format: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark 4.0 fails in format 2 as soon as an operator has one partition."""
-    monkeypatch.setattr(dynastate.spark, "jar_path", lambda: Path("/a.jar"))
+    monkeypatch.setattr(dynastate.spark.configure, "jar_path", lambda: Path("/a.jar"))
     monkeypatch.setattr(pyspark, "__version__", version)
     dynastate.configure(builder)
     assert options(builder)[f"{CONF}.checkpointFormatVersion"] == checkpoint_format
 
 
 def test_it_keeps_a_checkpoint_format_that_is_given(builder: SparkSession.Builder) -> None:
-    """Who asks for format 1 gets it."""
+    """A given format 1 is kept."""
     dynastate.configure(builder.config(f"{CONF}.checkpointFormatVersion", "1"))
     assert options(builder)[f"{CONF}.checkpointFormatVersion"] == "1"
 
@@ -131,8 +134,8 @@ def test_it_passes_settings_on_by_sparks_names(builder: SparkSession.Builder) ->
     }
 
 
-def test_a_default_that_is_given_takes_the_place_of_another_value(builder: SparkSession.Builder) -> None:
-    """What a session has from before, or spark-defaults.conf says, must not go on behind what the program says."""
+def test_a_given_default_overrides_another_value(builder: SparkSession.Builder) -> None:
+    """A setting given by the program overrides an earlier session and spark-defaults.conf, a default included."""
     builder.config(f"{PREFIX}deltaTable", "other").config(f"{PREFIX}memoryMb", "64")
     dynastate.configure(builder, delta_table="dynastate-delta", memory_mb=0)
     assert options(builder)[f"{PREFIX}deltaTable"] == "dynastate-delta"
@@ -180,7 +183,7 @@ def test_interpreter_of_the_sidecar(
     builder: SparkSession.Builder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is the one that runs now, where this is a local program and nobody named another."""
+    """In a local program it is the running interpreter, unless another is given."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     dynastate.configure(builder.master(master).config(map=dict(conf)))
@@ -196,7 +199,7 @@ def test_interpreter_that_is_given_is_kept(builder: SparkSession.Builder) -> Non
 def test_it_refuses_a_session_that_runs_without_the_jar(
     builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running session cannot get the jar any more: the error says to configure first."""
+    """A running session cannot get the jar: the error says to configure first."""
     context = SimpleNamespace(getConf=lambda: {"spark.jars": "/a.jar"})
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=context))
     with pytest.raises(ConfigurationError, match=r"call dynastate\.configure before the first getOrCreate"):
@@ -204,14 +207,14 @@ def test_it_refuses_a_session_that_runs_without_the_jar(
 
 
 def test_session_of_a_configured_builder(spark: SparkSession, tests_jar: Path) -> None:
-    """The session these tests run in was made so: the user's own jar is in it, beside ours."""
+    """The session of these tests has the user's jar beside dynastate's."""
     assert spark.conf.get("spark.jars") == f"{tests_jar},{jar_path()}"
     assert spark.conf.get(f"{CONF}.providerClass") == PROVIDER_CLASS
 
 
 @dataclass(frozen=True)
 class Submit:
-    """Runs a program of ours with spark-submit, on the files of a source in a folder, and reads its answer.
+    """Runs one of the test programs with spark-submit, on the files of a source in a folder, and reads its answer.
 
     `options` are as they are typed into a shell.
     """
@@ -275,7 +278,7 @@ def documented_conf(page: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", SUBMITTED)
 def test_documented_lines_are_what_configure_sets(page: str) -> None:
-    """A conf that `configure` sets stands on the page, with the same value; and the jar comes by `dynastate jar`."""
+    """The page has every conf that `configure` sets, with the same value, and the jar by `dynastate jar`."""
     conf = {name: value for name, value in documented_conf(page).items() if not name.startswith(PREFIX)}
     assert conf | {JARS: str(jar_path())} == plain_conf()
     assert '--jars "$(dynastate jar)"' in documented(page)
@@ -285,7 +288,7 @@ def test_documented_lines_are_what_configure_sets(page: str) -> None:
 def test_spark_submit_with_documented_lines(
     page: str, expected: list[list[object]], submit: Submit, environment: dict[str, str]
 ) -> None:
-    """A program without any dynastate in it keeps its state in DynamoDB, by the lines of the page as they stand.
+    """A program without any dynastate in it keeps its state in DynamoDB, with the lines of the page unchanged.
 
     Only the endpoint is added: of a DynamoDB with the page's tables in the page's Region. One query aggregates, one is
     of transformWithState.
@@ -295,7 +298,7 @@ def test_spark_submit_with_documented_lines(
     with EmbeddedDynamoDB(settings=wanted) as database:
         answer = submit("submitted.py", f"{documented(page)} --conf {PREFIX}endpoint={database.endpoint}")
         with only(environment), closing(BotoTables(database.settings)) as tables:
-            found = [overview(tables, store, Meter()) for store in tables.find_stores(Meter())]
+            found = [inspect_store(tables, store, Meter()) for store in tables.find_stores(Meter())]
     for query in ("sums", "running"):
         assert sorted(answer[query]["rows"], key=repr) == expected
         assert answer[query]["metrics"]["dynastateRequests"] > 0
@@ -304,19 +307,20 @@ def test_spark_submit_with_documented_lines(
         assert {each.store.split("/")[0] for each in found} == {wanted.namespace, "another"}
 
 
+@pytest.mark.slow
 def test_spark_submit_of_a_program_that_configures(
     expected: list[list[object]],
     submit: Submit,
-    database: EmbeddedDynamoDB,
+    database: Database,
     tests_jar: Path,
-    histories: Histories,
+    graphs: Graphs,
     folder: Path,
 ) -> None:
-    """A program that calls `configure` works under spark-submit with the jar, and is told what to do without it."""
+    """A program that calls `configure` works under spark-submit with the jar; without it, the error says what to do."""
     settings = {"endpoint": database.endpoint, "region": database.settings.region, "namespace": folder.name}
     with pytest.raises(AssertionError, match="run spark-submit with --jars"):
         submit("configured.py", f"--jars {tests_jar}", json.dumps(settings))
     answer = submit("configured.py", f"--jars {tests_jar},{jar_path()}", json.dumps(settings))
     assert sorted(answer["rows"], key=repr) == expected
     assert [Path(jar).name for jar in answer["jars"].split(",")] == [tests_jar.name, jar_path().name]
-    assert histories(f"{folder.name}/0/0/default").versions() == [1]
+    assert graphs(f"{folder.name}/0/0/default").versions() == [1]

@@ -1,4 +1,4 @@
-"""What real queries say they cost, beside the formula, the tables and the command `cost`."""
+"""Costs reported by real queries, compared with the formula, the tables and the command `cost`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from dynastate import layout, spending
-from dynastate.cost import DAY_S, Workload, predict
-from dynastate.local import EmbeddedDynamoDB
-from dynastate.stored import Stored
-from dynastate.stores import find_stores
-from dynastate.tables import BotoTables, Meter
-from dynastate.upkeep import runs_of
-from tests.jvm import ROOT
-from tests.processes import wait_until
-from tests.spark.conftest import CONF, Sessions, only
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import find_stores
+from dynastate.format.items import StorageSize, item_bytes
+from dynastate.format.keys import SPECS, store_shard
+from dynastate.operations.prediction import DAY_S, Workload, predict
+from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
+from dynastate.operations.runs import runs_of
+from dynastate.operations.usage import usage_of_namespace
+from tests.spark.conftest import CONF, Database, Sessions, only
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Source, make_rows, make_source, run
+from tests.support.jvm import ROOT
+from tests.support.processes import wait_until
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 SEED = 31
-#: Batches until the state is full and clean-up has come by a few times, and batches that are measured.
+#: Batches until the state is full and clean-up has run a few times, and batches that are measured.
 WARM, MEASURED = 32, 40
 KEYS = 500
 WITHIN = 0.15
@@ -38,7 +40,7 @@ PAUSE_S = 0.3
 
 
 @pytest.fixture
-def tables(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[BotoTables]:
+def tables(database: Database, environment: dict[str, str]) -> Iterator[BotoTables]:
     """Both tables, as the command `cost` reads them."""
     with only(environment):
         found = BotoTables(database.settings)
@@ -47,7 +49,7 @@ def tables(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[
 
 
 def listen(session: SparkSession, file: Path) -> None:
-    """Let the listener of docs/operations.md write a session's progress reports to a file."""
+    """Write a session's progress reports to a file, with the listener of docs/operations.md."""
     (program,) = re.findall(r"```python\n([^`]*class ProgressFile[^`]*)```", OPERATIONS.read_text())
     defined: dict[str, Any] = {}
     exec(program, defined)  # noqa: S102  # our own documentation
@@ -55,19 +57,19 @@ def listen(session: SparkSession, file: Path) -> None:
     session.streams.addListener(listener)
 
 
-def listed(tables: BotoTables, store: str, shards: int = 4) -> Stored:
-    """Everything both tables have of a store."""
+def listed(tables: BotoTables, store: str, shards: int = 4) -> StorageSize:
+    """Size of all items of a store in both tables."""
     found = [
         item
-        for role in layout.SPECS
+        for role in SPECS
         for shard in range(shards)
-        for _, item in tables.query(role, layout.store_shard(store, shard), "!", "~", Meter())
+        for _, item in tables.query(role, store_shard(store, shard), "!", "~", Meter())
     ]
-    return Stored(len(found), sum(map(layout.item_bytes, found)))
+    return StorageSize(len(found), sum(map(item_bytes, found)))
 
 
-def spent(progress: Path, batches: range) -> spending.Spent:
-    """What some batches took, once all of them are reported."""
+def spent(progress: Path, batches: range) -> QueryUsage:
+    """Usage of some batches, once all of them are reported."""
     wanted = [f'"batchId":{number},' for number in batches]
 
     def lines() -> list[str]:
@@ -78,15 +80,16 @@ def spent(progress: Path, batches: range) -> spending.Spent:
         return sum('"addBatch"' in line for line in lines()) >= len(batches)
 
     wait_until(is_there, "batches are not reported")
-    (found,) = spending.spent(lines(), progress.name, None)
+    (found,) = usage_of_queries(lines(), progress.name, None)
     assert found.batches == len(batches)
     return found
 
 
+@pytest.mark.slow
 def test_formula_is_what_a_query_counts(
     fresh_stores: None, sessions: Sessions, tables: BotoTables, folder: Path
 ) -> None:
-    """Within 15 %, with maintenance beside it: the workload is measured first, and later batches are compared."""
+    """The formula is within 15 % of later batches and maintenance; its workload is that of earlier batches."""
     choose = random.Random(SEED)  # noqa: S311  # test data
     files = [
         [dict(row) | {"id": choose.randrange(KEYS)} for row in make_rows(SEED, file, rows=80)]
@@ -106,12 +109,12 @@ def test_formula_is_what_a_query_counts(
     source.release(WARM)
     frame = sums(source.stream(session), "id")
     run(frame, folder / "checkpoint")
-    (held,) = spending.holdings(tables, folder.name, Meter()).values()
+    (held,) = usage_of_namespace(tables, folder.name, Meter()).values()
     measured: dict[str, Any] = held.workload()
     source.release()
 
     def pause(batch: DataFrame, _: int) -> DataFrame:
-        # The formula has maintenance come by between two batches, as it does when they are seconds apart.
+        # The formula assumes maintenance between two batches, as when they are seconds apart.
         time.sleep(PAUSE_S)
         return batch
 
@@ -132,7 +135,7 @@ def test_formula_is_what_a_query_counts(
 
 
 def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, folder: Path) -> None:
-    """By operator, without maintenance. One is a join: of its four stores a partition Spark shows two's metrics."""
+    """Storage by operator, without maintenance. Of a join's four stores a partition, Spark shows two's metrics."""
     source = make_source(folder / "files", seed=SEED, files=4)
     source.release()
     conf = {f"{CONF}.dynastate.namespace": folder.name, f"{CONF}.minDeltasForSnapshot": "1000"}
@@ -145,7 +148,7 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     assert len(stores) == 2 * (1 + 1 + 4)
     there = [listed(tables, store) for store in stores]
     last = outcome.metrics[max(outcome.metrics)]
-    said = Stored(last["dynastateStoredItems"], last["dynastateStoredBytes"])
+    said = StorageSize(last["dynastateStoredItems"], last["dynastateStoredBytes"])
     assert said.items == sum(each.items for each in there)
     assert said.bytes == pytest.approx(sum(each.bytes for each in there), rel=0.03)
     for metrics in outcome.metrics.values():
@@ -155,9 +158,9 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
             625 * metrics["dynastateWriteUnits"] + 125 * metrics["dynastateReadUnits"]
         )
     found = spent(progress, range(len(outcome.metrics)))
-    held = spending.holdings(tables, folder.name, Meter())
+    held = usage_of_namespace(tables, folder.name, Meter())
     assert sum(each.versions for each in held.values()) == len(stores) * len(outcome.metrics)
-    by_operator = spending.ReportFile(str(progress)).last_batch(runs_of(tables, stores[0], Meter()))
+    by_operator = ReportFile(str(progress)).last_batch(runs_of(tables, stores[0], Meter()))
     reported = [each["dynastateStoredItems"] for each in by_operator]
     assert len(set(reported)) == len(reported) == len(case.operators)
     assert dict(enumerate(reported)) == {operator: each.stored.items for operator, each in held.items()}

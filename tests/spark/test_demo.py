@@ -1,4 +1,4 @@
-"""The demo on two weeks of January, killed as in the whole; and that it fails when a result is wrong."""
+"""The demo on two weeks of January, with its kill; it fails when a result is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dynastate import demo
-from dynastate.cli import app
+from dynastate.cli.app import app
 from dynastate.demo import flights, play, verify
 from dynastate.demo.contents import Figures
 from dynastate.demo.flights import Input
@@ -38,7 +38,7 @@ ENDED_WITHIN_S = 20.0
 
 @dataclass(frozen=True)
 class Played:
-    """A demo that was played to its end: its input, its work folder, what it showed and counted."""
+    """A completed demo: its input, its work folder, its output and figures."""
 
     data: Input
     work: Layout
@@ -48,12 +48,12 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played() -> Iterator[Played]:
-    """Play the demo once, for all tests that look at what it left."""
+    """Run the demo once, for all tests that check its results."""
     folder = Path(tempfile.mkdtemp(prefix="dyn-"))
     shown = io.StringIO()
     data, work = flights.load(DAYS), Layout(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(play, "_PICKY_S", 3.0)  # few batches come: any of them will do soon
+        patched.setattr(play, "_PICKY_S", 3.0)  # there are few batches: kill in the next one
         figures = play.play(work, data, DAYS_PER_FILE, Console(file=shown, width=200))
     yield Played(data, work, shown.getvalue(), figures)
     shutil.rmtree(folder)
@@ -68,13 +68,13 @@ def tampered(played: Played, tmp_path: Path) -> Layout:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this group runs; a zombie that only its parent's `wait` is missing for does not."""
+    """Whether a process of this group runs; a zombie, which waits for its parent's `wait`, does not."""
     listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
     return any(group == str(pid) and not stat.startswith("Z") for group, stat in map(str.split, listed.splitlines()))
 
 
 def wait_until_ended(pid: int) -> None:
-    """Wait until a process group is gone."""
+    """Wait until a process group has ended."""
     deadline = time.monotonic() + ENDED_WITHIN_S
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process group {pid} outlived the demo"
@@ -82,7 +82,7 @@ def wait_until_ended(pid: int) -> None:
 
 
 def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
-    """Spark is killed with a batch under way, starts again, and all results are those of the batch computation."""
+    """Spark is killed with a batch under way and restarts, and all results are those of the batch computation."""
     assert "was killed with SIGKILL in mid-batch" in played.shown
     assert re.search(r"batch \d+ under way, committed by \d+ of its \d+ stores", played.shown)
     assert "Spark starts again from the checkpoint" in played.shown
@@ -96,13 +96,13 @@ def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
 
 
 def test_stores_that_had_committed_the_killed_batch_made_it_twice(played: Played) -> None:
-    """A store whose commit Spark never heard of holds two attempts at that version, and only such a store."""
+    """Exactly the stores whose commit Spark did not record have two attempts at that version."""
     committed = sum(map(int, re.findall(r"committed by (\d+) of its", played.shown)))
     assert sum(each.made_twice for each in played.figures.values()) == committed
 
 
 def test_figures_are_those_of_the_tables(played: Played) -> None:
-    """Every batch made a version of every store, and what the batches spent is not less than what is there."""
+    """Every batch made a version of every store, and the batches took at least the units of the stored bytes."""
     aircraft, hours = played.figures["aircraft"], played.figures["airport_hours"]
     assert aircraft.state_rows == played.data.flights["tailnum"].nunique(dropna=False)
     # The last batch of hours has no data, and closes some. A kill between the logs of files and of offsets joins two.
@@ -121,10 +121,10 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
 
 
 def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --json the figures are all that is on standard output; what people read goes to standard error."""
+    """With --json standard output has the figures only; text for people goes to standard error."""
 
     def play_again(_: Layout, __: Input, ___: int, console: Console) -> dict[str, Figures]:
-        console.print("told")
+        console.print("printed")
         return played.figures
 
     monkeypatch.setattr(play, "play", play_again)
@@ -138,12 +138,12 @@ def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(found) == ["aircraft", "airport_hours"]
     assert found["aircraft"]["state_rows"] == played.figures["aircraft"].state_rows
     assert found["aircraft"]["dollars"] == played.figures["aircraft"].dollars
-    assert done.stderr.startswith("told\n")
+    assert done.stderr.startswith("printed\n")
     assert "all values are equal" in done.stderr
 
 
-def test_nothing_of_spark_is_left(played: Played) -> None:
-    """Both Spark processes are gone, with their JVMs and sidecars."""
+def test_no_process_of_spark_is_left(played: Played) -> None:
+    """Both Spark processes have ended, with their JVMs and sidecars."""
     pids = [int(pid) for pid in re.findall(r"in process (\d+)", played.shown)]
     assert len(pids) == 2
     for pid in pids:
@@ -182,7 +182,7 @@ def one_late(rows: pd.DataFrame) -> pd.DataFrame:
 def test_one_wrong_value_is_found(
     played: Played, tampered: Layout, part: str, change: Callable[[pd.DataFrame], pd.DataFrame], column: str
 ) -> None:
-    """A single value that is wrong, missing or there twice is found, named, and fails the demo."""
+    """A single value that is wrong, missing or duplicated is found, named, and fails the demo."""
     change_file(tampered.root / part, change)
     found = [difference for each in verify.check(tampered, played.data) for difference in each.differences]
     assert [difference.column for difference in found] == [column]
@@ -203,6 +203,7 @@ def test_a_batch_that_is_lost_at_the_sink_is_found(played: Played, tampered: Lay
     assert shown.getvalue().count("DIFFER") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_demo_that_is_ended_leaves_no_process(end: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C ends everything and removes the work folder; even a demo that is killed leaves no process."""
@@ -223,8 +224,8 @@ def test_a_demo_that_is_ended_leaves_no_process(end: signal.Signals, tmp_path: P
         assert not left or end is signal.SIGKILL, left
 
 
-def test_a_spark_that_fails_is_said_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark failed with is in the error, and where its log is."""
+def test_a_failed_spark_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has Spark's error and the path of its log."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     work = Layout(tmp_path)
     with SparkProcess(work, Settings(endpoint="http://127.0.0.1:9", region="us-east-1")) as spark:
@@ -238,14 +239,14 @@ def test_a_spark_that_fails_is_said_with_its_log(tmp_path: Path, monkeypatch: py
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not installed is named before anything starts, with the command that installs it."""
+    """A missing package is named before anything starts, with the command that installs it."""
     monkeypatch.setattr(demo, "_MODULES", (*demo._MODULES, "no_such_module"))
     with pytest.raises(ConfigurationError, match=r"the demo needs no_such_module; pip install 'dynastate\[demo\]'"):
         demo.run_demo()
 
 
 def test_a_missing_java_is_one_line(tmp_path: Path) -> None:
-    """A Java that is not there is one line on standard error, and exit code 2."""
+    """A missing Java is one line on standard error, and exit code 2."""
     done = subprocess.run(
         [sys.executable, "-m", "dynastate.cli", "demo"],
         capture_output=True,

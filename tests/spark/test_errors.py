@@ -1,4 +1,4 @@
-"""What a user gets wrong is one error at the query's first batch: soon, and with what to do in it."""
+"""Mistakes of a user: one error at the query's first batch, within seconds, which says what to do."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import pytest
 from pyspark.sql import DataFrame
 
 import dynastate
-from dynastate.local import EmbeddedDynamoDB
+from dynastate.dynamodb.client import make_client
 from dynastate.settings import PREFIX
-from dynastate.tables import make_client
-from tests.jvm import ROOT
-from tests.spark.conftest import Sessions, interpreter, only
+from tests.spark.conftest import Database, Sessions, interpreter, only
 from tests.spark.operators import group_state
 from tests.spark.streams import first_error, make_source
+from tests.support.jvm import ROOT
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """Settings of dynastate (given a folder for what they need), and what the error must say."""
+    """Settings of dynastate, made in a folder, and words of the error."""
 
     settings: Callable[[Path], Mapping[str, str]]
     says: str
@@ -66,7 +65,7 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def _wrong_keys(database: EmbeddedDynamoDB, environment: dict[str, str]) -> None:
+def _wrong_keys(database: Database, environment: dict[str, str]) -> None:
     """A table with keys that are not ours."""
     with only(environment):
         client = make_client(database.settings)
@@ -95,8 +94,8 @@ def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) ->
     assert re.search(MISTAKES[name].says, said), said
 
 
-def test_mistake_is_found_before_the_first_batch_is_computed(sessions: Sessions, folder: Path) -> None:
-    """A missing table is said before any work is done: a first batch may take hours."""
+def test_a_mistake_is_reported_before_the_first_batch_is_computed(sessions: Sessions, folder: Path) -> None:
+    """A missing table is reported before any work: a first batch may take hours."""
     source = make_source(folder / "files", seed=10, files=1)
     source.release()
     session = sessions({f"{PREFIX}deltaTable": "not-there"})

@@ -1,4 +1,4 @@
-"""Tasks, sidecars and whole Sparks that die in mid-batch: the query goes on as if they had not."""
+"""Tasks, sidecars, executors and drivers that die in mid-batch: the query resumes with the same results."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from dynastate.layout import History
-from dynastate.local import EmbeddedDynamoDB
-from tests.jvm import ROOT
-from tests.processes import children, is_alive, sidecars_of, wait_until
+from dynastate.format.graph import VersionGraph
 from tests.spark.conftest import (
     CONF,
     ON_ROCKSDB,
-    Histories,
+    Database,
+    Graphs,
     Sessions,
     interpreter,
     jvm_pid,
 )
-from tests.spark.operators import CASES, group_state, sums
+from tests.spark.operators import CASES, expected_sums, group_state, sums
 from tests.spark.programs.cluster import cluster_environment
 from tests.spark.programs.dies import BATCH, PARTITION
 from tests.spark.programs.loses_executor import BATCH as BATCH_OF_EXECUTOR
 from tests.spark.programs.loses_executor import build
 from tests.spark.streams import START, Outcome, Running, Source, make_source, run
+from tests.support.jvm import ROOT
+from tests.support.processes import children, is_alive, sidecars_of, wait_until
 
 FILES = 5
 PARTITIONS = (0, 1)
 
 
-def attempts(history: History, version: int) -> int:
+def attempts(graph: VersionGraph, version: int) -> int:
     """How many attempts made a version."""
-    return len(history._entries[version])
+    return len(graph._entries[version])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_format", ["1", "2"])
 @pytest.mark.parametrize(
     ("name", "stores"),
@@ -56,7 +57,7 @@ def attempts(history: History, version: int) -> int:
     ],
 )
 def test_task_that_fails_after_its_commit(
-    name: str, stores: list[str], checkpoint_format: str, sessions: Sessions, histories: Histories, folder: Path
+    name: str, stores: list[str], checkpoint_format: str, sessions: Sessions, graphs: Graphs, folder: Path
 ) -> None:
     """Tasks fail once after commit, in two batches: they commit again, and all is as in a quiet run."""
     case = CASES[name]
@@ -69,7 +70,7 @@ def test_task_that_fails_after_its_commit(
             return frame
 
         def take_all_then_fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            taken = list(batches)  # the store commits when its operator has no more rows
+            taken = list(batches)  # the store commits when its operator has returned its last row
             context = TaskContext.get()
             if context is not None and context.attemptNumber() == 0:
                 raise RuntimeError("the first attempt fails")
@@ -95,13 +96,13 @@ def test_task_that_fails_after_its_commit(
     assert after.state == quiet.state
     for store in stores:
         for partition in PARTITIONS:
-            history = histories(f"{folder.name}-disturbed/0/{partition}/{store}")
-            made = [attempts(history, version) for version in history.versions()]
+            graph = graphs(f"{folder.name}-disturbed/0/{partition}/{store}")
+            made = [attempts(graph, version) for version in graph.versions()]
             assert made == [2 if batch in disturbed else 1 for batch in range(len(made))]
 
 
 def wide_files(files: int, keys: int = 200, note_bytes: int = 25_000) -> list[list[dict[str, str | int | None]]]:
-    """Files whose rows do not fit into one chunk, nor into what the provider keeps before it sends it."""
+    """Files whose rows exceed a chunk, and the changes that a provider holds before it sends them."""
     choose = random.Random(5)  # noqa: S311  # test data
     return [
         [
@@ -127,13 +128,13 @@ def wide_files(files: int, keys: int = 200, note_bytes: int = 25_000) -> list[li
 def test_sidecar_that_dies_or_stops_in_mid_batch(
     rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path
 ) -> None:
-    """The sidecar ends while tasks write: they are tried again with a new one, and every value is right."""
+    """The sidecar ends while tasks write: they are retried with a new one, and every value is right."""
     source = Source(folder / "files", wide_files(3))
     source.release()
     session = sessions({f"{CONF}.dynastate.python": interpreter(folder)})
     others = set(sidecars_of(jvm_pid()))
     killed: list[int] = []
-    told = folder / "told"
+    mark = folder / "mark"
 
     def kill_sidecar(frame: DataFrame, batch: int) -> DataFrame:
         if batch != 1:
@@ -145,33 +146,33 @@ def test_sidecar_that_dies_or_stops_in_mid_batch(
             rows = 0
             for taken in batches:
                 rows += taken.num_rows
-                if rows >= rows_before and not told.exists():
-                    told.touch()
-                    for victim in victims:
-                        os.kill(victim, how)
+                if rows >= rows_before and not mark.exists():
+                    mark.touch()
+                    for pid in victims:
+                        os.kill(pid, how)
                 yield taken
 
         return frame.mapInArrow(kill_once, frame.schema)
 
     after = run(sums(source.stream(session), "key"), folder / "checkpoint", "update", kill_sidecar)
 
-    expected = sums(source.read(session), "key")
-    assert after.rows[2] == sorted((tuple(row) for row in expected.collect()), key=repr)
+    assert after.rows[2] == expected_sums(session, source)
     assert {batch: states[0].total for batch, states in after.state.items()} == {0: 200, 1: 200, 2: 200}
-    assert told.exists()
+    assert mark.exists()
     assert len(killed) == 1
     (fresh,) = set(sidecars_of(jvm_pid())) - others
     assert fresh != killed[0]
     assert not is_alive(killed[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_format", ["1", "2"])
 def test_spark_that_is_killed_in_mid_batch(
     checkpoint_format: str,
     sessions: Sessions,
-    database: EmbeddedDynamoDB,
+    database: Database,
     environment: dict[str, str],
-    histories: Histories,
+    graphs: Graphs,
     folder: Path,
 ) -> None:
     """Spark dies by SIGKILL when one of two partitions has committed a batch: after a restart every batch is right."""
@@ -191,7 +192,7 @@ def test_spark_that_is_killed_in_mid_batch(
         try:
             quiet = run(group_state(quiet_source.stream(sessions({}))), folder / "quiet", "append")
             ahead = f"{namespace}/0/{1 - PARTITION}/default"
-            wait_until(lambda: BATCH + 1 in histories(ahead).versions(), "the other partition did not commit", 120)
+            wait_until(lambda: BATCH + 1 in graphs(ahead).versions(), "the other partition did not commit", 120)
             (jvm,) = children(program.pid)
             (sidecar,) = sidecars_of(jvm)
             os.kill(jvm, signal.SIGKILL)
@@ -199,7 +200,7 @@ def test_spark_that_is_killed_in_mid_batch(
             program.kill()
     wait_until(lambda: not is_alive(sidecar), "the sidecar outlived its JVM")
     assert not list((folder / "own" / "tmp").glob("dynastate-*")), "the sidecar left its socket behind"
-    assert BATCH + 1 not in histories(f"{namespace}/0/{PARTITION}/default").versions()
+    assert BATCH + 1 not in graphs(f"{namespace}/0/{PARTITION}/default").versions()
 
     source.release()
     after = run(group_state(source.stream(sessions(settings))), folder / "checkpoint", "append")
@@ -208,14 +209,15 @@ def test_spark_that_is_killed_in_mid_batch(
     assert after.state == {batch: states for batch, states in quiet.state.items() if batch >= BATCH}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["aggregation in update mode with a watermark", "stream-stream join, left outer", "transformWithStateInPandas"],
 )
 def test_executor_that_is_killed_in_mid_batch(
-    name: str, sessions: Sessions, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path
+    name: str, sessions: Sessions, database: Database, environment: dict[str, str], folder: Path
 ) -> None:
-    """One of two executors dies by SIGKILL: its partition goes on from DynamoDB, and every batch is right."""
+    """One of two executors dies by SIGKILL: its partition is recovered from DynamoDB, and every batch is right."""
     for seed, side in enumerate(("left", "right"), 12):
         make_source(folder / side, seed=seed, files=BATCH_OF_EXECUTOR + 2).release()
     own = cluster_environment(folder) | {"PYSPARK_PYTHON": sys.executable}

@@ -1,4 +1,4 @@
-"""A query is forked while it runs, by the recipe of docs/operations.md; both go on, each with its own data."""
+"""Fork of a running query, by the recipe of docs/operations.md; both run on, each with its own data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dynastate import forks, upkeep
-from dynastate.local import REGION, EmbeddedDynamoDB
-from dynastate.stores import find_stores
-from dynastate.tables import BotoTables, Meter
-from dynastate.verify import verify
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import REGION
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import find_stores
+from dynastate.operations.drop import drop_stores
+from dynastate.operations.pins import refuse_forked
+from dynastate.operations.verify import verify
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
 from tests.spark.operators import CASES, Case
 from tests.spark.streams import RELEASED, Record, Source, make_rows, take_all
 
@@ -29,14 +31,14 @@ Sources = tuple[Source, Source]
 
 
 def recipe() -> str:
-    """Find the commands of the page."""
+    """The commands of the page."""
     section = OPERATIONS.read_text().split("\n## A test run on a fork\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(block)
 
 
-def follow(name: str, folder: Path, database: EmbeddedDynamoDB, environment: Mapping[str, str]) -> None:
-    """Do what the page says, with a query of another name."""
+def follow(name: str, folder: Path, database: Database, environment: Mapping[str, str]) -> None:
+    """Run the commands of the page for a query of another name."""
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     where = {"AWS_ENDPOINT_URL": database.endpoint, "AWS_DEFAULT_REGION": REGION, "PATH": paths}
     done = subprocess.run(
@@ -51,8 +53,8 @@ def follow(name: str, folder: Path, database: EmbeddedDynamoDB, environment: Map
     assert done.returncode == 0, done.stderr
 
 
-class Going:
-    """A query that goes on: it waits for files, and takes one of each source a batch."""
+class RunningQuery:
+    """A running query: it waits for files, and reads one of each source a batch."""
 
     def __init__(self, case: Case, sources: Sources, session: SparkSession, checkpoint: Path) -> None:
         self.rows: dict[int, list[tuple[object, ...]]] = {}
@@ -69,7 +71,7 @@ class Going:
         writer = frame.writeStream.outputMode(case.mode).option("checkpointLocation", str(checkpoint))
         self._query = writer.foreachBatch(sink).start()
 
-    def __enter__(self) -> Going:  # noqa: PYI034  # Self comes with Python 3.11, and nobody derives from it
+    def __enter__(self) -> RunningQuery:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclasses
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,11 +79,11 @@ class Going:
         self._query.stop()
 
     def take_released(self) -> None:
-        """Take the files that were there when the query began."""
+        """Read the files that were there when the query began."""
         take_all(self._query)
 
     def take_rest(self) -> None:
-        """Take the files that were not.
+        """Read the files that came later.
 
         They are seen as one, since a trigger that found some of them would make other batches of them: the first comes
         alone, and the others while its batch runs.
@@ -96,7 +98,7 @@ class Going:
 
 
 def release(sources: Sources, files: int | None = None) -> None:
-    """Let queries see the first so many files of each source; None: all."""
+    """Let queries see the first `files` files of each source; None: all."""
     for source in sources:
         source.release(files)
 
@@ -116,19 +118,20 @@ def put_in_place(folder: Path, files: Files, of: Files) -> None:
         file.rename(folder / RELEASED / f"other-{file.name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "version"),
     [("aggregation in update mode", "1"), ("aggregation in update mode", "2"), ("stream-stream join, inner", "2")],
 )
-def test_both_go_on(
+def test_both_run_on(
     name: str,
     version: str,
     sessions: Sessions,
-    database: EmbeddedDynamoDB,
+    database: Database,
     environment: dict[str, str],
     folder: Path,
 ) -> None:
-    """What each of them gives is what RocksDB gives for its data from the beginning."""
+    """Query and fork give the results that RocksDB gives for the same data from the beginning."""
     case, query, fork = CASES[name], folder.name, f"{folder.name}-test"
     mine: list[Files] = [[make_rows(seed, file) for file in range(FIRST + MORE)] for seed in (1, 2)]
     other: list[Files] = [[make_rows(seed, FIRST + file) for file in range(MORE)] for seed in (3, 4)]
@@ -138,21 +141,21 @@ def test_both_go_on(
 
     sources = two(folder / "mine", *mine)
     release(sources, FIRST)
-    with Going(case, sources, on_dynastate(query), folder / query) as going:
+    with RunningQuery(case, sources, on_dynastate(query), folder / query) as going:
         going.take_released()
         follow(query, folder, database, environment)
         going.take_rest()
     forked_at = max(int(each.name) for each in (folder / fork / "commits").iterdir()) + 1
     for side, files, of in zip(("left", "right"), other, mine, strict=True):
         put_in_place(folder / "mine" / side, files, of)
-    with Going(case, sources, on_dynastate(fork), folder / fork) as forked:
+    with RunningQuery(case, sources, on_dynastate(fork), folder / fork) as forked:
         forked.take_released()
 
     rocksdb = sessions(ON_ROCKSDB)
     both = two(folder / "both", *(first[:FIRST] + more for first, more in zip(mine, other, strict=True)))
     for released in (FIRST, None):
         release(both, released)
-        with Going(case, both, rocksdb, folder / "rocksdb") as expected:
+        with RunningQuery(case, both, rocksdb, folder / "rocksdb") as expected:
             expected.take_released()
     assert forked.rows == expected.rows
     assert min(forked.rows) == forked_at
@@ -160,7 +163,7 @@ def test_both_go_on(
     assert any(forked.rows.values())
     again = two(folder / "again", *mine)
     release(again, FIRST)
-    with Going(case, again, rocksdb, folder / "rocksdb-again") as expected:
+    with RunningQuery(case, again, rocksdb, folder / "rocksdb-again") as expected:
         expected.take_released()
         expected.take_rest()
     assert going.rows == expected.rows
@@ -171,6 +174,6 @@ def test_both_go_on(
         stores = [store for _, store in find_stores(tables, namespace, Meter())]
         assert len(stores) == 2 * (4 if "join" in name else 1)
         assert all(verify(tables, store).is_whole for store in stores)
-    upkeep.drop_all(tables, stores, Meter())
-    forks.must_have_none(tables, [store.replace(fork, query, 1) for store in stores], Meter())
+    drop_stores(tables, stores, Meter())
+    refuse_forked(tables, [store.replace(fork, query, 1) for store in stores], Meter())
     tables.close()

@@ -1,4 +1,4 @@
-"""Import: queries that leave Spark's own stores go on, on ours, as if they had never left."""
+"""Import: queries on Spark's own stores continue on dynastate with the same results."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dynastate
-from dynastate import import_checkpoint, importing, open_state
+from dynastate import import_checkpoint, open_state
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
-from dynastate.importing import MARKER, Imported
-from dynastate.layout import Item, item_key, meta_key
-from dynastate.local import EmbeddedDynamoDB
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import meta_key
+from dynastate.operations.verify import verify
 from dynastate.settings import PREFIX
-from dynastate.tables import BotoTables, Meter
-from dynastate.verify import verify
-from tests.jvm import ROOT, SPARK
-from tests.processes import descendants, is_alive, kill, wait_until
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from dynastate.spark import importing
+from dynastate.spark.importing import MARKER, Imported
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
 from tests.spark.operators import CASES, JOIN_FORMAT, Case
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, make_source, run
+from tests.support.jvm import ROOT, SPARK
+from tests.support.processes import descendants, is_alive, kill, wait_until
 
-#: On another Spark it is refused, which the last test shows.
+#: The last test shows that another Spark is refused.
 needs_its_spark = pytest.mark.skipif(SPARK != importing.SPARK, reason=f"import needs Spark {importing.SPARK}")
 FILES, LEAVES_AFTER = 4, 2
 ON_HDFS = ON_ROCKSDB | {
@@ -43,8 +45,9 @@ ON_HDFS = ON_ROCKSDB | {
 }
 WITH_CHANGELOG = ON_ROCKSDB | {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 WITH_IDS = ON_ROCKSDB | {f"{CONF}.checkpointFormatVersion": "2"}
+AN_AGGREGATION = "aggregation, from RocksDB"
 LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
-    "aggregation, from RocksDB": ("aggregation in append mode", ON_ROCKSDB),
+    AN_AGGREGATION: ("aggregation in append mode", ON_ROCKSDB),
     "aggregation, from HDFS": ("aggregation in update mode", ON_HDFS),
     "aggregation, from RocksDB with ids": ("aggregation in update mode with a watermark", WITH_IDS),
     "global aggregation, from HDFS": ("global aggregation", ON_HDFS),
@@ -66,8 +69,8 @@ LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-class Leaver:
-    """A query that stays on Spark's own store, and its twin, which leaves it."""
+class ImportedTwin:
+    """A query that stays on Spark's own store, and its twin, which is imported."""
 
     def __init__(
         self, case: Case, conf: Mapping[str, str], sessions: Sessions, folder: Path, environment: Mapping[str, str]
@@ -80,113 +83,117 @@ class Leaver:
         self.old, self.new, self.stays = folder / "old", folder / "new", folder / "stays"
 
     def release(self, files: int) -> None:
-        """Let all queries see the first so many files."""
+        """Let all queries see the first `files` files."""
         self.left.release(files)
         self.right.release(files)
 
     def run(self, checkpoint: Path, conf: Mapping[str, str] | None = None) -> Outcome:
-        """Run the query on all files that it sees, with its own conf or another one."""
+        """Run the query on all files that it sees, with its conf or another one."""
         session = self.sessions(self.conf if conf is None else conf)
         frame = self.case.build(self.left.stream(session), self.right.stream(session))
         return run(frame, checkpoint, self.case.mode)
 
     def leave(self, namespace: str | None = None) -> Imported:
-        """Import the twin's state; what it leaves is as it was."""
-        before, told = contents(self.old), []
+        """Import the twin's state; its old checkpoint is unchanged."""
+        before, progress = contents(self.old), []
         with only(self._environment):
             done = import_checkpoint(
-                self.session(), str(self.old), str(self.new), namespace, lambda *each: told.append(each)
+                self.session(), str(self.old), str(self.new), namespace, lambda *each: progress.append(each)
             )
-        assert all(0 <= count <= total == done.stores for count, total in told)
+        assert all(0 <= count <= total == done.stores for count, total in progress)
         assert contents(self.old) == before
         return done
 
     def session(self) -> SparkSession:
-        """A session on ours."""
+        """A session on dynastate."""
         return self.sessions({})
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file, and a digest of what is in it."""
+    """Every file with a digest of its content."""
     files = [each for each in folder.rglob("*") if each.is_file()]
     return {str(each.relative_to(folder)): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
 @needs_its_spark
-@pytest.mark.parametrize("name", LEAVERS)
-def test_a_query_goes_on_as_if_it_had_never_left(
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != AN_AGGREGATION)) for name in LEAVERS]
+)
+def test_an_imported_query_gives_the_same_results(
     name: str, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
-    """Its output, its progress, and every row of its state are those of a query that stays, at every batch."""
+    """At every batch its output, progress and rows of state are those of the query that stays."""
     case, conf = LEAVERS[name]
-    leaver = Leaver(CASES[case], conf, sessions, folder, environment)
-    leaver.release(LEAVES_AFTER)
-    assert leaver.run(leaver.old).rows == leaver.run(leaver.stays).rows
+    twin = ImportedTwin(CASES[case], conf, sessions, folder, environment)
+    twin.release(LEAVES_AFTER)
+    assert twin.run(twin.old).rows == twin.run(twin.stays).rows
 
-    done = leaver.leave()
-    assert done.batch == max(int(each.name) for each in (leaver.old / "commits").glob("[0-9]*"))
+    done = twin.leave()
+    assert done.batch == max(int(each.name) for each in (twin.old / "commits").glob("[0-9]*"))
     imported = range(done.batch, done.batch + 1)
-    own = read_states(leaver.session(), leaver.new, imported)
-    assert own == read_states(sessions(conf), leaver.old, imported)
+    own = read_states(twin.session(), twin.new, imported)
+    assert own == read_states(sessions(conf), twin.old, imported)
     assert own
     assert done.rows > 0
 
-    leaver.release(FILES)
-    ours, stays = leaver.run(leaver.new, {}), leaver.run(leaver.stays)
+    twin.release(FILES)
+    ours, stays = twin.run(twin.new, {}), twin.run(twin.stays)
     assert min(ours.rows) == done.batch + 1
     assert ours.rows == stays.rows
     assert ours.state == stays.state
     later = range(done.batch + 1, max(ours.rows) + 1)
-    assert read_states(leaver.session(), leaver.new, later) == read_states(sessions(conf), leaver.stays, later)
+    assert read_states(twin.session(), twin.new, later) == read_states(sessions(conf), twin.stays, later)
 
 
 @needs_its_spark
-def test_a_batch_that_was_begun_is_run_again(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    """A driver died before its last batch was committed: the state is that before it, and the batch comes again."""
-    leaver = Leaver(CASES["aggregation in append mode"], ON_ROCKSDB, sessions, folder, environment)
-    leaver.release(LEAVES_AFTER)
-    leaver.run(leaver.old)
-    stays = leaver.run(leaver.stays)
-    last = max(int(each.name) for each in (leaver.old / "commits").glob("[0-9]*"))
-    (leaver.old / "commits" / f"{last}").unlink()
+def test_a_batch_that_was_begun_runs_again(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+    """After a driver died before its last commit, the state before that batch is imported, and the batch runs again."""
+    twin = ImportedTwin(CASES["aggregation in append mode"], ON_ROCKSDB, sessions, folder, environment)
+    twin.release(LEAVES_AFTER)
+    twin.run(twin.old)
+    stays = twin.run(twin.stays)
+    last = max(int(each.name) for each in (twin.old / "commits").glob("[0-9]*"))
+    (twin.old / "commits" / f"{last}").unlink()
 
-    assert leaver.leave().batch == last - 1
-    leaver.release(FILES)
-    ours = leaver.run(leaver.new, {})
-    stays.add(leaver.run(leaver.stays))
+    assert twin.leave().batch == last - 1
+    twin.release(FILES)
+    ours = twin.run(twin.new, {})
+    stays.add(twin.run(twin.stays))
     assert min(ours.rows) == last
     assert ours.rows == {batch: rows for batch, rows in stays.rows.items() if batch >= last}
     assert ours.state == {batch: state for batch, state in stays.state.items() if batch >= last}
 
 
+@pytest.mark.slow
 @needs_its_spark
 def test_a_checkpoint_that_was_moved(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    """Operators' metadata name schema files where they were: they are found, and the new checkpoint has its own."""
-    leaver = Leaver(CASES["transformWithStateInPandas"], ON_ROCKSDB, sessions, folder, environment)
-    leaver.release(LEAVES_AFTER)
-    leaver.run(leaver.old)
-    leaver.run(leaver.stays)
-    leaver.old = leaver.old.rename(folder / "moved")
-    leaver.leave()
-    shutil.rmtree(leaver.old)
-    named = [each.read_text() for each in (leaver.new / "state" / "0" / "_metadata" / "v2").glob("[0-9]*")]
+    """Operators' metadata name schema files by their old paths: they are found, and the new checkpoint has its own."""
+    twin = ImportedTwin(CASES["transformWithStateInPandas"], ON_ROCKSDB, sessions, folder, environment)
+    twin.release(LEAVES_AFTER)
+    twin.run(twin.old)
+    twin.run(twin.stays)
+    twin.old = twin.old.rename(folder / "moved")
+    twin.leave()
+    shutil.rmtree(twin.old)
+    named = [each.read_text() for each in (twin.new / "state" / "0" / "_metadata" / "v2").glob("[0-9]*")]
     assert named
-    assert all(f"{leaver.new}/state/0/_stateSchema/default/" in each and "/old/" not in each for each in named)
-    leaver.release(FILES)
-    ours, stays = leaver.run(leaver.new, {}), leaver.run(leaver.stays)
+    assert all(f"{twin.new}/state/0/_stateSchema/default/" in each and "/old/" not in each for each in named)
+    twin.release(FILES)
+    ours, stays = twin.run(twin.new, {}), twin.run(twin.stays)
     assert (ours.rows, ours.state) == (stays.rows, stays.state)
 
 
+@pytest.mark.slow
 @needs_its_spark
-def test_with_little_memory_and_a_namespace(
-    sessions: Sessions, folder: Path, environment: dict[str, str], database: EmbeddedDynamoDB
+def test_import_with_little_memory_and_a_namespace(
+    sessions: Sessions, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """Rows are read as they are asked for; the namespace is the one that was asked for, and the tables are whole."""
-    leaver = Leaver(CASES["session windows"], ON_ROCKSDB, sessions, folder, environment)
-    leaver.release(LEAVES_AFTER)
-    leaver.run(leaver.old)
-    leaver.run(leaver.stays)
-    done = leaver.leave(namespace="imported.sessions")
+    """Rows are read on demand; the namespace is the given one, and verify finds no error."""
+    twin = ImportedTwin(CASES["session windows"], ON_ROCKSDB, sessions, folder, environment)
+    twin.release(LEAVES_AFTER)
+    twin.run(twin.old)
+    twin.run(twin.stays)
+    done = twin.leave(namespace="imported.sessions")
     assert done.namespace == "imported.sessions"
     assert done.confs[f"{PREFIX}namespace"] == "imported.sessions"
     with only(environment):
@@ -196,48 +203,52 @@ def test_with_little_memory_and_a_namespace(
         with open_state("imported.sessions/0", endpoint=database.endpoint, region=database.settings.region) as state:
             assert sum(1 for _ in state) == done.rows
     tables.close()
-    leaver.release(FILES)
-    ours = leaver.run(leaver.new, done.confs | {f"{PREFIX}memoryMb": "1"})
-    assert ours.rows == leaver.run(leaver.stays).rows
+    twin.release(FILES)
+    ours = twin.run(twin.new, done.confs | {f"{PREFIX}memoryMb": "1"})
+    assert ours.rows == twin.run(twin.stays).rows
 
 
 # ---------------------------------------------------------------------------------------------------------- cut off
 
 
+@pytest.mark.slow
 @needs_its_spark
-def test_cut_off_by_a_lost_file_and_again(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    """One partition cannot be read: no checkpoint is made, and when its file is back the next import finishes."""
-    leaver = Leaver(CASES["aggregation in append mode"], ON_ROCKSDB, sessions, folder, environment)
-    leaver.release(LEAVES_AFTER)
-    leaver.run(leaver.old)
-    stays = leaver.run(leaver.stays)
-    version = max((leaver.old / "state" / "0" / "1").glob("*.zip"), key=lambda path: int(path.stem))
+def test_an_import_cut_off_by_a_lost_file_runs_again(
+    sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """With an unreadable partition no checkpoint is made; once its file is back, the next import completes."""
+    twin = ImportedTwin(CASES["aggregation in append mode"], ON_ROCKSDB, sessions, folder, environment)
+    twin.release(LEAVES_AFTER)
+    twin.run(twin.old)
+    stays = twin.run(twin.stays)
+    version = max((twin.old / "state" / "0" / "1").glob("*.zip"), key=lambda path: int(path.stem))
     away = folder / "away"
     version.rename(away)
     with pytest.raises(ConfigurationError, match="the old checkpoint cannot be read, or the new one not be written"):
-        leaver.leave()
-    assert {each.name for each in leaver.new.iterdir() if not each.name.startswith(".")} <= {MARKER, "state"}
+        twin.leave()
+    assert {each.name for each in twin.new.iterdir() if not each.name.startswith(".")} <= {MARKER, "state"}
     away.rename(version)
 
     with pytest.raises(ConfigurationError, match="an import into another namespace was cut off here"):
-        leaver.leave(namespace="another")
-    done = leaver.leave()
-    assert not (leaver.new / MARKER).exists()
+        twin.leave(namespace="another")
+    done = twin.leave()
+    assert not (twin.new / MARKER).exists()
     assert done.rows == sum(state.total for state in stays.state[done.batch])
-    leaver.release(FILES)
-    assert leaver.run(leaver.new, {}).rows == leaver.run(leaver.stays).rows
+    twin.release(FILES)
+    assert twin.run(twin.new, {}).rows == twin.run(twin.stays).rows
 
 
+@pytest.mark.slow
 @needs_its_spark
-def test_killed_and_again_by_the_command(
-    sessions: Sessions, folder: Path, environment: dict[str, str], database: EmbeddedDynamoDB
+def test_a_killed_import_command_runs_again(
+    sessions: Sessions, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """`dynastate import` dies while it writes state; run again it finishes, and tells what the query needs."""
-    leaver = Leaver(CASES["stream-stream join, left outer"], ON_ROCKSDB, sessions, folder, environment)
-    leaver.release(LEAVES_AFTER)
-    leaver.run(leaver.old)
-    leaver.run(leaver.stays)
-    words = [sys.executable, "-m", "dynastate.cli", "import", str(leaver.old), str(leaver.new), "--json"]
+    """`dynastate import` is killed while it writes state; run again it completes, and reports what the query needs."""
+    twin = ImportedTwin(CASES["stream-stream join, left outer"], ON_ROCKSDB, sessions, folder, environment)
+    twin.release(LEAVES_AFTER)
+    twin.run(twin.old)
+    twin.run(twin.stays)
+    words = [sys.executable, "-m", "dynastate.cli", "import", str(twin.old), str(twin.new), "--json"]
     words += ["--namespace", "killed", "--endpoint", database.endpoint, "--region", database.settings.region]
     scratch = Path(tempfile.mkdtemp(prefix="cli-", dir=folder))
     words += ["--conf", f"spark.local.dir={scratch}", "--conf", "spark.driver.host=127.0.0.1"]
@@ -254,28 +265,28 @@ def test_killed_and_again_by_the_command(
     program.wait()
     wait_until(lambda: not any(map(is_alive, there)), "a killed process lives")
     tables.close()
-    assert (leaver.new / MARKER).read_text().startswith("killed\n")
-    assert not list((leaver.new / "commits").glob("*"))
+    assert (twin.new / MARKER).read_text().startswith("killed\n")
+    assert not list((twin.new / "commits").glob("*"))
 
     again = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
     assert again.returncode == 0, again.stderr
     said = json.loads(again.stdout)
     assert (said["namespace"], said["stores"]) == ("killed", 8)
-    leaver.release(FILES)
-    assert leaver.run(leaver.new, said["confs"]).rows == leaver.run(leaver.stays).rows
+    twin.release(FILES)
+    assert twin.run(twin.new, said["confs"]).rows == twin.run(twin.stays).rows
 
 
 @needs_its_spark
-def test_cut_off_at_its_very_end_and_again(
+def test_an_import_cut_off_before_its_last_step_runs_again(
     stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
 ) -> None:
-    """The mark is there still: it is made anew; but not where the query has gone on with the new checkpoint."""
+    """With the mark still there it is imported again, unless the query has resumed with the new checkpoint."""
     with only(environment):
         first = import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="nearly")
         (folder / "new" / MARKER).write_text("nearly\nan import that was killed\n")
         (folder / "new" / "commits" / ".1.half.tmp").write_text("")
         again = import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="nearly")
-        # Numbers take as many bytes as they have digits, and checksums are others each time.
+        # Numbers take a byte a digit, and checksums differ from run to run.
         same = replace(first, bytes_written=again.bytes_written, write_units=again.write_units, seconds=again.seconds)
         assert again == same
         assert not (folder / "new" / MARKER).exists()
@@ -289,20 +300,20 @@ def test_cut_off_at_its_very_end_and_again(
 
 
 @needs_its_spark
-def test_tables_that_refuse_are_told_as_they_are(
+def test_errors_of_dynamodb_are_reported_as_such(
     stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
-    """Though RocksDB, whose rows are being read then, has errors of its own when it is closed too early."""
+    """DynamoDB's error is reported, not those of RocksDB, which is closed while its rows are read."""
     session = sessions({**ON_ROCKSDB, f"{PREFIX}deltaTable": "not-there"})
     with only(environment), pytest.raises(ConfigurationError, match=r"not-there.*does not exist"):
         import_checkpoint(session, str(stopped), str(folder / "new"))
 
 
 @needs_its_spark
-def test_another_import_at_the_same_time_is_noticed(
+def test_another_import_at_the_same_time_is_refused(
     stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the mark of this one for that of an import that was cut off: no checkpoint is made here."""
+    """It takes the mark of this import for that of one that was cut off: this one makes no checkpoint."""
     start: Any = importing._start
 
     def start_and_lose(*given: Any) -> Any:
@@ -317,11 +328,12 @@ def test_another_import_at_the_same_time_is_noticed(
     assert not (folder / "new" / "commits").exists()
 
 
+@pytest.mark.slow
 @needs_its_spark
 def test_the_command_on_the_page_runs(
-    stopped: Path, folder: Path, environment: dict[str, str], database: EmbeddedDynamoDB
+    stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """As it stands in docs/import.md, but for folders and endpoint; it tells which settings the query needs."""
+    """The command of docs/import.md, but for folders and endpoint, reports the settings that the query needs."""
     page = (ROOT / "docs" / "import.md").read_text()
     (block,) = re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
     names = {
@@ -346,9 +358,9 @@ def test_the_command_on_the_page_runs(
 
 @needs_its_spark
 def test_the_program_on_the_page_runs(
-    spark: SparkSession, stopped: Path, folder: Path, environment: dict[str, str], database: EmbeddedDynamoDB
+    spark: SparkSession, stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """As it stands in docs/import.md, but for folders, Region and namespace, in the session that is there."""
+    """The program of docs/import.md, but for folders, Region and namespace, runs in the existing session."""
     (program,) = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "docs" / "import.md").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -389,7 +401,7 @@ def stopped(spark: SparkSession, scratch: Path) -> Iterator[Path]:
 
 
 def in_offsets(old: Path, before: str, after: str) -> None:
-    """Change what the offset log says of the conf, in every batch."""
+    """Change the conf in the offset log of every batch."""
     for file in (old / "offsets").glob("[0-9]*"):
         assert before in file.read_text()
         file.write_text(file.read_text().replace(before, after))
@@ -405,7 +417,7 @@ def with_another_file(new: Path) -> None:
     (new / "something").write_text("of someone else")
 
 
-#: What is wrong with the old checkpoint and the new one, and what is said.
+#: Defects of the old checkpoint and of the new one, and the message.
 WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no checkpoint": (lambda old, _: shutil.rmtree(old), "there is no checkpoint in this folder checkpoint=file:"),
     "no commit": (lambda old, _: without(old / "commits"), "no batch of this checkpoint was committed"),
@@ -443,7 +455,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 def test_what_cannot_be_imported_is_refused(
     name: str, stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
 ) -> None:
-    """With one clear line, and before anything is written."""
+    """The error is one line, and comes before anything is written."""
     spoil, says = WRONG[name]
     old, new = folder / "old", folder / "new"
     shutil.copytree(stopped, old)
@@ -458,7 +470,7 @@ def test_what_cannot_be_imported_is_refused(
 def test_a_namespace_in_use_is_refused(
     stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
 ) -> None:
-    """By a query that was imported, and goes on; its state is left alone."""
+    """The state of the query that was imported into it is left alone."""
     with only(environment):
         import_checkpoint(spark, str(stopped), str(folder / "first"), namespace="in-use")
         with pytest.raises(ConfigurationError, match="the namespace has state already"):
@@ -469,9 +481,9 @@ def test_a_namespace_in_use_is_refused(
 
 @needs_its_spark
 def test_a_namespace_with_another_operators_state_is_refused(
-    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], database: EmbeddedDynamoDB
+    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """A join's stores have other names than an aggregation's."""
+    """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
     meta: Item = {"format": 1, "store": store, "checkpoint": "file:/elsewhere/state", "shards": 4, "epoch": 1}
     with only(environment):
@@ -485,10 +497,10 @@ def test_a_namespace_with_another_operators_state_is_refused(
 
 @needs_its_spark
 @pytest.mark.parametrize(("old", "new"), [("old", "old/new"), ("new/old", "new")])
-def test_a_checkpoint_inside_of_the_other_is_refused(
+def test_nested_checkpoints_are_refused(
     old: str, new: str, stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
 ) -> None:
-    """The old one is only read."""
+    """An import must not write into the old checkpoint."""
     shutil.copytree(stopped, folder / old)
     before = contents(folder)
     with only(environment), pytest.raises(ConfigurationError, match="one of the two checkpoints lies in the other"):
@@ -498,7 +510,7 @@ def test_a_checkpoint_inside_of_the_other_is_refused(
 
 @needs_its_spark
 def test_a_running_query_is_refused(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    """Where it runs in the same session."""
+    """A query that runs in the same session must be stopped first."""
     session = sessions(ON_ROCKSDB)
     source = make_source(folder / "source", seed=8, files=1)
     source.release()
@@ -515,20 +527,20 @@ def test_a_running_query_is_refused(sessions: Sessions, folder: Path, environmen
 
 
 @needs_its_spark
-def test_a_query_that_goes_on_meanwhile_is_noticed(
+def test_a_query_that_runs_on_meanwhile_is_refused(
     stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs elsewhere, and begins a batch while its state is imported: no checkpoint is made."""
+    """A query elsewhere that begins a batch while its state is imported gets no checkpoint."""
     old = folder / "old"
     shutil.copytree(stopped, old)
     start: Any = importing._start
 
-    def start_and_go_on(*given: Any) -> Any:
+    def start_and_run_on(*given: Any) -> Any:
         mark = start(*given)
         shutil.copy(old / "offsets" / "1", old / "offsets" / "2")
         return mark
 
-    monkeypatch.setattr(importing, "_start", start_and_go_on)
+    monkeypatch.setattr(importing, "_start", start_and_run_on)
     with only(environment), pytest.raises(ConfigurationError, match="the query went on while its state was imported"):
         import_checkpoint(spark, str(old), str(folder / "new"))
     assert not (folder / "new" / "commits").exists()
@@ -544,7 +556,7 @@ def test_a_query_that_goes_on_meanwhile_is_noticed(
 def test_the_command_says_what_is_missing(
     options: list[str], java: str, says: str, environment: dict[str, str]
 ) -> None:
-    """In one line, and before Spark starts."""
+    """The message is one line, and comes before Spark starts."""
     words = [sys.executable, "-m", "dynastate.cli", "import", "old", "new", *options]
     own = environment | {"PYTHONPATH": str(ROOT / "src")} | ({"JAVA_HOME": java} if java else {})
     done = subprocess.run(words, env=own, capture_output=True, text=True, check=False, timeout=60)
@@ -554,7 +566,7 @@ def test_the_command_says_what_is_missing(
 
 
 def test_another_spark_is_refused() -> None:
-    """Another minor than the one that it is made for."""
+    """Import supports one minor of Spark."""
     other: Any = SimpleNamespace(version="4.2.1")
     with pytest.raises(ConfigurationError, match=r"import needs Spark 4\.3; .* found=4\.2\.1"):
         import_checkpoint(other, "old", "new")

@@ -1,4 +1,4 @@
-"""What is checked within the JVM: the checks of tests/spark/scala, each under its own name."""
+"""The checks within the JVM (tests/spark/scala), each under its own name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dynastate import layout
-from dynastate.local import EmbeddedDynamoDB
-from tests.jvm import ROOT, java_command
-from tests.processes import wait_until
-from tests.spark.conftest import Items
+from dynastate.format.keys import namespace_of
+from dynastate.format.meta import parse_schema
+from tests.spark.conftest import Database, Items
+from tests.support.jvm import ROOT, java_command
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -23,22 +23,22 @@ NAMES = [name for file in sorted(SCALA.glob("*.scala")) for name in re.findall(r
 LONG_FOLDER = "a sidecar starts where the folder for temporary files has a long name"
 BOUND = "state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
 SEED = 20_240_501
-#: Under the test's own timeout; a busy machine takes many times as long as an idle one.
+#: Less than the test's timeout; a busy machine needs a multiple of the time of an idle one.
 WITHIN_S = 800
 
 Verdicts = dict[str, tuple[str, str]]
 
 
 def run_checks(
-    jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path, temporary: Path, *more: str
+    database: Database, environment: dict[str, str], folder: Path, temporary: Path, *more: str
 ) -> tuple[Verdicts, str]:
-    """Run the checks in a JVM of their own; what came of each, and its log."""
+    """Run the checks in a JVM of their own; the verdict on each, and the log."""
     temporary.mkdir(parents=True)
     words = [f"endpoint={database.endpoint}", f"python={sys.executable}", f"vectors={ROOT / 'tests' / 'vectors'}"]
     words += [f"scratch={folder}", f"seed={SEED}", *more]
-    command = java_command(jar, "io.dynastate.tests.Main", temporary, words)
+    command = java_command("io.dynastate.tests.Main", temporary, words)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S)
-    # It ends when it notices that its JVM has.
+    # It ends when it notices the end of its JVM.
     wait_until(lambda: not list(temporary.glob("dynastate-*")), "a sidecar left its socket behind")
     lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
     verdicts = {name: (verdict, why) for verdict, name, why in lines}
@@ -46,23 +46,21 @@ def run_checks(
 
 
 @pytest.fixture(scope="module")
-def verdicts(
-    tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path
-) -> tuple[Verdicts, str]:
-    """What came of every check but those that have a JVM to themselves."""
-    return run_checks(tests_jar, database, environment, scratch / "checks", scratch / "checks" / "tmp")
+def verdicts(tests_jar: Path, database: Database, environment: dict[str, str], scratch: Path) -> tuple[Verdicts, str]:
+    """Verdicts on all checks but those that need a JVM to themselves."""
+    return run_checks(database, environment, scratch / "checks", scratch / "checks" / "tmp")
 
 
 @pytest.mark.every_spark
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND)])
 def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
-    """A check in Scala that is named so."""
+    """A check in Scala, by its name."""
     found, log = verdicts
     verdict, why = found.get(name, ("not run", log))
     assert verdict == "ok", f"{why}\n{log}"
 
 
-def test_what_a_sidecar_logs_stands_in_the_executors_log(verdicts: tuple[Verdicts, str]) -> None:
+def test_the_executors_log_has_what_a_sidecar_logs(verdicts: tuple[Verdicts, str]) -> None:
     """A line of the sidecar's comes with its level, and says store, version and attempt; so does its start."""
     _, log = verdicts
     about = r"store=\S+/0/\d+/default version=\d+ attempt=\w+"
@@ -84,26 +82,27 @@ def test_one_attempt_is_found_in_both_logs(verdicts: tuple[Verdicts, str]) -> No
         assert [each for each in found if not spelt.fullmatch(each.rstrip(":")) and each != "any:"] == []
 
 
-def test_long_folder(tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path) -> None:
+def test_long_folder(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
     """YARN's folder for temporary files has a longer name than a socket may have; the sidecar starts all the same."""
     deep = folder / "yarn-usercache-appcache-application-container" / ("x" * 100)
-    found, log = run_checks(tests_jar, database, environment, folder, deep, "only=sidecar")
+    found, log = run_checks(database, environment, folder, deep, "only=sidecar")
     verdict, why = found.get(LONG_FOLDER, ("not run", log))
     assert verdict == "ok", f"{why}\n{log}"
 
 
-def test_bound(tests_jar: Path, database: EmbeddedDynamoDB, environment: dict[str, str], folder: Path) -> None:
+@pytest.mark.slow
+def test_bound(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
     """Rows take no more heap than `memoryMb` and a fifth, by the JVM's own count, with state of ten times as much."""
-    found, log = run_checks(tests_jar, database, environment, folder, folder / "tmp", "only=bound")
+    found, log = run_checks(database, environment, folder, folder / "tmp", "only=bound")
     verdict, why = found.get(BOUND, ("not run", log))
     assert verdict == "ok", f"{why}\n{log}"
 
 
 def test_schema_item(verdicts: tuple[Verdicts, str], scratch: Path, items: Items) -> None:
     """The schema item that a provider wrote is as the storage format has it, and its digest names it."""
-    namespace = layout.namespace_of(f"{(scratch / 'checks' / 'checkpoint').as_uri()}/state")
+    namespace = namespace_of(f"{(scratch / 'checks' / 'checkpoint').as_uri()}/state")
     ((key, item),) = [pair for pair in items(f"{namespace}/0/2/default") if pair[0].sort.startswith("schema/")]
-    text = layout.parse_schema(key, item)
+    text = parse_schema(key, item)
     assert text == json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
     (family,) = json.loads(text)["families"]
     assert list(family) == ["id", "internal", "key", "key_encoder", "multiple", "name", "value"]

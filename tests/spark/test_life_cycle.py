@@ -1,4 +1,4 @@
-"""A store's life in Spark: maintenance, unloading, queries stopped in mid-batch, and nothing that is left behind."""
+"""Life cycle of stores in Spark: maintenance, unloading, queries stopped in mid-batch, released resources."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.core.context import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from tests.jvm import ROOT
-from tests.processes import sidecars_of, sockets, wait_until
-from tests.spark.conftest import CONF, Histories, Sessions, jvm_pid, state_stores
-from tests.spark.operators import CASES, sums
+from tests.spark.conftest import CONF, Graphs, Sessions, jvm_pid, state_stores
+from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.streams import Running, Source, in_batch, make_source, run
+from tests.support.jvm import ROOT
+from tests.support.processes import sidecars_of, sockets, wait_until
 
 FILES = 4
 
@@ -41,14 +41,11 @@ def threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def expect(session: SparkSession, source: Source) -> list[tuple[object, ...]]:
-    return sorted((tuple(row) for row in sums(source.read(session), "key").collect()), key=repr)
-
-
+@pytest.mark.slow
 def test_snapshots_and_clean_up_beside_the_query(
-    fresh_stores: None, sessions: Sessions, histories: Histories, folder: Path
+    fresh_stores: None, sessions: Sessions, graphs: Graphs, folder: Path
 ) -> None:
-    """Maintenance makes snapshots and removes old versions while batches run; a restart recovers from a snapshot."""
+    """Maintenance makes snapshots and deletes old versions while batches run; a restart recovers from a snapshot."""
     files = 12
     source = make_source(folder / "files", seed=18, files=files)
     session = sessions(
@@ -62,23 +59,22 @@ def test_snapshots_and_clean_up_beside_the_query(
     stores = [f"{folder.name}/0/{partition}/default" for partition in (0, 1)]
 
     def is_maintained(store: str) -> bool:
-        found = histories(store)
+        found = graphs(store)
         return bool(found.snapshots()) and found.versions()[0] > 1
 
     def wait_for_maintenance(batch: DataFrame, number: int) -> DataFrame:
         if number == files - 1:
-            wait_until(lambda: all(map(is_maintained, stores)), "no snapshot was made, or nothing cleaned up", 60)
+            wait_until(lambda: all(map(is_maintained, stores)), "no snapshot was made, or no version was deleted", 60)
         return batch
 
     for half in (files // 2, files):
         source.release(half)
         stream = sums(source.stream(session), "key")
         outcome = run(stream, folder / "checkpoint", "complete", wait_for_maintenance)
-        expected = sums(source.read(session), "key").collect()
-        assert outcome.rows[half - 1] == sorted((tuple(row) for row in expected), key=repr)
+        assert outcome.rows[half - 1] == expected_sums(session, source)
     for store in stores:
         assert is_maintained(store)
-        assert histories(store).versions()[-1] == files
+        assert graphs(store).versions()[-1] == files
     states = session.read.format("statestore").load(str(folder / "checkpoint"))
     assert states.count() == len(outcome.rows[files - 1])
 
@@ -86,32 +82,32 @@ def test_snapshots_and_clean_up_beside_the_query(
 def test_maintenance_runs_beside_the_query(
     fresh_stores: None, sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """With maintenance without a pause in both pools every batch is as it should be."""
+    """With maintenance running without pause in both pools every batch is right."""
     often = {f"{CONF}.maintenanceInterval": "10ms", f"{CONF}.minDeltasForSnapshot": "1"}
     session = sessions(often | {"spark.sql.streaming.minBatchesToRetain": "2"})
     source.release()
     running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
     wait_until(state_stores().isMaintenanceRunning, "maintenance does not run")
     outcome = running.finish()
-    assert outcome.rows[FILES - 1] == expect(session, source)
+    assert outcome.rows[FILES - 1] == expected_sums(session, source)
     assert state_stores().isMaintenanceRunning()
 
 
 def test_providers_are_unloaded_after_each_commit(
     fresh_stores: None, sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """With `unloadOnCommit` no provider stays, each batch opens its version anew, and the values are right."""
+    """With `unloadOnCommit` no provider stays, each batch opens its version again, and the values are right."""
     source.release()
     session = sessions({f"{CONF}.unloadOnCommit": "true"})
     running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
     outcome = running.finish()
-    assert outcome.rows[FILES - 1] == expect(session, source)
+    assert outcome.rows[FILES - 1] == expected_sums(session, source)
     assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == [0, 2, 2, 2]
     assert loaded(running, folder / "checkpoint") == [False, False]
 
 
 def test_providers_stay_between_batches(fresh_stores: None, sessions: Sessions, source: Source, folder: Path) -> None:
-    """Without it they stay, and go when the query has ended and maintenance finds it so."""
+    """Without `unloadOnCommit` providers stay, and maintenance unloads them after the query has ended."""
     source.release()
     session = sessions({f"{CONF}.maintenanceInterval": "100ms"})
     running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
@@ -120,9 +116,10 @@ def test_providers_stay_between_batches(fresh_stores: None, sessions: Sessions, 
     wait_until(lambda: loaded(running, folder / "checkpoint") == [False, False], "providers of an ended query stay")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["aggregation in update mode", "transformWithStateInPandas"])
 def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, folder: Path) -> None:
-    """A stop in mid-batch leaves the last committed version, no open store and no connection that is not given back."""
+    """A stop in mid-batch leaves the last committed version, no open store, and every connection returned."""
     case = CASES[name]
     source = make_source(folder / "files", seed=16, files=FILES)
     session = sessions({})
@@ -131,15 +128,15 @@ def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, fo
     before = {pid: sockets(pid) for pid in sidecars_of(jvm_pid())}
     assert before
     for _ in range(3):
-        told = folder / "told"
-        hang = in_batch(1, "hang", 1, 60_000, str(told))
+        hanging = folder / "hanging"
+        hang = in_batch(1, "hang", 1, 60_000, str(hanging))
         frame = case.build(source.stream(session), source.stream(session))
         running = Running(frame, folder / "checkpoint", case.mode, hang)
         try:
-            wait_until(told.exists, "no task hangs", 60)
+            wait_until(hanging.exists, "no task hangs", 60)
         finally:
             running.stop()
-        told.unlink()
+        hanging.unlink()
     outcome = run(case.build(source.stream(session), source.stream(session)), folder / "checkpoint", case.mode)
     assert outcome.rows[1] == quiet.rows[1]
     assert outcome.state[1] == quiet.state[1]
@@ -147,8 +144,9 @@ def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, fo
     assert set(sidecars_of(jvm_pid())) == set(before)
 
 
-def test_queries_leave_nothing_behind(fresh_stores: None, sessions: Sessions, source: Source, folder: Path) -> None:
-    """Queries of a Spark share sidecars; one more query needs neither a socket nor a thread of a sidecar more."""
+@pytest.mark.slow
+def test_queries_release_all_resources(fresh_stores: None, sessions: Sessions, source: Source, folder: Path) -> None:
+    """Queries of a Spark share sidecars; another query needs no more sockets or threads of a sidecar."""
     source.release(1)
     session = sessions({})
 
@@ -160,7 +158,7 @@ def test_queries_leave_nothing_behind(fresh_stores: None, sessions: Sessions, so
         run(sums(source.stream(session), "key"), folder / f"checkpoint {turn}", "complete")
         if turn == 1:
             before = resources()
-    # Two tasks may ask at once later only: that is a connection, its thread and one to DynamoDB. A leak would be six.
+    # Two tasks may overlap only later: one more connection, its thread and one to DynamoDB. A leak would be six.
     wait_until(lambda: all(now <= before[pid] + 3 for pid, now in resources().items()), "sockets or threads stay")
     assert set(resources()) == set(before)
 

@@ -1,4 +1,4 @@
-"""`open_state` beside Spark's own reader of state: every stateful operator, and every type of column."""
+"""`open_state` compared with Spark's own state reader: every stateful operator, and every column type."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import dynastate
-from dynastate import upkeep
-from dynastate.local import EmbeddedDynamoDB
-from dynastate.state import StateReader
-from dynastate.store import Engine
-from dynastate.tables import BotoTables
-from dynastate.verify import verify
-from tests.processes import wait_until
-from tests.spark.conftest import CONF, Sessions, only
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.engine import Engine
+from dynastate.operations.clean import clean_store
+from dynastate.operations.compact import compact_store
+from dynastate.operations.verify import verify
+from dynastate.reader.state import StateReader
+from tests.spark.conftest import CONF, Database, Sessions, only
 from tests.spark.operators import CASES, sums
 from tests.spark.state_reader import read_metadata
 from tests.spark.streams import make_source, run
-from tests.test_unsafe_row import VECTORS
+from tests.support.processes import wait_until
+from tests.unit.unsaferow.test_types import VECTORS
 
 FILES = 3
 PARTITIONS = 5
 Open = Callable[..., StateReader]
-#: One of each way to keep state.
+#: One operator for each way to keep state.
 OPERATORS = (
     "aggregation in append mode",
     "aggregation in update mode",
@@ -50,8 +50,8 @@ OPERATORS = (
 
 
 @pytest.fixture
-def opened(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[Open]:
-    """Open states in the embedded DynamoDB; all are closed."""
+def opened(database: Database, environment: dict[str, str]) -> Iterator[Open]:
+    """Open states in the database, and close them all at the end."""
     made: list[StateReader] = []
 
     def open_one(store: str, **options: Any) -> StateReader:
@@ -67,7 +67,7 @@ def opened(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The values in a value, without their names; times as PySpark has them, in the zone of this machine."""
+    """The leaf values of a value, without names; times as PySpark has them, in the zone of this machine."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
@@ -100,7 +100,7 @@ def namespace_of(checkpoint: Path) -> str:
 
 
 def parts_of(metadata: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Each part of the state: store and column family by our names, and what Spark's reader calls it."""
+    """Each part of the state: store and column family by dynastate's names, and the options of Spark's reader."""
     for store in metadata:
         operator, name = str(store["operatorId"]), str(store["stateStoreName"])
         properties = json.loads(store["operatorProperties"] or "{}")
@@ -113,8 +113,8 @@ def parts_of(metadata: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[st
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_same_as_sparks_reader(name: str, sessions: Sessions, opened: Open, folder: Path) -> None:
-    """All rows at each version, one by one by their keys, in the partition where Spark's hash has them."""
+def test_rows_are_those_of_sparks_reader(name: str, sessions: Sessions, opened: Open, folder: Path) -> None:
+    """At each version, scans and look-ups give the rows of Spark's reader, in the partition of the key's hash."""
     case = CASES[name]
     session = sessions({**case.conf, "spark.sql.shuffle.partitions": str(PARTITIONS)})
     left = make_source(folder / "left", seed=5, files=FILES)
@@ -140,12 +140,12 @@ def test_same_as_sparks_reader(name: str, sessions: Sessions, opened: Open, fold
         missing = dict.fromkeys(state.key_columns.names)
         if len(state) > 20:
             assert state.get(missing) == next((row for row in state if row.items() >= missing.items()), None)
-            assert state._is_placed is not False
+            assert state._placement.is_confirmed is not False
     assert rows > 0
 
 
 def test_vectors_are_what_this_spark_makes(spark: SparkSession) -> None:
-    """The bytes that the package is tested with, and the hashes, are those of the Spark that is installed."""
+    """The bytes and hashes of the test vectors are those of the installed Spark."""
     for vector in VECTORS["rows"]:
         frame = spark.sql(f"select {vector['sql']}")
         (row,) = frame._jdf.queryExecution().executedPlan().executeCollect()
@@ -168,8 +168,8 @@ VALUE_TYPES = {
 }
 
 
-def test_every_type(sessions: Sessions, opened: Open, folder: Path) -> None:
-    """Keys and values of all types, read and looked up in several partitions, as Spark reads them."""
+def test_every_column_type(sessions: Sessions, opened: Open, folder: Path) -> None:
+    """Keys and values of all types are read and looked up, in several partitions, as Spark reads them."""
     session = sessions({"spark.sql.shuffle.partitions": "3"})
     source = make_source(folder / "files", seed=9, files=2)
     source.release()
@@ -192,15 +192,15 @@ def test_every_type(sessions: Sessions, opened: Open, folder: Path) -> None:
     assert state.to_arrow().num_rows == len(found)
 
 
-def test_a_query_goes_on_beside_upkeep(
+def test_a_query_runs_on_beside_compact_and_clean(
     fresh_stores: None,
     sessions: Sessions,
     opened: Open,
     folder: Path,
-    database: EmbeddedDynamoDB,
+    database: Database,
     environment: dict[str, str],
 ) -> None:
-    """Snapshots and clean-ups by hand after each batch, beside Spark's own, and readers: nobody is disturbed."""
+    """Snapshots and clean-ups on request after each batch disturb neither the query nor readers."""
     often = {f"{CONF}.maintenanceInterval": "100ms", f"{CONF}.minDeltasForSnapshot": "1"}
     session = sessions(often | {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.shuffle.partitions": "2"})
     source = make_source(folder / "files", seed=12, files=8)
@@ -223,10 +223,10 @@ def test_a_query_goes_on_beside_upkeep(
                 if batch == 0:
                     state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
                 source.release(min(batch + 2, 8))
-                made = [upkeep.compact(engine, tables, store) for store in state.stores]
+                made = [compact_store(engine, tables, store) for store in state.stores]
                 assert all(each is None or each.rows for each in made)
                 for store in state.stores:
-                    upkeep.clean(engine, tables, store, 2)
+                    clean_store(engine, tables, store, 2)
                 state.refresh()
                 rows = list(state)
                 assert len(rows) == len(state) > 0

@@ -1,4 +1,4 @@
-"""A real query with recognizable credentials: they are found nowhere but in the requests to DynamoDB."""
+"""A real query with recognizable credentials: they occur only in the requests to DynamoDB."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from urllib.parse import urlsplit
 import pyspark
 import pytest
 
-from dynastate.local import EmbeddedDynamoDB
+from dynastate.dynamodb.client import make_client
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE
-from dynastate.tables import make_client
-from tests.gate import Forward, Gate, Reply, Request, error
-from tests.jvm import ROOT
-from tests.policies import accesses, allows, render
-from tests.processes import arguments, descendants, is_alive, listening, wait_until
-from tests.spark.conftest import Sessions, interpreter, only
+from tests.spark.conftest import Database, Sessions, interpreter, only
 from tests.spark.operators import sums
 from tests.spark.streams import Source, first_error, make_rows, make_source
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
+from tests.support.jvm import ROOT
+from tests.support.policies import accesses, allows, render
+from tests.support.processes import arguments, descendants, is_alive, listening, wait_until
+
+pytestmark = pytest.mark.slow
 
 SECRET = "SeCrEtAcCeSsKeY" + "7f" * 10
 SESSION_TOKEN = "SeSsIoNtOkEn" + "3b" * 60
@@ -33,7 +34,7 @@ FILES = 3
 WITHIN_S = 120
 #: In the key of every row.
 ROW = "RoWoFsTaTe"
-#: Not secret, and in all those places where a query's settings or the names of its stores stand.
+#: Not secret: in all places with a query's settings or the names of its stores.
 NAMESPACE = "found-everywhere"
 PAGES = (
     "/jobs/",
@@ -76,7 +77,7 @@ class Program:
             )
 
     def listen(self) -> dict[str, Any]:
-        """Its next answer."""
+        """Return its next answer."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text()
@@ -84,7 +85,7 @@ class Program:
         return answer
 
     def run(self, checkpoint: str) -> dict[str, Any]:
-        """Run the query; its progress, and what it failed with."""
+        """Run the query. Returns its progress and its error."""
         assert self.process.stdin is not None
         self.process.stdin.write(checkpoint + "\n")
         self.process.stdin.flush()
@@ -97,7 +98,7 @@ class Program:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """What all files hold that do not go meanwhile."""
+    """Contents of all files, but those that are deleted meanwhile."""
     found: dict[str, bytes] = {}
     for parent, _, names in os.walk(folder):
         for file in (Path(parent, name) for name in names):
@@ -119,7 +120,7 @@ def read_page(ui: str, path: str) -> bytes:
 
 
 def refuse_signatures(request: Request, _: Forward) -> Reply:
-    """As AWS does it: the message repeats what was signed, the session token in it."""
+    """Refuse as AWS does: the message repeats what was signed, including the session token."""
     token = request.headers["x-amz-security-token"]
     return error(
         "InvalidSignatureException",
@@ -130,24 +131,24 @@ def refuse_signatures(request: Request, _: Forward) -> Reply:
 
 @dataclass
 class Found:
-    """Everything that a query leaves or shows, by where, while it runs and afterwards."""
+    """Everything that a query leaves or shows, by place, while it runs and afterwards."""
 
     places: dict[str, bytes] = field(repr=False)
     sidecar_sockets: list[set[str]]
     processes: int
     first: dict[str, Any] = field(repr=False)
     refused: dict[str, Any] = field(repr=False)
-    gate: Gate = field(repr=False)
+    proxy: FaultProxy = field(repr=False)
 
     def has(self, what: str, *, beginning: str = "") -> list[str]:
-        """Where this text stands, of the places whose names begin so."""
+        """Places that contain this text, of those whose names begin so."""
         return sorted(
             name for name, held in self.places.items() if name.startswith(beginning) and what.encode() in held
         )
 
 
 @pytest.fixture(scope="module")
-def found(database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path, tests_jar: Path) -> Found:
+def found(database: Database, environment: dict[str, str], scratch: Path, tests_jar: Path) -> Found:
     """A query of some batches, and one whose requests AWS refuses as wrongly signed."""
     folder = scratch / "secrets"
     folder.mkdir()
@@ -167,12 +168,12 @@ def found(database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path
         "SPARK_HOME": str(folder / "home"),
     }
     places: dict[str, bytes] = {}
-    with Gate(database.endpoint) as gate:
-        program = Program(folder, gate.endpoint, environment | own)
+    with FaultProxy(database.endpoint) as proxy:
+        program = Program(folder, proxy.endpoint, environment | own)
         try:
             said = program.listen()
             first = program.run("checkpoint")
-            gate.rule = refuse_signatures
+            proxy.rule = refuse_signatures
             refused = program.run("refused")
             pids = descendants(program.process.pid)
             for pid in (program.process.pid, *pids):
@@ -200,11 +201,11 @@ def found(database: EmbeddedDynamoDB, environment: dict[str, str], scratch: Path
                 if item["store_shard"]["S"].startswith(NAMESPACE):
                     places[f"item {table} {item}"] = repr(item).encode()
     client.close()
-    return Found(places, sockets, len(pids), first, refused, gate)
+    return Found(places, sockets, len(pids), first, refused, proxy)
 
 
-def test_the_search_would_find_something(found: Found) -> None:
-    """What is not secret is found in every kind of place that is searched, so the search is not blind."""
+def test_the_search_is_not_blind(found: Found) -> None:
+    """Text that is not secret is found in every kind of place that is searched."""
     for kind in ("arguments", "ui", "progress"):
         assert found.has("dynastate", beginning=kind), kind
     assert found.has(NAMESPACE, beginning="ui /api/")
@@ -216,22 +217,22 @@ def test_the_search_would_find_something(found: Found) -> None:
     assert found.processes >= 3  # driver's JVM, executor, sidecar
 
 
-def test_the_queries_did_what_they_should(found: Found) -> None:
+def test_the_queries_ran(found: Found) -> None:
     """The first one ran, with these credentials, which its requests carry; the second one says what AWS refused."""
     assert found.first["failed"] == ""
     assert len(found.first["progress"]) == FILES
-    assert {request.headers["x-amz-security-token"] for request in found.gate.requests} == {SESSION_TOKEN}
+    assert {request.headers["x-amz-security-token"] for request in found.proxy.requests} == {SESSION_TOKEN}
     assert "AWS refuses the credentials: The request signature we calculated does not match" in found.refused["failed"]
 
 
 @pytest.mark.parametrize("secret", [SECRET, SESSION_TOKEN], ids=["secret access key", "session token"])
 def test_no_secret_is_shown(found: Found, secret: str) -> None:
-    """Neither stands in a log, an argument, a page of Spark's UI, an event log, a checkpoint, an item, or an error."""
+    """Neither occurs in a log, an argument, a page of Spark's UI, an event log, a checkpoint, an item, or an error."""
     assert found.has(secret) == []
 
 
 def test_no_row_of_state_is_shown(found: Found) -> None:
-    """What the query keeps is in the table, and in no log, event log or page."""
+    """The state is in the table, and in no log, event log or page."""
     assert found.has(ROW, beginning="item dynastate-delta")
     for kind in ("arguments", "ui", "progress", "file driver.log", "file home/", "file events/", "file checkpoint/"):
         assert found.has(ROW, beginning=kind) == []
@@ -240,14 +241,14 @@ def test_no_row_of_state_is_shown(found: Found) -> None:
 def test_the_writers_policy_is_enough(found: Found) -> None:
     """Every request of a real query is allowed by the policy that the Terraform module gives for its namespace."""
     policy = render("writer", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace=NAMESPACE)
-    sent = [access for request in found.gate.requests for access in accesses(request)]
+    sent = [access for request in found.proxy.requests for access in accesses(request)]
     assert {access.action for access in sent} >= {"dynamodb:BatchWriteItem", "dynamodb:UpdateItem"}
     assert [access for access in sent if not allows(policy, access)] == []
 
 
 def test_the_secret_key_is_not_sent(found: Found) -> None:
-    """Requests are signed with it, and do not hold it; nor does any body hold the session token."""
-    for request in found.gate.requests:
+    """Requests are signed with it but do not contain it; no body contains the session token."""
+    for request in found.proxy.requests:
         assert SECRET not in repr(request)
         assert SESSION_TOKEN not in repr(request.body)
 
@@ -260,8 +261,8 @@ def test_the_sidecar_listens_on_its_socket_and_nothing_else(found: Found) -> Non
     assert "/dynastate-" in socket
 
 
-def test_the_token_is_nowhere(sessions: Sessions, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The token that opens the socket goes by standard input, and stands in no argument, log or file."""
+def test_the_token_is_not_shown(sessions: Sessions, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The socket's token is passed by standard input, and occurs in no argument, log or file."""
     source = make_source(folder / "files", seed=22, files=1)
     source.release()
     order = folder / "order"
@@ -284,16 +285,16 @@ def test_the_token_is_nowhere(sessions: Sessions, folder: Path, capfd: pytest.Ca
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_another_users_process_in_the_sidecars_place_is_refused(sessions: Sessions, folder: Path) -> None:
-    """Whoever listens there must be of the executor's own user, or is told neither token nor state."""
+    """A listener of another user than the executor's gets neither token nor state."""
     source = make_source(folder / "files", seed=22, files=1)
     source.release()
-    told = folder / "told"
+    output = folder / "output"
     impostor = folder / "impostor.py"
     impostor.write_text(
         f"""
 import json, os, socket, sys, threading
 order = json.loads(sys.stdin.readline())
-told = open({str(told)!r}, "wb", buffering=0)
+output = open({str(output)!r}, "wb", buffering=0)
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(order["socket"])
 os.seteuid(65534)
@@ -302,7 +303,7 @@ print("ready", flush=True)
 def take():
     while True:
         peer, _ = listener.accept()
-        told.write(b"accepted " + peer.recv(1000))
+        output.write(b"accepted " + peer.recv(1000))
 threading.Thread(target=take, daemon=True).start()
 sys.stdin.read()
 os.seteuid(0)
@@ -314,5 +315,5 @@ os.rmdir(os.path.dirname(order["socket"]))
     said = first_error(sums(source.stream(session), "key"), folder / "checkpoint", "update")
     assert "another user's process listens in the sidecar's place" in said
     assert "user=root" in said
-    wait_until(lambda: bool(told.read_bytes()), "the impostor took no connection")
-    assert set(told.read_bytes().split()) == {b"accepted"}  # and nothing after it
+    wait_until(lambda: bool(output.read_bytes()), "the impostor accepted no connection")
+    assert set(output.read_bytes().split()) == {b"accepted"}  # and nothing after it

@@ -1,4 +1,4 @@
-"""transformWithState where it goes by the clock, and where a later run of the query has other state variables."""
+"""transformWithState in processing time, and with other state variables in a later run of the query."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.processes import wait_until
 from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions
 from tests.spark.processors import evolved, transformed_by_processing_time
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, Source, first_error, make_rows, make_source, run
+from tests.support.processes import wait_until
 
 FILES = 4
 #: Files that the first run of two takes.
@@ -26,8 +26,8 @@ def in_scala(rows: DataFrame) -> DataFrame:
     return DataFrame(spark._jvm.io.dynastate.tests.Processors.byProcessingTime(rows._jdf), spark)
 
 
-class ByTheClock:
-    """A query in processing time: it makes batches without end, of which each fires the timers of the one before."""
+class ProcessingTimeQuery:
+    """A query in processing time: it makes batches without end; each fires the timers of the one before."""
 
     def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
         self.rows: list[tuple[object, ...]] = []
@@ -39,7 +39,7 @@ class ByTheClock:
         self.query = writer.trigger(processingTime="0 seconds").start()
 
     def wait_for(self, seen: int, due: int) -> None:
-        """Wait until so many keys were seen, and so many timers have fired."""
+        """Wait until a number of keys were seen, and a number of timers have fired."""
 
         def there() -> bool:
             failed = self.query.exception()
@@ -50,13 +50,13 @@ class ByTheClock:
         wait_until(there, f"not {seen} keys and {due} timers: {sorted(self.rows, key=repr)}", 60)
 
 
-def by_the_clock(
+def in_processing_time(
     build: Callable[[DataFrame], DataFrame], source: Source, runs: list[list[int]], session: SparkSession, folder: Path
 ) -> list[list[tuple[object, ...]]]:
     """Release files one by one, each when the timers of the one before have fired; the rows of each file."""
     found = []
     for files in runs:
-        running = ByTheClock(build(source.stream(session)), folder)
+        running = ProcessingTimeQuery(build(source.stream(session)), folder)
         try:
             for file in files:
                 source.release(file + 1)
@@ -69,23 +69,24 @@ def by_the_clock(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [in_scala, transformed_by_processing_time], ids=["Scala", "Python"])
 def test_time_to_live_and_timers_in_processing_time(
     build: Callable[[DataFrame], DataFrame], sessions: Sessions, folder: Path
 ) -> None:
-    """What lives for a millisecond is gone in the next batch, the rest stays, and each timer fires once."""
+    """Values with a millisecond to live are deleted in the next batch, the rest stays, and each timer fires once."""
     runs = [list(range(BEFORE_RESTART)), list(range(BEFORE_RESTART, FILES))]
     rows: dict[str, list[list[tuple[object, ...]]]] = {}
     states: dict[str, dict[str, list[str]]] = {}
     for store, conf in STORES.items():
         source = make_source(folder / f"{store} files", seed=11, files=FILES)
         session = sessions(conf)
-        rows[store] = by_the_clock(build, source, runs, session, folder / store)
+        rows[store] = in_processing_time(build, source, runs, session, folder / store)
         reader = session.read.format("statestore")
         states[store] = {}
         for name in ("briefValue", "briefList", "briefMap", "longValue", "longList", "longMap"):
             frame = reader.option("stateVarName", name).load(str(folder / store))
-            # When a value's time is over differs from run to run.
+            # The time when a value expires differs from run to run.
             states[store][name] = sorted(
                 str(row).partition("ttlExpirationMs")[0] + str(row.partition_id) for row in frame.collect()
             )
@@ -127,7 +128,7 @@ def test_state_variable_of_another_type_is_refused(sessions: Sessions, folder: P
 
 
 def test_other_providers_are_as_spark_has_them(sessions: Sessions, folder: Path) -> None:
-    """The extension that lets transformWithState use our provider opens the door to no other."""
+    """The extension allows transformWithState on our provider, and on no other."""
     source = make_source(folder / "files", seed=14, files=1)
     source.release()
     hdfs = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

@@ -1,4 +1,4 @@
-"""A running query whose DynamoDB is throttled for a minute, slow, or gone for a while: it catches up, loses nothing."""
+"""A running query on a DynamoDB that is throttled, slow or unreachable for a while: it catches up and loses nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dynastate.local import EmbeddedDynamoDB
-from tests.gate import Forward, Gate, Reply, Request, Throttle
-from tests.jvm import ROOT
-from tests.processes import arguments, descendants, is_alive, kill, memory_mib, wait_until
+from tests.process.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE
+from tests.spark.conftest import Database
 from tests.spark.programs.under_load import EVENTS
 from tests.spark.streams import START, Record, Source
-from tests.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Throttle
+from tests.support.jvm import ROOT
+from tests.support.processes import arguments, descendants, is_alive, kill, memory_mib, wait_until
+
+pytestmark = pytest.mark.slow
 
 STARTED_WITHIN_S = 120
 ENDED_WITHIN_S = 180
@@ -54,20 +56,20 @@ class TaskFailure(NamedTuple):
 
 
 class Load:
-    """The program, fed with files, with its DynamoDB behind a gate."""
+    """The program, fed with files, with its DynamoDB behind a fault proxy."""
 
-    def __init__(self, folder: Path, files: list[list[Record]], gate: Gate, options: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, files: list[list[Record]], proxy: FaultProxy, options: Mapping[str, Any]) -> None:
         self._folder = folder
         self._files = files
         self._source = Source(folder, files)
         self._released = 0
         self._log = folder / "driver.log"
         (folder / EVENTS).mkdir()
-        self._options = [str(folder), gate.endpoint, json.dumps(options)]
+        self._options = [str(folder), proxy.endpoint, json.dumps(options)]
 
     @contextmanager
     def running(self, environment: Mapping[str, str]) -> Iterator[None]:
-        """Start it; whatever happens, it has ended afterwards."""
+        """Start it; in any case it has ended afterwards."""
         words = [sys.executable, "-m", "tests.spark.programs.under_load", *self._options]
         own = dict(environment) | {"PYSPARK_PYTHON": sys.executable}
         with self._log.open("wb") as log, subprocess.Popen(words, cwd=ROOT, env=own, stderr=log) as self.process:
@@ -111,7 +113,7 @@ class Load:
         return self._log.read_text()
 
     def finish(self) -> dict[str, Any]:
-        """Let it take what it has been given, and end; what it says, whose rows must be what the files make."""
+        """Let it process the released files and end; its answer, with the rows that the files give."""
         started = descendants(self.process.pid)
         (self._folder / "stop").touch()
         assert self.process.wait(ENDED_WITHIN_S) == 0, self.log()
@@ -145,10 +147,10 @@ class Load:
 
 
 @pytest.fixture
-def gate(database: EmbeddedDynamoDB) -> Iterator[Gate]:
-    """A gate in front of the embedded DynamoDB."""
-    with Gate(database.endpoint) as standing:
-        yield standing
+def proxy(database: Database) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the embedded DynamoDB."""
+    with FaultProxy(database.endpoint) as opened:
+        yield opened
 
 
 def metric(progress: Mapping[str, Any], name: str) -> int:
@@ -157,14 +159,14 @@ def metric(progress: Mapping[str, Any], name: str) -> int:
     return int(operator["customMetrics"][name])
 
 
-def test_a_minute_at_a_tenth_of_the_demand(gate: Gate, folder: Path, environment: dict[str, str]) -> None:
+def test_a_minute_at_a_tenth_of_the_demand(proxy: FaultProxy, folder: Path, environment: dict[str, str]) -> None:
     """A query that writes 1 MB a second gets a tenth of that for a minute: batches wait, none fails, it catches up."""
     keys, before, throttled, after = 1000, 12, 60, 3
     files = [make_file(file, keys, 800) for file in range(1 + before + throttled + after)]
     options = {"master": "local[4]", "conf": {"spark.sql.shuffle.partitions": "4"}, "settings": {}}
-    load = Load(folder, files, gate, options)
+    load = Load(folder, files, proxy, options)
     throttle = Throttle()
-    gate.rule = throttle
+    proxy.rule = throttle
     with load.running(environment):
         load.release()
         load.wait_for_batch(0)
@@ -185,7 +187,7 @@ def test_a_minute_at_a_tenth_of_the_demand(gate: Gate, folder: Path, environment
         load.release_every_second(after)
         answer = load.finish()
         caught_up_s = time.monotonic() - lifted
-    # It was a tenth, give or take what one item of 256 KB makes more, and a few on the other table.
+    # A tenth, with one more item of 256 KB at most, and a few units of the other table.
     assert taken < 1.5 * throttled * demand / 10 + 300, (taken, demand)
     assert slowed < pace / 2, (slowed, pace)
     assert most_mib < MEMORY_MIB + 4 * MEMORY_MIB_STORE, most_mib
@@ -197,7 +199,7 @@ def test_a_minute_at_a_tenth_of_the_demand(gate: Gate, folder: Path, environment
 
 
 class Crowd:
-    """Answers after 300 ms, and knows how many requests were under way at once."""
+    """Answers after 300 ms, and counts the requests that are under way at once."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -217,15 +219,15 @@ class Crowd:
 
 
 def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
-    gate: Gate, folder: Path, environment: dict[str, str]
+    proxy: FaultProxy, folder: Path, environment: dict[str, str]
 ) -> None:
-    """200 tasks open and commit at once, every request takes 300 ms: they do not wait for each other's."""
+    """200 tasks open and commit at once, every request takes 300 ms: none waits for another's."""
     stores, batches = 200, 3
     conf = {"spark.sql.shuffle.partitions": str(stores), "spark.driver.memory": "2g"}
     options = {"master": f"local[{stores}]", "conf": conf, "settings": {}}
-    load = Load(folder, [make_file(file, 2000, 100) for file in range(batches)], gate, options)
+    load = Load(folder, [make_file(file, 2000, 100) for file in range(batches)], proxy, options)
     crowd = Crowd()
-    gate.rule = crowd
+    proxy.rule = crowd
     with load.running(environment):
         for batch in range(batches):
             load.release()
@@ -242,19 +244,19 @@ def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
     assert "pool is full" not in load.log()
 
 
-def test_a_dynamodb_that_is_gone_for_a_while(gate: Gate, folder: Path, environment: dict[str, str]) -> None:
-    """DynamoDB is gone for 13 s: tasks fail at the deadline, Spark tries them four times, and nothing is lost."""
+def test_an_unreachable_dynamodb(proxy: FaultProxy, folder: Path, environment: dict[str, str]) -> None:
+    """DynamoDB is unreachable for 13 s: tasks fail at the deadline, Spark tries them four times, nothing is lost."""
     deadline_s, away_s = 5, 13
     options = {"master": "local[2,4]", "settings": {"request_deadline_s": deadline_s}}
-    load = Load(folder, [make_file(file, 100, 100) for file in range(20)], gate, options)
+    load = Load(folder, [make_file(file, 100, 100) for file in range(20)], proxy, options)
     with load.running(environment):
         load.release()
         load.wait_for_batch(0)
         load.release_every_second(3)
         gone = time.time()
-        gate.shut()
+        proxy.shut()
         load.release_every_second(away_s)
-        gate.open()
+        proxy.open()
         back = time.time()
         load.release_every_second(2)
         load.finish()
@@ -262,6 +264,6 @@ def test_a_dynamodb_that_is_gone_for_a_while(gate: Gate, folder: Path, environme
     assert failures
     for each in failures:
         assert each.failed - max(gone, each.began) < 2 * (deadline_s + CONNECT_S + ANSWER_S)
-        assert each.began < gone or each.failed - each.began >= deadline_s, "it gave up before its deadline"
+        assert each.began < gone or each.failed - each.began >= deadline_s, "it failed before its deadline"
         assert "until the deadline" in each.why
         assert gone < each.failed < back + 2 * (deadline_s + CONNECT_S + ANSWER_S)

@@ -1,4 +1,4 @@
-"""A store with one item of every kind and more, and everything that can be wrong with one of its items."""
+"""A store with items of every kind, and every damage to one of its items."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import NamedTuple
 
 import pytest
 
-from dynastate import blocks, layout, rows, snapshots
-from dynastate.layout import NO_ATTEMPT, Item, Key, Value
-from dynastate.store import Engine
-from tests.fakes import MemoryTables
-from tests.states import SHARDS, State, Version, attempt, engine, history, take_snapshot, write
+from dynastate.engine import snapshots
+from dynastate.engine.engine import Engine
+from dynastate.format import codec
+from dynastate.format.items import Item, Value, item_key
+from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, store_shard
+from dynastate.format.snapshot import DELETING, DONE, WRITING
+from tests.support.engine_driver import SHARDS, State, attempt, graph, make_engine, save_snapshot, write
+from tests.support.fakes import MemoryTables
 
 STORE = "damaged/0/0/default"
 OTHER = "damaged/0/1/default"
-#: Another attempt at version 7, by the run before; version 8 does not stand on it.
-ZOMBIE: Version = (7, attempt(0x700))
+#: Another attempt at version 7, by the run before; it is not the parent of version 8.
+ZOMBIE: VersionId = VersionId(7, attempt(0x700))
 NEWEST = 12
-#: Versions of which there is a snapshot; the second one carries buckets of the first on.
+#: Versions of which there is a snapshot; the second one reuses buckets of the first.
 FIRST_SNAPSHOT, SECOND_SNAPSHOT = 4, 9
 BITS = 2
 
@@ -29,11 +32,11 @@ BITS = 2
 KINDS: tuple[Value, ...] = ("text", 7, b"bytes", [b"bytes"], {"name": 7})
 
 
-class Victim(NamedTuple):
+class IntactStore(NamedTuple):
     """A whole store: its items, and the state of each version that can be opened."""
 
     items: dict[Key, Item]
-    states: dict[Version, State]
+    states: dict[VersionId, State]
 
     def tables(self, damage: Damage | None = None) -> MemoryTables:
         """Make tables that hold it, damaged or whole."""
@@ -49,7 +52,7 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with an item: `changes` are items as they are then, by their keys; None: gone."""
+    """One damage: `changes` are the damaged items by their keys; None: deleted."""
 
     key: Key
     attribute: str
@@ -58,7 +61,7 @@ class Damage:
 
     @property
     def kind(self) -> str:
-        """Kind of the item: part, group, schema, meta, snapshot, directory or bucket."""
+        """Kind of the item: part, group, schema, meta, snapshot, manifest or bucket."""
         return kind_of(self.key)
 
     def __str__(self) -> str:
@@ -70,32 +73,32 @@ def kind_of(key: Key) -> str:
 
 
 @cache
-def victim(*, cleaned: bool) -> Victim:
+def intact_store(*, cleaned: bool) -> IntactStore:
     """Make the store: twelve versions in two groups, a twin, two snapshots that share buckets, rows cut into fragments.
 
-    `cleaned`: nothing is left of what is older than the first snapshot, so nothing can stand in for it.
+    `cleaned`: data older than the first snapshot is deleted, so there is none to fall back to.
     """
     tables = MemoryTables()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "FRAGMENT_BYTES_MAX", 64)
+        patch.setattr(codec, "FRAGMENT_BYTES_MAX", 64)
         patch.setattr(snapshots, "FRACTION", 0.0)
-        at = engine(tables, parallel_requests=1)
-        states = _fill(at, STORE)
-        _fill(at, OTHER)
+        engine = make_engine(tables, parallel_requests=1)
+        states = _fill(engine, STORE)
+        _fill(engine, OTHER)
         if cleaned:
-            at.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), NEWEST - FIRST_SNAPSHOT, 0, 0)
-            found = history(tables, STORE)
+            engine.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), NEWEST - FIRST_SNAPSHOT, 0, 0)
+            found = graph(tables, STORE)
             states = {node: state for node, state in states.items() if found.entry(*node) is not None}
             assert found.versions() == list(range(FIRST_SNAPSHOT + 1, NEWEST + 1))
-        at.close()
-    return Victim(tables.items, states)
+        engine.close()
+    return IntactStore(tables.items, states)
 
 
-def _fill(at: Engine, store: str) -> dict[Version, State]:
+def _fill(engine: Engine, store: str) -> dict[VersionId, State]:
     chance = random.Random(store)  # noqa: S311  # bytes that do not compress, no secret
-    states: dict[Version, State] = {(0, NO_ATTEMPT): {}}
+    states: dict[VersionId, State] = {VersionId(0, NO_ATTEMPT): {}}
     touched: dict[int, set[bytes]] = {}
-    newest: Version = (0, NO_ATTEMPT)
+    newest: VersionId = VersionId(0, NO_ATTEMPT)
     for version in range(1, NEWEST + 1):
         run = "run-1" if version < 8 else "run-2"
         keys = [b"key %d" % chance.randrange(24) for _ in range(0 if version == 5 else 3)]
@@ -107,24 +110,22 @@ def _fill(at: Engine, store: str) -> dict[Version, State]:
         if version == 3:
             changes[b"long"] = chance.randbytes(150)  # three fragments
         if version == ZOMBIE[0]:
-            write(at, store, ZOMBIE[1], {b"zombie": b"7"}, base=newest, run=run)
+            write(engine, store, ZOMBIE[1], {b"zombie": b"7"}, base=newest, run=run)
             states[ZOMBIE] = states[newest] | {b"zombie": b"7"}
         state = {key: value for key, value in (states[newest] | changes).items() if value is not None}
         listed = list(changes.items())
         chunks = [dict(listed[at : at + 2]) for at in range(0, len(listed), 2)] if version == 3 else [changes]
-        newest = write(at, store, attempt(version), *filter(None, chunks), base=newest, run=run)
+        newest = write(engine, store, attempt(version), *filter(None, chunks), base=newest, run=run)
         states[newest], touched[version] = state, set(changes)
         if version in (FIRST_SNAPSHOT, SECOND_SNAPSHOT):
             changed = {key for number in range(FIRST_SNAPSHOT + 1, version + 1) for key in touched[number]}
-            under_way = take_snapshot(at, store, newest, state, lambda _, changed=changed: changed, run, BITS)  # type: ignore[misc]  # a default that binds
-            assert under_way is not None
-            assert under_way.commit()
-    del states[0, NO_ATTEMPT]
+            save_snapshot(engine, store, newest, state, lambda _, changed=changed: changed, run, BITS)  # type: ignore[misc]  # a default that binds
+    del states[VersionId(0, NO_ATTEMPT)]
     return states
 
 
 def damages(items: dict[Key, Item], chance: random.Random, samples: int) -> Iterator[Damage]:
-    """Yield all that can be wrong with each item of the store.
+    """Yield every damage to each item of the store.
 
     Of bytes and texts `samples` places are taken, the first and the last among them; 0: every bit, and every length.
     """
@@ -132,7 +133,7 @@ def damages(items: dict[Key, Item], chance: random.Random, samples: int) -> Iter
     for key, item in mine.items():
         yield Damage(key, "item", "gone", {key: None})
         yield from _moved(mine, key, item)
-        keys = set(layout.item_key(key))
+        keys = set(item_key(key))
         for name, value in item.items():
             if name in keys:
                 continue
@@ -149,19 +150,19 @@ def _moved(items: dict[Key, Item], key: Key, item: Item) -> Iterator[Damage]:
     others = [other for other in items if kind_of(other) == kind_of(key) and other != key]
     for other in others[:2]:
         swapped: dict[Key, Item | None] = {
-            key: items[other] | layout.item_key(key),
-            other: item | layout.item_key(other),
+            key: items[other] | item_key(key),
+            other: item | item_key(other),
         }
         yield Damage(key, "item", f"swapped with {other.sort}", swapped)
-        yield Damage(key, "item", f"replaced by {other.sort}", {key: items[other] | layout.item_key(key)})
+        yield Damage(key, "item", f"replaced by {other.sort}", {key: items[other] | item_key(key)})
     shard = int(key.store_shard.rpartition("#")[2])
     for other in (
-        key._replace(store_shard=layout.store_shard(OTHER, shard)),
-        key._replace(store_shard=layout.store_shard(STORE, (shard + 1) % SHARDS)),
+        key._replace(store_shard=store_shard(OTHER, shard)),
+        key._replace(store_shard=store_shard(STORE, (shard + 1) % SHARDS)),
         key._replace(sort=key.sort[:-1] + chr(ord(key.sort[-1]) ^ 1)),
     ):
         yield Damage(
-            key, "item", f"moved to {other.store_shard} {other.sort}", {key: None, other: item | layout.item_key(other)}
+            key, "item", f"moved to {other.store_shard} {other.sort}", {key: None, other: item | item_key(other)}
         )
 
 
@@ -171,8 +172,8 @@ def _changed(value: Value, chance: random.Random, samples: int) -> Iterator[tupl
     elif isinstance(value, str):
         yield "empty", ""
         yield "longer", f"{value}x"
-        if value == layout.DONE:
-            yield from ((f"is {stage}", stage) for stage in (layout.WRITING, layout.LEAVING))
+        if value == DONE:
+            yield from ((f"is {stage}", stage) for stage in (WRITING, DELETING))
         for place in _places(len(value), chance, samples):
             other = chr(ord(value[place]) ^ 1)
             yield f"with another character at {place}", f"{value[:place]}{other}{value[place + 1 :]}"
@@ -217,8 +218,3 @@ def _places(length: int, chance: random.Random, samples: int) -> list[int]:
     if not samples or length <= samples:
         return list(range(length))
     return sorted({0, length - 1, *chance.sample(range(length), samples - 2)})
-
-
-def hash_of(key: bytes) -> int:
-    """Bucket of a key in the snapshots of the store."""
-    return rows.key_hash(key) >> (32 - BITS)

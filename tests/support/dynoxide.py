@@ -15,17 +15,21 @@ from typing import Final, final
 import pytest
 
 from dynastate.settings import Settings
-from tests.jvm import ROOT
+from tests.support.jvm import ROOT
 
 #: Where `make dynoxide` puts it.
 BINARY: Final = ROOT / "build" / "dynoxide" / "node_modules" / "@dynoxide" / "linux-x64" / "dynoxide"
 START_DEADLINE_S: Final = 20.0
 
 
+def program() -> str | None:
+    """The path of the program, if it is installed."""
+    return shutil.which("dynoxide") or (str(BINARY) if BINARY.exists() else None)
+
+
 def find_dynoxide() -> str:
-    """The program; without it the test is skipped, and in CI it fails."""
-    found = shutil.which("dynoxide") or (str(BINARY) if BINARY.exists() else None)
-    if found is not None:
+    """The path of the program; without it the test is skipped, and in CI it fails."""
+    if (found := program()) is not None:
         return found
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         pytest.skip("dynoxide, an engine that keeps its data, is there for Linux on x86-64 only")
@@ -54,6 +58,11 @@ class Dynoxide:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+    @property
+    def endpoint(self) -> str:
+        """`http://127.0.0.1:PORT`."""
+        return self.settings.endpoint
 
     def start(self) -> None:
         """Start it, with what its tables held when it ended."""

@@ -6,19 +6,39 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from dynastate import layout, rows, snapshots
-from dynastate.errors import OtherWayError
-from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, History, Item, Key, VersionEntry
-from dynastate.rows import Change
-from dynastate.snapshots import SnapshotAttempt
-from dynastate.store import Engine, WriteAttempt
-from dynastate.tables import Meter, Tables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import snapshots
+from dynastate.engine.commit import WriteAttempt
+from dynastate.engine.engine import Engine
+from dynastate.engine.snapshots import SnapshotAttempt
+from dynastate.errors import RouteInvalidError
+from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
+from dynastate.format.keys import (
+    EMPTY,
+    NO_ATTEMPT,
+    Attempt,
+    Key,
+    VersionId,
+    graph_range,
+    manifest_key,
+    meta_key,
+    part_key,
+    schema_key,
+    snapshot_key,
+    store_shard,
+)
+from dynastate.format.parts import Chunk
+from dynastate.format.snapshot import DONE
+from dynastate.format.version_list import VersionEntry
+from dynastate.prices import DEFAULT_PRICES
+from dynastate.sidecar.metrics import commit_counters
 
-Version = tuple[int, Attempt]
 State = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]
 
-EMPTY: Version = (0, NO_ATTEMPT)
 SCHEMA = '{"families":[]}'
 CHECKPOINT = "file:/tmp/ck/state"
 SHARDS = 4
@@ -29,7 +49,7 @@ def attempt(number: int) -> Attempt:
     return Attempt(number.to_bytes(16, "big"))
 
 
-def engine(tables: Tables, **settings: Any) -> Engine:
+def make_engine(tables: Tables, **settings: Any) -> Engine:
     """Make an engine with small settings, that keeps nothing: every open reads."""
     fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "deadline_s": 5, "package": "0.1.0"}
     fixed |= {"cache_bytes": 0}
@@ -38,44 +58,59 @@ def engine(tables: Tables, **settings: Any) -> Engine:
 
 def chunk(changes: Changes) -> Chunk:
     """Make one chunk of changes."""
-    hashes = [rows.key_hash(key) for key in changes]
-    run = rows.encode(Change(rows.PUT, 0, key, value) for key, value in changes.items())
-    return Chunk(len(changes), min(hashes), max(hashes), run)
+    hashes = [key_hash(key) for key in changes]
+    raw = encode_changes(Change(PUT, 0, key, value) for key, value in changes.items())
+    return Chunk(len(changes), min(hashes), max(hashes), raw)
 
 
-def begin(at: Engine, store: str, by: Attempt, base: Version = EMPTY, run: str = "run-1") -> WriteAttempt:
+def begin(engine: Engine, store: str, by: Attempt, base: VersionId = EMPTY, run: str = "run-1") -> WriteAttempt:
     """Begin an attempt at the version after `base`."""
-    return at.begin(store, run, CHECKPOINT, base[0], base[1], by)
+    return engine.begin(store, run, CHECKPOINT, base[0], base[1], by)
 
 
 def commit(
-    at: Engine, store: str, by: Attempt, *changes: Changes, base: Version = EMPTY, run: str = "run-1"
-) -> tuple[Version, dict[str, int]]:
+    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
+) -> tuple[VersionId, dict[str, int]]:
     """Commit changes, one chunk each; return the version made and what it cost."""
-    under_way = begin(at, store, by, base, run)
+    under_way = begin(engine, store, by, base, run)
     for each in changes:
         under_way.append(chunk(each))
-    return (base[0] + 1, by), under_way.commit({0: 0}, SCHEMA)
+    return VersionId(base[0] + 1, by), commit_attempt(engine, under_way)
 
 
-def write(at: Engine, store: str, by: Attempt, *changes: Changes, base: Version = EMPTY, run: str = "run-1") -> Version:
+def commit_attempt(engine: Engine, under_way: WriteAttempt, keys: int = 0) -> dict[str, int]:
+    """Commit an attempt; return what it cost, as the sidecar reports it."""
+    made = under_way.commit({0: keys}, SCHEMA)
+    return commit_counters(made, engine.accounting.stored(under_way.store), DEFAULT_PRICES)
+
+
+def write(
+    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
+) -> VersionId:
     """Commit changes, one chunk each."""
-    return commit(at, store, by, *changes, base=base, run=run)[0]
+    return commit(engine, store, by, *changes, base=base, run=run)[0]
 
 
-def write_versions(at: Engine, store: str, count: int, base: Version = EMPTY, run: str = "run-1") -> list[Version]:
+def write_versions(
+    engine: Engine, store: str, count: int, base: VersionId = EMPTY, run: str = "run-1"
+) -> list[VersionId]:
     """Commit versions of one row each, by attempts of the same numbers."""
     made = [base]
     for number in range(base[0] + 1, base[0] + count + 1):
-        made.append(write(at, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1], run=run))
+        made.append(write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1], run=run))
     return made
+
+
+def numbers(last: int, first: int = 1) -> State:
+    """Make the state that `write_versions` leaves at version `last`."""
+    return {b"%d" % number: b"%d" % number for number in range(first, last + 1)}
 
 
 def fold(chunks: Iterable[tuple[int, bytes]], state: State | None = None) -> State:
     """Apply chunks to a state, as the provider does; a chunk must hold as many records as it says."""
     folded = dict(state or {})
-    for records, run in chunks:
-        changes = list(rows.decode(run))
+    for records, raw in chunks:
+        changes = list(decode_changes(raw))
         assert len(changes) == records
         for change in changes:
             if change.value is None:
@@ -85,89 +120,105 @@ def fold(chunks: Iterable[tuple[int, bytes]], state: State | None = None) -> Sta
     return folded
 
 
-def read(at: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[Version] = ()) -> State:
-    """Open a version and read it whole; with `have`, only what comes after the base is read."""
-    opening = at.open(store, version, by, have)
+def read(engine: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[VersionId] = ()) -> State:
+    """Open a version and read all of it; with `have`, only what comes after the base is read."""
+    opening = engine.open(store, version, by, have)
     return fold(opening.chunks, fold(opening.snapshot_chunks))
 
 
-def recover(at: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT) -> State:
-    """Open a version as the sidecar does, by whichever way leads to it, and read it whole."""
+def recover(engine: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT) -> State:
+    """Open a version as the sidecar does, by whichever route is valid, and read all of it."""
     try:
-        return read(at, store, version, by)
-    except OtherWayError:
-        return recover(at, store, version, by)
+        return read(engine, store, version, by)
+    except RouteInvalidError:
+        return recover(engine, store, version, by)
 
 
 def take_snapshot(
-    at: Engine,
+    engine: Engine,
     store: str,
-    of: Version,
+    of: VersionId,
     state: State,
-    changed: Callable[[int], set[bytes]],
+    changed: Callable[[int], set[bytes]] | None = None,
     run: str = "run-1",
     bits: int = 3,
 ) -> SnapshotAttempt | None:
     """Offer a snapshot as the provider does, and send what it must; None: it is not wanted. The caller ends it.
 
-    `changed` gives the keys that were changed since a version.
+    `changed` gives the keys that were changed since a version; without it, all buckets are sent.
     """
-    under_way, _ = at.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
+    under_way, _ = engine.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
     if under_way is None:
         return None
     shift = 32 - under_way.bits
     all_buckets = set(range(1 << under_way.bits))
-    since = {rows.key_hash(key) >> shift for key in changed(under_way.base)} if under_way.base else all_buckets
+    since = {key_hash(key) >> shift for key in changed(under_way.base)} if changed and under_way.base else all_buckets
     for bucket in sorted(since):
         under_way.bucket(bucket)
-        held = {key: value for key, value in state.items() if rows.key_hash(key) >> shift == bucket}
+        held = {key: value for key, value in state.items() if key_hash(key) >> shift == bucket}
         if held:
             under_way.append(chunk(held))
     return under_way
 
 
+def save_snapshot(
+    engine: Engine,
+    store: str,
+    of: VersionId,
+    state: State,
+    changed: Callable[[int], set[bytes]] | None = None,
+    run: str = "run-1",
+    bits: int = 3,
+) -> SnapshotAttempt:
+    """Make a snapshot that is wanted, and commit it."""
+    under_way = take_snapshot(engine, store, of, state, changed, run, bits)
+    assert under_way is not None
+    assert under_way.commit()
+    return under_way
+
+
 def parts_of(tables: Tables, store: str) -> list[tuple[Key, Item]]:
     """All items of a store in the delta table, in the order of version, attempt, sequence."""
-    shards = (layout.store_shard(store, shard) for shard in range(SHARDS))
+    shards = (store_shard(store, shard) for shard in range(SHARDS))
     found = [each for shard in shards for each in tables.query("delta", shard, "0", "~", Meter())]
     return sorted(found, key=lambda pair: pair[0].sort)
 
 
 def items_of(tables: Tables, store: str) -> dict[str, Item]:
     """All items of a store in the snapshot-group table by sort key."""
-    found = tables.query("snapshot", layout.store_shard(store, 0), "a", "~", Meter())
+    found = tables.query("snapshot", store_shard(store, 0), "a", "~", Meter())
     return {key.sort: item for key, item in found}
 
 
-def history(tables: Tables, store: str) -> History:
+def graph(tables: Tables, store: str) -> VersionGraph:
     """Read all version lists of a store."""
-    low, high = layout.history_range(0, 10**20 - 1)
-    found = tables.query("snapshot", layout.store_shard(store, 0), low, high, Meter())
-    return History(store, [(key, item) for key, item in found if not key.sort.startswith("schema/")])
+    low, high = graph_range(0, 10**20 - 1)
+    found = tables.query("snapshot", store_shard(store, 0), low, high, Meter())
+    return VersionGraph(store, [(key, item) for key, item in found if not key.sort.startswith("schema/")])
 
 
 def entry(tables: Tables, store: str, version: int, by: Attempt = NO_ATTEMPT) -> VersionEntry:
     """Read one version entry."""
-    return history(tables, store).find(version, by)
+    return graph(tables, store).find(version, by)
 
 
 def named_keys(tables: Tables, store: str) -> set[Key]:
-    """Keys of all items that are to be there: what version lists name, and directories of finished snapshots."""
-    found = history(tables, store)
+    """Keys of all items that are to be there: what version lists name, and manifests of finished snapshots."""
+    found = graph(tables, store)
     meta = found.meta
     assert meta is not None
     shards = meta["shards"]
     assert isinstance(shards, int)
-    named = {layout.meta_key(store), *found.groups}
+    named = {meta_key(store), *found.groups}
     for each in found.entries():
-        named.add(layout.schema_key(store, each.schema))
+        named.add(schema_key(store, each.schema))
         for sequence in range(each.parts):
-            named.add(layout.part_key(store, each.version, each.attempt, sequence, shards))
+            named.add(part_key(store, each.version, each.attempt, sequence, shards))
     for snapshot in found.snapshots():
-        named.add(layout.snapshot_key(store, snapshot.version, snapshot.attempt))
-        if snapshot.stage == layout.DONE:
-            named.add(layout.directory_key(store, snapshot.version, snapshot.id))
-            kept = snapshots.read_directory(tables, store, snapshot, Meter())
+        named.add(snapshot_key(store, snapshot.version, snapshot.attempt))
+        if snapshot.stage == DONE:
+            named.add(manifest_key(store, snapshot.version, snapshot.id))
+            kept = snapshots.read_manifest(tables, store, snapshot, Meter())
             named |= {key for number in range(len(kept.buckets)) for key in kept.keys(store, number, shards)}
     return named
 
@@ -180,7 +231,7 @@ def closing(tables: Tables) -> Iterator[Engines]:
     made: list[Engine] = []
 
     def make(on: Tables = tables, **settings: Any) -> Engine:
-        made.append(engine(on, **settings))
+        made.append(make_engine(on, **settings))
         return made[-1]
 
     yield make

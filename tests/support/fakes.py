@@ -1,4 +1,4 @@
-"""Stand-ins for DynamoDB, and wrappers that make one fail: on the seam (`Tables`), at the client, and on the wire."""
+"""Fakes of DynamoDB, and wrappers that make one fail: on the seam (`Tables`), at the client, and on the wire."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from typing import Any, NamedTuple
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from dynastate.layout import DROPPED, FORKS, FORMAT, SPECS, Item, Key, Role, Value, item_bytes, item_key
-from dynastate.tables import KEYS_MAX, WRITES_MAX, Meter, Tables, refuse_items, refuse_keys
+from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.format.items import FORMAT, Item, Value, item_bytes, item_key
+from dynastate.format.keys import SPECS, Key, Role
+from dynastate.format.meta import DROPPED, FORKS
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
 
@@ -195,43 +199,43 @@ def _copy_value(value: Value) -> Value:
     return dict(value) if isinstance(value, dict) else value
 
 
-class Strike(NamedTuple):
+class Fault(NamedTuple):
     """A failure of one call, before or after it was applied."""
 
     error: Exception
     applied: bool = False
 
 
-class StruckTables(Tables):
-    """Tables that fail as told: each call of a verb takes the next of `strikes[verb]`; None lets it pass.
+class FailingTables(Tables):
+    """Tables with planned faults: each call of a verb takes the next of `faults[verb]`; None lets it pass.
 
     `before` is called with the verb ahead of every call, from the thread that makes it: to hold it, or to look on.
     """
 
     def __init__(self, tables: Tables, before: Callable[[str], None] = lambda _: None) -> None:
         self.tables = tables
-        self.strikes: dict[str, deque[Strike | None]] = {}
+        self.faults: dict[str, deque[Fault | None]] = {}
         self._before = before
         self._lock = threading.Lock()
 
-    def strike(self, verb: str, *strikes: Strike | None) -> None:
+    def fail(self, verb: str, *faults: Fault | None) -> None:
         """Let the next calls of a verb fail."""
         with self._lock:
-            self.strikes.setdefault(verb, deque()).extend(strikes)
+            self.faults.setdefault(verb, deque()).extend(faults)
 
-    def _next(self, verb: str) -> Strike | None:
+    def _next(self, verb: str) -> Fault | None:
         self._before(verb)
         with self._lock:
-            waiting = self.strikes.get(verb)
+            waiting = self.faults.get(verb)
             return waiting.popleft() if waiting else None
 
     def _call(self, verb: str, *arguments: Any) -> Any:
-        strike = self._next(verb)
-        if strike is not None and not strike.applied:
-            raise strike.error
+        fault = self._next(verb)
+        if fault is not None and not fault.applied:
+            raise fault.error
         done = getattr(self.tables, verb)(*arguments)
-        if strike is not None:
-            raise strike.error
+        if fault is not None:
+            raise fault.error
         return done
 
     def check(self) -> list[str]:
@@ -296,8 +300,8 @@ def lost_answer() -> Exception:
     return error
 
 
-class StruckClient:
-    """A boto3 client whose calls fail as told, one at a time (moto in this process loses writes otherwise).
+class FailingClient:
+    """A boto3 client with planned faults, one call at a time (moto in this process loses writes otherwise).
 
     `requests` is its journal: operation and arguments.
     """
@@ -305,24 +309,24 @@ class StruckClient:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.strikes: dict[str, deque[Strike | None]] = {}
+        self.faults: dict[str, deque[Fault | None]] = {}
         self._lock = threading.Lock()
 
-    def strike(self, operation: str, *strikes: Strike | None) -> None:
+    def fail(self, operation: str, *faults: Fault | None) -> None:
         """Let the next calls of an operation fail; None lets one pass."""
-        self.strikes.setdefault(operation, deque()).extend(strikes)
+        self.faults.setdefault(operation, deque()).extend(faults)
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         def call(**arguments: Any) -> Any:
             with self._lock:
                 self.requests.append((operation, arguments))
-                waiting = self.strikes.get(operation)
-                strike = waiting.popleft() if waiting else None
-                if strike is not None and not strike.applied:
-                    raise strike.error
+                waiting = self.faults.get(operation)
+                fault = waiting.popleft() if waiting else None
+                if fault is not None and not fault.applied:
+                    raise fault.error
                 answer = getattr(self.client, operation)(**arguments)
-                if strike is not None:
-                    raise strike.error
+                if fault is not None:
+                    raise fault.error
                 return answer
 
         return call

@@ -1,4 +1,4 @@
-"""A gate in front of a DynamoDB, over HTTP: it notes what goes through, and holds up, refuses or changes it as told."""
+"""A fault proxy in front of a DynamoDB, over HTTP: records requests, and delays, refuses or changes them by a rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CutError(Exception):
 
 
 Forward = Callable[[Request], Reply]
-#: What a gate does with a request: answer it, or pass it on, changed or not, now or later. Called from many threads.
+#: What a proxy does with a request: answer it, or pass it on, changed or not, now or later. Called from many threads.
 Rule = Callable[[Request, Forward], Reply]
 
 
@@ -53,7 +53,7 @@ def let_pass(request: Request, forward: Forward) -> Reply:
     return forward(request)
 
 
-def error(code: str, message: str = "said the gate", **members: Any) -> Reply:
+def error(code: str, message: str = "said the fault proxy", **members: Any) -> Reply:
     """An error as DynamoDB answers it."""
     body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **members}
     return Reply(400, json.dumps(body).encode())
@@ -136,7 +136,7 @@ def _units(item: Mapping[str, Any]) -> int:
 
 
 @final
-class Gate:
+class FaultProxy:
     """Listens on a port of 127.0.0.1 for as long as the `with` block runs. `rule` may be changed at any time.
 
     `requests` is its journal: what came, in that order, whatever became of it. What is in neither of the two protocols
@@ -154,7 +154,7 @@ class Gate:
     def endpoint(self) -> str:
         return f"http://{HOST}:{self._port}"
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> FaultProxy:
         self.open()
         return self
 
@@ -166,7 +166,7 @@ class Gate:
         assert self._server is None
         self._server = _Server(self, self._port)
         self._port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="gate", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True).start()
 
     def shut(self) -> None:
         """Refuse connections, and cut those there are."""
@@ -180,8 +180,8 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, gate: Gate, port: int) -> None:
-        self.gate = gate
+    def __init__(self, proxy: FaultProxy, port: int) -> None:
+        self.proxy = proxy
         self.peers: set[socket.socket] = set()
         super().__init__((HOST, port), _Handler)
 
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        with suppress(OSError):  # its client has closed, or the gate was shut
+        with suppress(OSError):  # its client has closed, or the fault proxy was shut
             super().handle()
         self.server.peers.discard(self.request)
 
@@ -212,15 +212,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        gate = self.server.gate
+        proxy = self.server.proxy
         try:
             request = self._understand(raw)
             if request is None:
                 reply = self._pass_on(raw)
             else:
-                gate.requests.append(request)
+                proxy.requests.append(request)
                 encode = json.dumps if "x-amz-target" in request.headers else urlencode
-                reply = gate.rule(request, lambda wanted: self._pass_on(encode(wanted.body).encode()))
+                reply = proxy.rule(request, lambda wanted: self._pass_on(encode(wanted.body).encode()))
         except (CutError, http.client.HTTPException, OSError):
             self.close_connection = True
             return
@@ -245,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self, raw: bytes) -> Reply:
         """Over a connection of its own, so that nothing is ever sent twice."""
         headers = {name: value for name, value in self.headers.items() if name.lower() != "content-length"}
-        upstream = http.client.HTTPConnection(self.server.gate.upstream, timeout=UPSTREAM_TIMEOUT_S)
+        upstream = http.client.HTTPConnection(self.server.proxy.upstream, timeout=UPSTREAM_TIMEOUT_S)
         with closing(upstream):
             upstream.request(self.command, self.path, raw, headers)
             answer = upstream.getresponse()

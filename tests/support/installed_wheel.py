@@ -1,8 +1,8 @@
 """Install a wheel alone into a clean environment, and use it from there: `dynastate jar` and the demo.
 
-    python tests/installed_wheel.py dist/dynastate-0.1.0-py3-none-any.whl
+    python tests/support/installed_wheel.py dist/dynastate-0.1.0-py3-none-any.whl
 
-Dependencies come from the package index, and nothing of the checkout is on any path. `make test-wheel` builds the
+Dependencies come from the package index, and no path leads into the checkout. `make test-wheel` builds the
 wheel first.
 """
 
@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEMO_DEADLINE_S = 900
 
 

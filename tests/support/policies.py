@@ -13,10 +13,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from dynastate.layout import SPECS
-from tests.gate import Forward, Reply, Request, Rule, error
+from dynastate.format.keys import SPECS
+from tests.support.fault_proxy import Forward, Reply, Request, Rule, error
 
-POLICIES = Path(__file__).resolve().parents[1] / "infra" / "policies"
+POLICIES = Path(__file__).resolve().parents[2] / "infra" / "policies"
 HASH_KEY = SPECS["delta"].hash_key
 LEADING_KEYS = "dynamodb:LeadingKeys"
 #: Where moto's tables are.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ENDED_WITHIN_S = 20.0
-#: States in /proc/net: a listening TCP socket; a UDP socket that is bound to nobody else's address.
+#: States in /proc/net: a listening TCP socket; a UDP socket that is not connected.
 _TCP_LISTENS = "0A"
 _UDP_BOUND = "07"
 #: __SO_ACCEPTCON, a flag in /proc/net/unix: the socket accepts connections.

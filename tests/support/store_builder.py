@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dynastate import rows
-from dynastate.layout import EMPTY, Attempt, Chunk
-from dynastate.state_keys import make_encoder
-from dynastate.store import Engine
-from dynastate.unsafe_row import parse_schema
-from tests.states import CHECKPOINT, Version, attempt
+from dynastate.engine.engine import Engine
+from dynastate.format.changes import MERGE, PUT, Change, encode_changes, key_hash
+from dynastate.format.keys import EMPTY, Attempt, VersionId
+from dynastate.format.parts import Chunk
+from dynastate.unsaferow.key_encoders import make_encoder
+from dynastate.unsaferow.schema import parse_schema
+from tests.support.engine_driver import CHECKPOINT, attempt
 
 RAW = {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
 USER = (("user", "string"),)
@@ -41,41 +42,41 @@ def family(
     return described | others
 
 
-class Written:
+class StoreBuilder:
     """One store that grows version by version. `families` are as in its schema item; counts of keys are kept."""
 
     def __init__(self, engine: Engine, store: str, *families: Mapping[str, Any], run: str = "run-1") -> None:
         self.store = store
-        self.version: Version = EMPTY
+        self.version: VersionId = EMPTY
         self.run = run
         self.state: dict[tuple[int, bytes], list[bytes]] = {}
         self._engine = engine
         self.families = list(families) or [family()]
 
-    def commit(self, *changes: tuple[Row, Row | None], of: int = 0, by: Attempt | None = None) -> Version:
+    def commit(self, *changes: tuple[Row, Row | None], of: int = 0, by: Attempt | None = None) -> VersionId:
         """Put rows by their keys; None removes one; in a family with lists one more value appends."""
         records = [self._record(of, key, value) for key, value in changes]
         made = by or attempt(self.version[0] + 1)
         under_way = self._engine.begin(self.store, self.run, CHECKPOINT, *self.version, made)
         if records:
-            hashes = [rows.key_hash(record.key) for record in records]
-            under_way.append(Chunk(len(records), min(hashes), max(hashes), rows.encode(records)))
+            hashes = [key_hash(record.key) for record in records]
+            under_way.append(Chunk(len(records), min(hashes), max(hashes), encode_changes(records)))
         keys = {each["id"]: sum(1 for number, _ in self.state if number == each["id"]) for each in self.families}
         under_way.commit(keys, json.dumps({"families": self.families}, separators=(",", ":")))
-        self.version = (self.version[0] + 1, made)
+        self.version = VersionId(self.version[0] + 1, made)
         return self.version
 
-    def _record(self, number: int, key: Row, value: Row | None) -> rows.Change:
+    def _record(self, number: int, key: Row, value: Row | None) -> Change:
         described = next(each for each in self.families if each["id"] == number)
         keys = make_encoder(parse_schema(described["key"]), described["key_encoder"], self.store.rpartition("/")[2])
         place = number, keys.encode(key)
         if value is None:
             self.state.pop(place, None)
-            return rows.Change(rows.PUT, number, place[1], None)
+            return Change(PUT, number, place[1], None)
         raw = parse_schema(described["value"]).encode(value)
         is_merge = described["multiple"] and place in self.state
         self.state[place] = [*(self.state.get(place, []) if is_merge else []), raw]
-        return rows.Change(rows.MERGE if is_merge else rows.PUT, number, place[1], raw)
+        return Change(MERGE if is_merge else PUT, number, place[1], raw)
 
 
 def counted(number: int, note: str = "") -> Row:

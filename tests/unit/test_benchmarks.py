@@ -1,4 +1,4 @@
-"""The targets of the benchmarks, fed with figures: each can be met and missed, and is the one that the README lists."""
+"""The targets of the benchmarks on given figures: each can be met and missed, and is listed in the README."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.jvm import ROOT
+from tests.support.jvm import ROOT
 
 FOLDER = ROOT / "benchmarks"
 #: What each benchmark that `make bench` runs gives its `targets` where all are met: figures of the README's kind.
@@ -110,8 +110,8 @@ def changed(figures: Any) -> Iterator[Any]:
         yield figures / 1e6
 
 
-def test_those_that_make_bench_runs_are_here() -> None:
-    """None is forgotten."""
+def test_every_benchmark_is_covered() -> None:
+    """Those of `make bench` and those here are the same."""
     makefile = (ROOT / "Makefile").read_text()
     (named,) = re.findall(r"for each in ([\w ]+); do \$\(PYTHON\) benchmarks/", makefile)
     assert set(named.split()) == set(MET)
@@ -133,7 +133,7 @@ def test_each_target_can_be_met_and_missed(name: str, benchmarks: dict[str, Modu
 
 
 def test_a_figure_that_is_none_meets_no_target(benchmarks: dict[str, ModuleType]) -> None:
-    """No sidecar was seen, so nobody knows what it took; in JSON that is null."""
+    """Without a sidecar its memory is unknown; in JSON that is null."""
     figures = copy.deepcopy(MET["provider"])
     figures[0]["ours"]["sidecar_rss_max_mb"] = 0
     (sidecar,) = [target for target in benchmarks["provider"].targets(*figures) if not target.met]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from dynastate.local import EmbeddedDynamoDB
-from tests.jvm import build_jar, java_command
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from tests.support.jvm import build_jar, java_command
 
 # Two cores are shared with moto, the sidecar and pytest: a small collector, and no time for the best code.
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -18,12 +17,12 @@ OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
     """The command line of a main class of this folder's Scala: `java(name, *arguments)`. Builds the jars if need be."""
-    jar = build_jar(Path(__file__).parent / "scala", "conformance")
+    build_jar()
 
     def command(name: str, *arguments: str) -> list[str]:
         # RocksDB's working copy goes to the folder for temporary files.
         temporary = tmp_path_factory.mktemp("jvm")
-        return java_command(jar, f"io.dynastate.conformance.{name}", temporary, arguments, *OPTIONS)
+        return java_command(f"io.dynastate.conformance.{name}", temporary, arguments, *OPTIONS)
 
     return command
 

@@ -1,4 +1,4 @@
-"""A JVM that does to stores what it is told; scala/StoreServer.scala says in which language."""
+"""A JVM that carries out orders on stores; scala/StoreServer.scala describes them."""
 
 from __future__ import annotations
 

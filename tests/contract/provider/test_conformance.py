@@ -15,17 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.jvm import SPARK
+from tests.support.jvm import SPARK
 
 pytestmark = [pytest.mark.every_spark, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 PROVIDERS = {"hdfs": "hdfs", "rocksdb": "rocksdb"} | dict.fromkeys(
     ("dynastate", "dynastate-v2", "dynastate-bounded"), "dynastate"
 )
+#: `make test` plays the cases on ours only.
+SLOW = {name: [pytest.mark.slow] * (kind != "dynastate") for name, kind in PROVIDERS.items()}
 RUN_DEADLINE_S = 800
 BEFORE_43 = {"a-family-registered-by-a-reader"}
 BEFORE_42 = BEFORE_43 | {
-    "a-family-that-was-never-made",
+    "an-unknown-family",
     "a-snapshot-is-asked-for",
     "an-empty-store-above-the-last-version",
     "keys-that-begin-with-a-time",
@@ -99,7 +101,10 @@ def outcomes(
         yield lambda provider: played[PROVIDERS[provider]].result()[provider]
 
 
-@pytest.mark.parametrize(("provider", "case"), [(provider, case) for provider in PROVIDERS for case in cases(provider)])
+@pytest.mark.parametrize(
+    ("provider", "case"),
+    [pytest.param(*each, marks=SLOW[each[0]]) for each in ((name, case) for name in PROVIDERS for case in cases(name))],
+)
 def test_conformance(outcomes: Callable[[str], dict[str, str]], provider: str, case: str) -> None:
     """A provider does what Spark's operators rely on, or differs as the table of differences says."""
     outcome = outcomes(provider)[case]
@@ -107,7 +112,7 @@ def test_conformance(outcomes: Callable[[str], dict[str, str]], provider: str, c
     assert verdict in ("ok", "differs", "unsupported", "absent"), f"{provider}, {case}: {why}"
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", [pytest.param(name, marks=SLOW[name]) for name in PROVIDERS])
 def test_every_case_is_named(outcomes: Callable[[str], dict[str, str]], provider: str) -> None:
     """The cases that were played are those that the tests above are named after."""
     assert sorted(outcomes(provider)) == sorted(cases(provider))

@@ -22,17 +22,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dynastate import layout
-from dynastate.layout import Key as ItemKey
-from dynastate.layout import Snapshot
-from dynastate.local import EmbeddedDynamoDB
-from dynastate.snapshots import read_directory
-from dynastate.tables import BotoTables, Meter
-from tests.conformance.server import Key, StoreServer, Value
-from tests.conformance.test_random_operations import bits
-from tests.gate import CutError, Forward, Gate, Reply, Request
-from tests.processes import sidecars_of
-from tests.states import history, named_keys
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.snapshots import read_manifest
+from dynastate.format.keys import SPECS
+from dynastate.format.keys import Key as ItemKey
+from dynastate.format.snapshot import DONE, Snapshot
+from tests.contract.provider.server import Key, StoreServer, Value
+from tests.contract.provider.test_random_operations import bits
+from tests.support.engine_driver import graph, named_keys
+from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request
+from tests.support.processes import sidecars_of
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
 VERSIONS = int(os.environ.get("DYNASTATE_VERSIONS", "200"))
@@ -80,7 +81,7 @@ class Trap:
         self.disarm()
 
     def arm(self, kill: Callable[[], None], at: int, *, applied: bool) -> None:
-        """Strike at the request of this number, of those from the next write on, which is number 0."""
+        """Kill at the request of this number, counted from the next write, which is number 0."""
         self._kill, self._left, self._applied = kill, at, applied
 
     def disarm(self) -> None:
@@ -138,7 +139,7 @@ class Executor:
 
 
 class Walk:
-    """One partition's life."""
+    """The life cycle of one partition."""
 
     def __init__(
         self,
@@ -152,9 +153,9 @@ class Walk:
         self.executors, self.trap, self.families, self.format = executors, trap, families, checkpoint_format
         self.active = executors[0]
         self.runs = 0
-        #: What the newest version stands on, oldest first.
+        #: The lineage of the newest version, oldest first.
         self.chain = [Commit(0, None, {family: {} for family in families}, [])]
-        #: What clean-up was told to keep: from this version on.
+        #: The oldest version that clean-up has to retain.
         self.oldest = 1
         #: The highest version of which anything was ever written.
         self.highest = 0
@@ -245,7 +246,7 @@ class Walk:
             self.check_one()
 
     def restart(self) -> None:
-        """Another query run goes on from the newest version, on either executor; the other one knows nothing of it."""
+        """Another run resumes from the newest version, on either executor; the other has nothing of it."""
         self.runs += 1
         self.active = self.chance.choice(self.executors)
         self.active.start(f"run-{self.runs}")
@@ -269,7 +270,7 @@ class Walk:
         changes = self.make_changes(base.state) if self.format == 2 else taken.changes
         self.other.change(base, changes)
         if self.other.run != self.active.run:
-            # Refused where it has seen the newer run; else nobody names what it makes, and its epoch is the lower one.
+            # Refused where it has seen the newer run; else no version depends on its own, and its epoch is lower.
             self.happened["zombie refused" if self.other.fails("commit") else "zombie"] += 1
         else:
             made = self.commit(self.other, base, changes)
@@ -279,7 +280,7 @@ class Walk:
         self.check(self.newest)
 
     def roll_back(self) -> None:
-        """The query is started again from an older version, and goes another way."""
+        """The query restarts from an older version, and commits other versions."""
         if not self.retained():
             return
         base = self.chance.choice(self.retained())
@@ -355,7 +356,7 @@ class Walk:
             assert found[family] == rows, f"version {commit.version}, family {family}"
 
     def settle(self, tables: BotoTables, store: str) -> None:
-        """A fresh run goes on, quietly, until all that others left behind is old, and then cleans up."""
+        """A fresh run commits without faults until all that others left is old, and then cleans up."""
         disturbed = self.highest
         self.restart()
         self.hot = -1
@@ -364,7 +365,7 @@ class Walk:
         first = self.snapshot_after(disturbed, ROWS_MAX, tables, store)
         self.hot = 0
         second = self.snapshot_after(first.version, 1, tables, store)
-        kept = read_directory(tables, store, second, Meter())
+        kept = read_manifest(tables, store, second, Meter())
         assert any(bucket.holder == (first.version, first.id) for bucket in kept.buckets), "no bucket was carried on"
         for _ in range(2 * RETAIN):
             self.chain.append(self.quiet_batch(10))
@@ -372,10 +373,10 @@ class Walk:
             self.active.tell("cleanUp")
 
     def snapshot_after(self, version: int, rows: int, tables: BotoTables, store: str) -> Snapshot:
-        """Go on until there is a snapshot of a newer version."""
+        """Commit until there is a snapshot of a newer version."""
         while True:
-            for each in history(tables, store).snapshots():
-                if each.version > version and each.stage == layout.DONE:
+            for each in graph(tables, store).snapshots():
+                if each.version > version and each.stage == DONE:
                     return each
             assert self.newest.version < version + 100, "no snapshot was made"
             self.chain.append(self.quiet_batch(rows))
@@ -403,22 +404,22 @@ def changed(state: State, changes: list[Change]) -> State:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EmbeddedDynamoDB]:
-    """A DynamoDB in which nothing else is, so that all that is in it can be looked at."""
+    """A DynamoDB for these tests only, so that all its items can be checked."""
     with EmbeddedDynamoDB() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def trapped(engine: EmbeddedDynamoDB) -> Iterator[tuple[Trap, Gate]]:
-    """What stands between the sidecars and that DynamoDB."""
+def trapped(engine: EmbeddedDynamoDB) -> Iterator[tuple[Trap, FaultProxy]]:
+    """The proxy between the sidecars and that DynamoDB."""
     trap = Trap()
-    with Gate(engine.endpoint, trap) as gate:
-        yield trap, gate
+    with FaultProxy(engine.endpoint, trap) as proxy:
+        yield trap, proxy
 
 
 @pytest.fixture(scope="module")
 def executors(
-    trapped: tuple[Trap, Gate],
+    trapped: tuple[Trap, FaultProxy],
     java: Callable[..., list[str]],
     dynamodb: dict[str, str],
     environment: dict[str, str],
@@ -439,7 +440,7 @@ def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
     """The keys of all items of a store in both tables, whatever they are."""
     found: set[ItemKey] = set()
     for role, table in tables.names.items():
-        names = layout.SPECS[role]
+        names = SPECS[role]
         for page in tables._client.get_paginator("scan").paginate(
             TableName=table,
             ProjectionExpression="#h, #r",
@@ -450,6 +451,7 @@ def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800 * max(1, VERSIONS // 200))
 @pytest.mark.parametrize(
     ("checkpoint_format", "families"),
@@ -460,13 +462,13 @@ def test_long_run(
     checkpoint_format: int,
     families: dict[str, Callable[[int], Key]],
     executors: list[Executor],
-    trapped: tuple[Trap, Gate],
+    trapped: tuple[Trap, FaultProxy],
     engine: EmbeddedDynamoDB,
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Whatever is killed, wherever it is: every retained version is as in the model, and nothing is left behind."""
+    """Sidecars killed at any request: every retained version equals the model, and no orphan is left."""
     print(f"DYNASTATE_SEED={SEED} DYNASTATE_VERSIONS={VERSIONS}")  # noqa: T201  # shown with a failure
     namespace = f"long-{checkpoint_format}"
     store = f"{namespace}/0/3/default"

@@ -22,13 +22,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from dynastate.settings import PREFIX
-from tests.conformance.server import Key, StoreServer, Value
-from tests.jvm import SPARK
+from tests.contract.provider.server import Key, StoreServer, Value
+from tests.support.jvm import SPARK
 
 pytestmark = pytest.mark.every_spark
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
 EXAMPLES = int(os.environ.get("DYNASTATE_EXAMPLES", "15"))
 STEPS = 40
+SLOW = pytest.mark.slow
 
 Pair = tuple[Key, Value]
 #: Values by key by family; a family without lists has lists of one.
@@ -235,7 +236,7 @@ class StoresAndModel(RuleBasedStateMachine):
         self._get(family, key)
 
     @rule(data=st.data())
-    def write_list_anew(self, data: st.DataObject) -> None:
+    def rewrite_list(self, data: st.DataObject) -> None:
         """As list state drops values that expired: the first that stays is put, the others are merged."""
         family, key = self._row(data, LISTS)
         stay = self.state[family].get(key, [])[1:]
@@ -370,7 +371,10 @@ def server(
 
 
 @pytest.mark.timeout(900)  # a failure is made small, which takes Hypothesis up to five minutes
-@pytest.mark.parametrize(("checkpoint_format", "memory_mb"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("checkpoint_format", "memory_mb"),
+    [pytest.param(1, 0, marks=SLOW), pytest.param(2, 0, marks=SLOW), (2, 1)],
+)
 def test_random_operations(server: Server, checkpoint_format: int, memory_mb: int) -> None:
     """Whatever is done, ours, RocksDB's store and a dict hold the same rows, in the same order where there is one.
 

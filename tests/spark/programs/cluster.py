@@ -10,14 +10,15 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import dynastate
-from tests.spark.conftest import TESTS_JAR, spark_conf
+from tests.spark.conftest import spark_conf
+from tests.support.jvm import TESTS_JAR
 
 
 def start_cluster(folder: Path, endpoint: str, conf: Mapping[str, str]) -> SparkSession:
     """A session with state at an endpoint. All of Spark's own files go to `folder`/own and `folder`/home."""
     own = spark_conf(folder / "own") | {"spark.executor.memory": "1g"}
     own["spark.executor.extraJavaOptions"] = own["spark.driver.extraJavaOptions"]
-    # Spark means this master for its own tests, and asks where it lives.
+    # This master is for Spark's own tests, and requires Spark's home.
     own["spark.driver.extraJavaOptions"] += f" -Dspark.test.home={os.environ['SPARK_HOME']}"
     own["spark.jars"] = str(TESTS_JAR)
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={**own, **conf})
@@ -25,7 +26,7 @@ def start_cluster(folder: Path, endpoint: str, conf: Mapping[str, str]) -> Spark
 
 
 def cluster_environment(folder: Path) -> dict[str, str]:
-    """What such a program needs in its environment, besides credentials: a home, below which executors have folders."""
+    """The environment of such a program, except credentials: a home, below which executors have folders."""
     home = folder / "home"
     home.mkdir()
     for part in ("bin", "jars"):
@@ -34,5 +35,5 @@ def cluster_environment(folder: Path) -> dict[str, str]:
 
 
 def executor_logs(folder: Path) -> str:
-    """What all executors wrote to standard error. Spark removes it when it ends by itself."""
+    """The standard error of all executors. Spark deletes it when it ends by itself."""
     return "".join(file.read_text(errors="replace") for file in sorted((folder / "home" / "work").glob("*/*/stderr")))

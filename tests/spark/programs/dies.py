@@ -1,4 +1,4 @@
-"""A query that hangs in one batch, when one of its two partitions has committed: to be killed then.
+"""A query that hangs in one batch, after one of its two partitions has committed, in order to be killed.
 
 Run as `python -m tests.spark.programs.dies FOLDER ENDPOINT CHECKPOINT_FORMAT`.
 """
@@ -11,9 +11,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import dynastate
-from tests.spark.conftest import CONF, TESTS_JAR, spark_conf
+from tests.spark.conftest import CONF, spark_conf
 from tests.spark.operators import group_state
 from tests.spark.streams import in_batch, open_stream, run
+from tests.support.jvm import TESTS_JAR
 
 #: The batch, and the partition that hangs in it.
 BATCH = 2
@@ -34,7 +35,7 @@ def main(folder: Path, endpoint: str, checkpoint_format: str) -> None:
         namespace=f"{folder.name}-killed",
     ).getOrCreate()
     frame = group_state(open_stream(spark, folder / "files"))
-    run(frame, folder / "checkpoint", "append", in_batch(BATCH, "hang", PARTITION, HANG_MS, str(folder / "told")))
+    run(frame, folder / "checkpoint", "append", in_batch(BATCH, "hang", PARTITION, HANG_MS, str(folder / "mark")))
 
 
 if __name__ == "__main__":

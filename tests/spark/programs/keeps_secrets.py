@@ -1,8 +1,8 @@
-"""A query on an executor in a process of its own, with everything written down that Spark writes down; told what to do.
+"""A query on an executor in a process of its own, with all of Spark's logs; it is controlled by standard input.
 
-Run as `python …/keeps_secrets.py FOLDER ENDPOINT NAMESPACE`, from whatever folder. For each line on standard input, the
-name of a checkpoint, it runs the query, and prints one line of JSON: its progress, and the error it ended with. At the
-end of standard input it ends.
+Run as `python …/keeps_secrets.py FOLDER ENDPOINT NAMESPACE`, from any folder. For each line on standard input, the
+name of a checkpoint, it runs the query, and prints one line of JSON: its progress, and the error it ended with. It ends
+at the end of standard input.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Two queries on two executors in processes of their own, to be killed again and again; each batch's rows go to a file.
+"""Two queries on two executors in processes of their own, killed repeatedly by a test; each batch's rows go to a file.
 
-Run as `python -m tests.spark.programs.killed FOLDER ENDPOINT`. It goes on until FOLDER/stop is there and every released
-file is taken. A query that fails is started again, as its user would do it; FOLDER/failures says what it failed with,
-and FOLDER/executors, at the end, what all executors logged.
+Run as `python -m tests.spark.programs.killed FOLDER ENDPOINT`. It runs until FOLDER/stop is there and every released
+file is taken. A query that fails is started again, as by its user; FOLDER/failures has its errors,
+and FOLDER/executors, at the end, the logs of all executors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = BATCH_BY_FILE | {
     "spark.sql.streaming.minBatchesToRetain": "10",
     f"{CONF}.minDeltasForSnapshot": "2",
     f"{CONF}.maintenanceInterval": "1s",
-    # So many deaths are no reason to give up.
+    # Spark must not give up after this number of deaths.
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.stage.maxConsecutiveAttempts": "20",
     "spark.task.maxFailures": "8",
@@ -45,7 +45,7 @@ def rows_folder(folder: Path, name: str) -> Path:
 
 
 def sink(folder: Path) -> Callable[[DataFrame, int], None]:
-    """Write a batch's rows to a file of its own; a batch that is run again gets another one beside it."""
+    """Write a batch's rows to a file of its own; a batch that is run again writes another one."""
 
     def write(batch: DataFrame, number: int) -> None:
         rows = sorted((tuple(row) for row in batch.collect()), key=repr)

@@ -1,4 +1,4 @@
-"""A user's program that does not import dynastate: spark-submit's conf says where the state of its two queries goes.
+"""A user's program that does not import dynastate: spark-submit's conf determines the stores of its two queries.
 
 Run as `spark-submit --jars … --conf … submitted.py FILES CHECKPOINT ANSWER`.
 """
@@ -34,7 +34,7 @@ class Sums(StatefulProcessor):
 
 
 def run(frame: DataFrame, name: str, mode: str) -> dict[str, Any]:
-    """Run a query to the end of its files; what its sink has then, newest by key, and the metrics of its last batch."""
+    """Run a query on all files. Returns the newest row of each key in its sink, and the metrics of the last batch."""
     writer = frame.writeStream.outputMode(mode).format("memory").queryName(name).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(Path(checkpoint) / name)).start()
     query.awaitTermination()
@@ -47,7 +47,7 @@ files, checkpoint, answer = sys.argv[1:]
 spark = SparkSession.builder.appName("submitted").getOrCreate()
 other = spark.newSession()
 if spark.conf.get(NAMESPACE, None):
-    other.conf.set(NAMESPACE, "another")  # a namespace is of one query
+    other.conf.set(NAMESPACE, "another")  # a namespace has one query
 
 
 def stream(session: SparkSession) -> DataFrame:

@@ -1,4 +1,4 @@
-"""An aggregation over files as they come, until it is told to stop; says what it found, and how each batch went.
+"""An aggregation over files as they arrive, until it is stopped; reports its rows and the progress of each batch.
 
 Run as `python -m tests.spark.programs.under_load FOLDER ENDPOINT OPTIONS`: files appear in the folder's source, and the
 file `stop` there is the end. OPTIONS is JSON: `master`, `conf` of Spark, `settings` of dynastate.
@@ -19,7 +19,7 @@ import dynastate
 from tests.spark.conftest import spark_conf
 from tests.spark.streams import RELEASED, SCHEMA, take_all
 
-#: What Spark wrote down of its tasks.
+#: Spark's events of its tasks.
 EVENTS = "events"
 
 

@@ -7,7 +7,7 @@ import scala.collection.mutable
 
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
 
-/** State ten times as large as the memory it may have: right, and within the bound. In a JVM of its own. */
+/** State ten times as large as `memoryMb`: right, and within the bound. In its own JVM. */
 final class BoundChecks(checks: Checks, world: World, seed: Long) {
   import Checks._
   import World._
@@ -20,7 +20,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
   private val rows = 26000
   private val perBatch = 2000
   private val valueBytes = 4000
-  /** Of each row that is there: the batch that wrote it last. */
+  /** The batch that wrote each row last. */
   private val model = Array.fill(rows)(-1)
   private var ids: Option[String] = None
   private var baseline = 0L
@@ -38,7 +38,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
     }
     val state = memoryOf(provider, version)
     require(state._2 >= 10 * bound, s"state takes ${state._2} bytes of heap, which is not ten times the bound of $bound")
-    // Batches of a few rows again and again, and of rows all over the state.
+    // Batches of the same few rows, and of rows all over the state.
     val few = Seq.fill(12)(random.nextInt(rows))
     (0 until 6).foreach { turn =>
       version = write(provider, version, if (turn % 3 == 2) Seq.fill(60)(random.nextInt(rows)) else Seq.fill(10)(few).flatten)
@@ -46,7 +46,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
     version = removeSome(provider, version, random)
     provider.doMaintenance()
     compareAll(provider, version)
-    // A restart: nothing is loaded before it is asked for.
+    // A restart: nothing is loaded before it is needed.
     provider.close()
     provider = world.provider(id, conf)
     val store = provider.getStore(version, ids)
@@ -111,7 +111,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
     measure()
   }
 
-  /** What the rows take, and what all of them would, by the provider's own count. */
+  /** Bytes of the rows in memory, and of all rows, by the provider's own count. */
   private def memoryOf(provider: StateStoreProvider, version: Long): (Long, Long) = {
     val store = provider.getStore(version, ids)
     val there = store.metrics.memoryUsedBytes
@@ -121,7 +121,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
 
   private def text(number: Int, version: Long): String = s"$number-$version-" * (valueBytes / s"$number-$version-".length)
 
-  /** What is on the heap before there is any state: classes, buffers, connections. */
+  /** Heap before there is any state: classes, buffers, connections. */
   private def warmUp(): Unit = {
     val provider = world.provider(world.freshStore(), conf)
     val store = provider.getStore(0)
@@ -135,7 +135,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
 
   private def measure(): Unit = most = math.max(most, used() - baseline)
 
-  /** Bytes of heap in use once the collector has been round. */
+  /** Bytes of heap in use after garbage collection. */
   private def used(): Long = {
     System.gc()
     ManagementFactory.getMemoryMXBean.getHeapMemoryUsage.getUsed

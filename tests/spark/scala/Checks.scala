@@ -6,7 +6,7 @@ import scala.util.control.NonFatal
 
 import io.dynastate.later.Absent
 
-/** Runs named checks, and prints for each a line that test_spark_jvm.py reads: `ok` or `failed`, its name, why. */
+/** Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why. */
 final class Checks {
   def check(name: String)(body: => Unit): Unit =
     try {
@@ -33,7 +33,7 @@ object Checks {
   def same(found: Any, expected: Any, what: => String = ""): Unit =
     require(found == expected, s"$what: found $found, expected $expected".stripPrefix(": "))
 
-  /** What a body throws, with its causes: the messages, one after the other. */
+  /** The messages of what a body throws, and of its causes. */
   def failure(body: => Any): String = {
     val thrown =
       try { body; null }
@@ -54,8 +54,8 @@ object Checks {
 /**
  * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory | only=bound] }}}
  *
- * With `only=sidecar` nothing but that one starts: for a JVM whose folder for temporary files has a long name. With
- * `only=memory` no sidecar starts, with `only=bound` there is nothing else on the heap.
+ * `only=sidecar`: only the start of a sidecar, for a JVM whose folder for temporary files has a long name. `only=memory`: without a
+ * sidecar. `only=bound`: with nothing else on the heap.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {
@@ -72,7 +72,7 @@ object Main {
       new ProviderChecks(checks, world, seed).run()
       new SidecarChecks(checks, world).run()
     }
-    // The pool of deadlines and Hadoop leave threads behind.
+    // Hadoop and the pool of deadlines leave threads.
     System.exit(0)
   }
 

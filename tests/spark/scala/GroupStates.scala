@@ -18,7 +18,7 @@ object GroupStates {
     Encoders.tuple(Encoders.STRING, Encoders.STRING, Encoders.scalaLong, Encoders.scalaLong)
 
   /**
-   * Count and sum by key; the state of a key goes when it has had many rows, and when its time is out.
+   * Count and sum by key; the state of a key is removed after many rows, and at its time-out.
    * Takes a frame with key, amount and at.
    */
   def counts(rows: DataFrame): DataFrame = {

@@ -5,69 +5,68 @@ import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
 
-import io.dynastate.core.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangedBuckets, ChangeSink, Entry, LoadingVersions, OpenVersion, Row}
-import io.dynastate.core.{RowIterator, RowTable, Slots, Version, VersionTree}
-import io.dynastate.core.{Families => RowFamilies}
+import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangedBuckets, ChangeSink, Chunks, EncodedRow, LoadingVersions}
+import io.dynastate.memory.{Row, RowIterator, RowTable, RowTables, Slots, Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
 
-/** The provider's memory (RowTable, VersionTree, OpenVersion) against plain maps, with random operations from a seed. */
+/** The provider's memory (RowTable, VersionTree, VersionOverlay) against plain maps, with random operations from a seed. */
 final class MemoryChecks(checks: Checks, seed: Long) {
   import Checks._
   import MemoryChecks._
   import checks.check
 
   def run(): Unit = {
-    check("row table: random operations give what a plain map gives") {
-      randomTable(new Random(seed), bytes => Entry.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length))
+    check("row table: random operations, as a plain map") {
+      randomTable(new Random(seed), bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length))
     }
-    check("row table: keys with few different hashes are told apart") {
+    check("row table: keys with few different hashes are distinguished") {
       randomTable(new Random(seed + 1), bytes => (bytes.length % 3) << 30)
     }
-    check("row table: slots that are shared do not change, and those by hash are in order") {
+    check("row table: shared slots do not change, and slots by hash are in order") {
       sharedSlots(new Random(seed + 2))
     }
     check("row table: a table filled in the order of another is as fast as one filled at random") {
       fillInOrder()
     }
-    check("open version: several at once, puts, removes, gets, iterators and folds give what plain maps give") {
+    check("overlay: several at once, puts, removes, gets, iterators and folds, as plain maps") {
       (0 until 30).foreach(round => new Play(new Random(seed + 100 + round), InTree).run(1500))
     }
-    check("buckets in memory: the same, with room for some, one or none of them") {
+    check("buckets: the same, with room for some, one or none of them") {
       (0 until 30).foreach(round => new Play(new Random(seed + 700 + round), new InBuckets(Seq(0L, 800L, 20000L)(round % 3))).run(1500))
     }
-    check("buckets in memory: scans by range, in one pass and in many, give what a plain map gives") {
+    check("buckets: scans by range, in one pass and in many, as a plain map") {
       (0 until 6).foreach(round => scansOfBuckets(new Random(seed + 800 + round), round % 2 == 0))
     }
-    check("buckets in memory: what is there stays within the limit, what is new stays until it is durable, what was closed is gone") {
+    check("buckets: rows stay within the limit, new rows until they are durable, closed versions release theirs") {
       limitOfBuckets(new Random(seed + 820))
     }
-    check("buckets in memory: before any row is seen, their number says how large the state is") {
+    check("buckets: before any row is read, their number gives the size of the state") {
       val memory = new InBuckets(0L)
       val tree = new BucketedVersions(memory.cache, memory, 0L)
       val bytes = tree.stateBytes(tree.absent(7, Attempt.random(), "", Array(500L), 5))
       require(bytes > 31 * BucketedVersions.BucketBytes && bytes <= 32 * BucketedVersions.BucketBytes, s"$bytes bytes in 32 buckets")
     }
-    check("buckets in memory: a bucket that cannot be read is an error, and is read again the next time") {
+    check("buckets: a bucket that cannot be read is an error, and is read again the next time") {
       brokenSource(new Random(seed + 830))
     }
-    check("a version on its way: rows that are asked for come with their buckets, all others wait for the whole") {
+    check("a version being loaded: needed rows are read with their buckets, other operations wait for the load") {
       onItsWay(new Random(seed + 840))
     }
-    check("a version on its way: who asks for rows of too many buckets waits for the whole")(askedForTooMuch(new Random(seed + 850)))
-    check("open version: what is sent, laid over the base, is the new version") {
+    check("a version being loaded: reads of too many buckets wait for the load")(askedForTooMuch(new Random(seed + 850)))
+    check("overlay: the sent changes, applied to the base, make the new version") {
       (0 until 10).foreach(round => sentChanges(new Random(seed + 200 + round)))
     }
-    check("open version: rows that are larger than a chunk, and than all that is kept") {
+    check("overlay: rows larger than a chunk, and than the changes that are collected") {
       largeRows(new Random(seed + 300))
     }
-    check("open version: a row of more than 64 MiB is refused, and the version is as it was") {
+    check("overlay: a row of more than 64 MiB is refused, and the version is unchanged") {
       tooLarge()
     }
-    check("version tree: every held version stays readable while the head goes to and fro") {
+    check("version tree: every referenced version stays readable while the head moves") {
       toAndFro(new Random(seed + 400))
     }
-    check("version tree: a version that nobody holds is garbage") {
+    check("version tree: a version without references is garbage") {
       garbage()
     }
     check("version tree: readers and writers of one tree at the same time") {
@@ -84,12 +83,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val (base, at, length) = offset(key)
       random.nextInt(5) match {
         case 0 | 1 =>
-          val entry = key.put(randomBytes(random, random.nextInt(30)))
-          require(table.put(hash(key.bytes), entry) eq model.put(key, entry).orNull, s"put $key replaced another entry at step $step")
+          val encoded = key.put(randomBytes(random, random.nextInt(30)))
+          require(table.put(hash(key.bytes), encoded) eq model.put(key, encoded).orNull, s"put $key replaced another row at step $step")
         case 2 =>
           require(table.remove(hash(key.bytes), base, at, length) eq model.remove(key).orNull, s"remove $key at step $step")
         case _ =>
-          require(table.find(hash(key.bytes), base, at, length) eq model.get(key).orNull, s"find $key at step $step")
+          require(table.get(hash(key.bytes), base, at, length) eq model.get(key).orNull, s"get $key at step $step")
       }
       same(table.size, model.size)
     }
@@ -97,15 +96,15 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val entries = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root)
     slots.release()
     same(entries.size, model.size, "entries in slots")
-    require(entries.forall(entry => model(Key.of(entry)) eq entry), "an entry is not the map's")
-    same(table.heapBytes, model.values.map(entry => Entry.heapBytes(entry).toLong).sum + 8L * slots.capacity, "bytes of heap")
+    require(entries.forall(encoded => model(Key.of(encoded)) eq encoded), "a row is not the map's")
+    same(table.heapBytes, model.values.map(encoded => EncodedRow.heapBytes(encoded).toLong).sum + 8L * slots.capacity, "bytes of heap")
   }
 
   private def sharedSlots(random: Random): Unit = {
     val table = new RowTable()
     def set(number: Int): Unit = {
-      val entry = Key(number).put(randomBytes(random, 8))
-      table.put(Entry.hash(entry), entry)
+      val encoded = Key(number).put(randomBytes(random, 8))
+      table.put(EncodedRow.hash(encoded), encoded)
     }
     (0 until 300).foreach(set)
     val held = mutable.ListBuffer.empty[(Slots, Set[Array[Byte]])]
@@ -135,11 +134,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     def fill(order: Array[Array[Byte]]): Long = {
       val start = System.nanoTime()
       val table = new RowTable()
-      order.foreach(entry => table.put(Entry.hash(entry), entry))
+      order.foreach(encoded => table.put(EncodedRow.hash(encoded), encoded))
       System.nanoTime() - start
     }
     val source = new RowTable(rows)
-    entries.foreach(entry => source.put(Entry.hash(entry), entry))
+    entries.foreach(encoded => source.put(EncodedRow.hash(encoded), encoded))
     val slots = source.share()
     val inSlots = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root).toArray
     val byHash = source.slotsByHash().map(slots.rowAt).map(Row.root).map(Row.root)
@@ -158,7 +157,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     var version = VersionTree.empty("")
     (0 until 4).foreach { _ =>
       val sink = new Replay(model)
-      val open = new OpenVersion(version, sink)
+      val open = new VersionOverlay(version, sink)
       val rows = 200 + random.nextInt(4000)
       (0 until rows).foreach { _ =>
         val family = Families(random.nextInt(Families.length))
@@ -182,9 +181,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
   }
 
   private def largeRows(random: Random): Unit = {
-    val sizes = Seq(0, 1, OpenVersion.ChunkBytes - 100, OpenVersion.ChunkBytes, OpenVersion.ChunkBytes + 1, 1000000, 5000000, 10, 300000, 20)
+    val sizes = Seq(0, 1, Chunks.Bytes - 100, Chunks.Bytes, Chunks.Bytes + 1, 1000000, 5000000, 10, 300000, 20)
     val sink = new Replay(Map.empty)
-    val open = new OpenVersion(VersionTree.empty(""), sink)
+    val open = new VersionOverlay(VersionTree.empty(""), sink)
     val model = sizes.zipWithIndex.map { case (size, number) =>
       val value = randomBytes(random, size)
       put(open, 0, Key(number), value)
@@ -197,19 +196,19 @@ final class MemoryChecks(checks: Checks, seed: Long) {
   }
 
   private def tooLarge(): Unit = {
-    val open = new OpenVersion(VersionTree.empty(""), new Replay(Map.empty))
+    val open = new VersionOverlay(VersionTree.empty(""), new Replay(Map.empty))
     put(open, 0, Key(1), Array[Byte](1))
-    mustFail("at most 67108864 bytes")(put(open, 0, Key(2), new Array[Byte](Entry.RecordBytesMax)))
+    mustFail("at most 67108864 bytes")(put(open, 0, Key(2), new Array[Byte](EncodedRow.RecordBytesMax)))
     compare(open, Map((0, Key(1)) -> Seq[Byte](1)), "after the refusal")
   }
 
   private def toAndFro(random: Random): Unit = {
     var held = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((VersionTree.empty(""), Map.empty))
     (0 until 60).foreach { turn =>
-      // Mostly the newest, as batches go; sometimes an old one, as retries and rollbacks do.
+      // Mostly the newest, as in batches; sometimes an old one, as in retries and rollbacks.
       val (base, rows) = if (random.nextInt(3) > 0) held.last else held(random.nextInt(held.size))
       var model = rows
-      val open = new OpenVersion(base, new Replay(model))
+      val open = new VersionOverlay(base, new Replay(model))
       (0 until random.nextInt(80)).foreach { _ =>
         val (family, key) = (Families(random.nextInt(Families.length)), Key(random.nextInt(200)))
         if (random.nextInt(3) == 0) { remove(open, family, key); model -= ((family, key)) }
@@ -218,11 +217,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       open.flush()
       val next = open.fold(Attempt.random(), "")
       same(next.number, base.number + 1)
-      // Every third commit fails: its version is dropped, and the others are as they were.
+      // Every third commit fails: its version is discarded, and the others are unchanged.
       if (random.nextInt(3) > 0) held = held :+ ((next, model))
       if (held.size > 8) held = held.patch(random.nextInt(held.size), Nil, 1)
       held.foreach { case (version, expected) =>
-        compare(new OpenVersion(version, new Replay(expected)), expected, s"version $version at turn $turn")
+        compare(new VersionOverlay(version, new Replay(expected)), expected, s"version $version at turn $turn")
         Families.foreach { family =>
           val keys = if (family < version.keys.length) version.keys(family) else 0L
           same(keys, expected.keys.count(_._1 == family).toLong, s"keys of family $family at $version")
@@ -232,9 +231,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
   }
 
   private def scansOfBuckets(random: Random, isInManyPasses: Boolean): Unit = {
-    // A pass keeps at least 1,024 rows.
+    // A pass returns at least 1,024 rows.
     val (version, model) = filled(new InBuckets(if (isInManyPasses) 500L else 500000L), random, 2500, 2)
-    val open = new OpenVersion(version, new Replay(model))
+    val open = new VersionOverlay(version, new Replay(model))
     var expected = model
     (0 until 300).foreach { _ =>
       val key = Key(random.nextInt(3000))
@@ -261,9 +260,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val limit = 60000L
     val memory = new InBuckets(limit)
     var (version, model) = filled(memory, random, 5000, 0)
-    require(version.tree.stateBytes(version) > 4 * limit, s"state of ${version.tree.stateBytes(version)} bytes is not much more than the limit")
+    require(version.versions.stateBytes(version) > 4 * limit, s"state of ${version.versions.stateBytes(version)} bytes is not much more than the limit")
     (0 until 40).foreach { turn =>
-      val open = new OpenVersion(version, new Replay(model))
+      val open = new VersionOverlay(version, new Replay(model))
       (0 until 50).foreach { _ =>
         val key = Key(random.nextInt(5000))
         same(get(open, 0, key), model.get((0, key)), s"get of $key at turn $turn")
@@ -275,16 +274,16 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val next = open.fold(Attempt.random(), "")
       memory.committed(version, next, model)
       version = next
-      val there = version.tree.heapBytes(version)
+      val there = version.versions.heapBytes(version)
       require(memory.cache.bytes <= limit && there > 0 && there <= limit, s"$there bytes of a version are in memory at turn $turn")
     }
     val reads = memory.reads
-    val open = new OpenVersion(version, new Replay(model))
+    val open = new VersionOverlay(version, new Replay(model))
     (0 until 100).foreach(_ => same(get(open, 0, Key(7)), model.get((0, Key(7)))))
     require(memory.reads <= reads + 1, "a bucket that is in use is read again and again")
-    version.tree.close()
-    same((memory.cache.bytes, version.tree.heapBytes(version)), (0L, 0L), "bytes after the end")
-    compare(new OpenVersion(version, new Replay(model)), model, "after the end: it is read again")
+    version.versions.close()
+    same((memory.cache.bytes, version.versions.heapBytes(version)), (0L, 0L), "bytes after the end")
+    compare(new VersionOverlay(version, new Replay(model)), model, "after the end: it is read again")
   }
 
   private def onItsWay(random: Random): Unit = {
@@ -296,7 +295,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val version = begin(whole)
     require(!whole.isDone, "the load began before the first row was asked for")
     same((version.number, version.attempt, version.keys.toSeq), (durable.number, durable.attempt, durable.keys.toSeq))
-    val open = new OpenVersion(version, new Replay(model))
+    val open = new VersionOverlay(version, new Replay(model))
     var changed = model
     val reads = memory.reads
     (0 until 400).foreach { _ =>
@@ -306,7 +305,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       else { remove(open, 0, key); changed -= ((0, key)) }
     }
     require(memory.reads - reads <= 16, s"${memory.reads - reads} reads of 16 buckets")
-    require(version.tree.heapBytes(version) > 0, "what came is not counted")
+    require(version.versions.heapBytes(version) > 0, "what came is not counted")
     val tree = VersionTree.load(rowsOf(model), durable.number, durable.attempt, "")
     val late = new Thread(() => { Thread.sleep(300); whole.get.complete(tree); () })
     late.start()
@@ -316,11 +315,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val next = open.fold(Attempt.random(), "")
     same(next.keys.sum, changed.size.toLong, "keys")
     val after = memory.reads
-    compare(new OpenVersion(next, new Replay(changed)), changed, "the next version")
-    compare(new OpenVersion(version, new Replay(model)), model, "the version, when it is there")
+    compare(new VersionOverlay(next, new Replay(changed)), changed, "the next version")
+    compare(new VersionOverlay(version, new Replay(model)), model, "the version, when it is there")
     same(memory.reads, after, "buckets that were read though all rows were there")
     val lost = new CompletableFuture[CompletableFuture[Version]]
-    val failed = new OpenVersion(begin(lost), new Replay(model))
+    val failed = new VersionOverlay(begin(lost), new Replay(model))
     lost.thenAccept(each => { each.completeExceptionally(new IllegalStateException("the load failed")); () })
     mustFail("the load failed")(entries(failed, 0))
     same(get(failed, 0, Key(7)), model.get((0, Key(7))), "a single row all the same")
@@ -338,7 +337,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     var wrong = Option.empty[Throwable]
     val reader = new Thread(() => {
       try {
-        val open = new OpenVersion(version, new Replay(model))
+        val open = new VersionOverlay(version, new Replay(model))
         (0 until 3500).foreach(each => same(get(open, 0, Key(each)), model.get((0, Key(each))), s"get of $each"))
       } catch { case e: Throwable => wrong = Some(e) }
     })
@@ -352,8 +351,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     same(memory.reads - before, 16, "buckets that were read in all")
   }
 
-  private def rowsOf(model: Map[(Int, Key), Seq[Byte]]): RowFamilies = {
-    val rows = new RowFamilies
+  private def rowsOf(model: Map[(Int, Key), Seq[Byte]]): RowTables = {
+    val rows = new RowTables
     model.foreach { case ((family, key), value) => rows(family).put(key.hash, key.put(value.toArray)) }
     rows
   }
@@ -361,7 +360,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
   private def brokenSource(random: Random): Unit = {
     val memory = new InBuckets(0L)
     val (version, model) = filled(memory, random, 200, 0)
-    val open = new OpenVersion(version, new Replay(model))
+    val open = new VersionOverlay(version, new Replay(model))
     memory.isBroken = true
     mustFail("the source is broken")(get(open, 0, Key(5)))
     put(open, 0, Key(5), Array[Byte](1))
@@ -372,7 +371,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val next = open.fold(Attempt.random(), "")
     val after = model + ((0, Key(5)) -> Seq[Byte](1))
     memory.committed(version, next, after)
-    compare(new OpenVersion(next, new Replay(after)), after, "after the source was mended")
+    compare(new VersionOverlay(next, new Replay(after)), after, "after the source was mended")
     same(next.keys.sum, after.size.toLong, "keys")
   }
 
@@ -382,18 +381,18 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     (1 until 20).foreach(number => version = next(version, number))
     val deadline = System.nanoTime() + 10000000000L
     while (first.get != null && System.nanoTime() < deadline) System.gc()
-    require(first.get == null, "a version that nobody holds is still there")
+    require(first.get == null, "a version without references is not garbage")
     same(version.number, 20L)
   }
 
   private def next(base: Version, number: Int): Version = {
-    val open = new OpenVersion(base, new Replay(Map.empty))
+    val open = new VersionOverlay(base, new Replay(Map.empty))
     put(open, 0, Key(number % 3), new Array[Byte](100))
     open.flush()
     open.fold(Attempt.random(), "")
   }
 
-  /** One writer commits; readers of the versions it leaves behind must see each as it was. */
+  /** One writer commits; readers of earlier versions must see each unchanged. */
   private def atTheSameTime(): Unit = {
     val rows = 2000
     def value(turn: Int, key: Int) = Array.tabulate[Byte](4)(byte => (turn * 31 + key * 7 + byte).toByte)
@@ -402,7 +401,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val failures = new java.util.concurrent.ConcurrentLinkedQueue[Throwable]
     val turns = 12
     def write(turn: Int, base: Version): Version = {
-      val open = new OpenVersion(base, new Replay(Map.empty))
+      val open = new VersionOverlay(base, new Replay(Map.empty))
       (0 until rows).filter(_ % (turn + 1) == 0).foreach(key => put(open, 0, Key(key), value(turn, key)))
       open.flush()
       open.fold(Attempt.random(), "")
@@ -414,7 +413,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
         val random = new Random(seed + reader)
         try while (!done) {
           val number = random.nextInt(versions.size)
-          val open = new OpenVersion(versions.get(number), new Replay(Map.empty))
+          val open = new VersionOverlay(versions.get(number), new Replay(Map.empty))
           val found = entries(open, 0)
           same(found.size, rows)
           found.foreach { case (key, bytes) => same(bytes, expected(number, key.number), s"key ${key.number} of version $number") }
@@ -429,7 +428,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     try (1 until turns).foreach { turn =>
       versions.put(turn, write(turn, versions.get(turn - 1)))
-      // A retry: from an older base, and dropped.
+      // A retry: from an older base, and discarded.
       write(turn + 50, versions.get(turn / 2))
     } finally done = true
     readers.foreach(_.join())
@@ -440,21 +439,21 @@ final class MemoryChecks(checks: Checks, seed: Long) {
 object MemoryChecks {
   import Checks._
 
-  /** Ids of column families that are used: the first, some near it, and the last there may be. */
+  /** Ids of column families: the first, some near it, and the largest possible. */
   val Families: Array[Int] = Array(0, 1, 2, 5, 4095)
 
   final case class Key(number: Int) {
     lazy val bytes: Array[Byte] = if (number == 0) Array.emptyByteArray else Array.fill[Byte](number % 13)(3) ++ BigInt(number).toByteArray
 
-    lazy val hash: Int = Entry.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+    lazy val hash: Int = EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
 
     def put(value: Array[Byte]): Array[Byte] =
-      Entry.put(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+      EncodedRow.put(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
   }
 
   object Key {
-    def of(entry: Array[Byte]): Key = {
-      val bytes = entry.slice(Entry.HeaderBytes, Entry.HeaderBytes + Entry.keyLength(entry))
+    def of(encoded: Array[Byte]): Key = {
+      val bytes = encoded.slice(EncodedRow.HeaderBytes, EncodedRow.HeaderBytes + EncodedRow.keyLength(encoded))
       if (bytes.isEmpty) Key(0)
       else {
         val found = (1 to 4).map(size => Key(BigInt(bytes.takeRight(size)).toInt)).find(_.bytes.sameElements(bytes))
@@ -469,20 +468,20 @@ object MemoryChecks {
     bytes
   }
 
-  def put(open: OpenVersion, family: Int, key: Key, value: Array[Byte]): Unit =
+  def put(open: VersionOverlay, family: Int, key: Key, value: Array[Byte]): Unit =
     open.put(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
 
-  def remove(open: OpenVersion, family: Int, key: Key): Unit = open.remove(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
+  def remove(open: VersionOverlay, family: Int, key: Key): Unit = open.remove(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
 
-  def get(open: OpenVersion, family: Int, key: Key): Option[Seq[Byte]] =
+  def get(open: VersionOverlay, family: Int, key: Key): Option[Seq[Byte]] =
     Option(open.get(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)).map(row => valueOf(Row.root(row)))
 
-  def valueOf(entry: Array[Byte]): Seq[Byte] = {
-    same(Entry.valueLength(entry), entry.length - Entry.HeaderBytes - Entry.keyLength(entry), "length of a value")
-    entry.drop(Entry.HeaderBytes + Entry.keyLength(entry)).toSeq
+  def valueOf(encoded: Array[Byte]): Seq[Byte] = {
+    same(EncodedRow.valueLength(encoded), encoded.length - EncodedRow.HeaderBytes - EncodedRow.keyLength(encoded), "length of a value")
+    encoded.drop(EncodedRow.HeaderBytes + EncodedRow.keyLength(encoded)).toSeq
   }
 
-  def entries(open: OpenVersion, family: Int): Map[Key, Seq[Byte]] = drain(open.rows(family))
+  def entries(open: VersionOverlay, family: Int): Map[Key, Seq[Byte]] = drain(open.rows(family))
 
   def drain(iterator: RowIterator): Map[Key, Seq[Byte]] = {
     val found = mutable.HashMap.empty[Key, Seq[Byte]]
@@ -493,20 +492,20 @@ object MemoryChecks {
     found.toMap
   }
 
-  /** The whole of an open version must be the model. */
-  def compare(open: OpenVersion, model: Map[(Int, Key), Seq[Byte]], when: String): Unit = Families.foreach { family =>
+  /** All rows of an overlay must be the model's. */
+  def compare(open: VersionOverlay, model: Map[(Int, Key), Seq[Byte]], when: String): Unit = Families.foreach { family =>
     val expected = model.collect { case ((of, key), value) if of == family => key -> value }
     require(entries(open, family) == expected, s"family $family $when: the iterator gives other rows")
     expected.foreach { case (key, value) => require(get(open, family, key).contains(value), s"family $family $when: get of $key") }
     require(get(open, family, Key(1 << 20)).isEmpty, s"family $family $when: a key that was never put")
   }
 
-  /** Applies what is sent to a base, and checks the rules of docs/storage-format.md on the way. */
+  /** Applies sent changes to a base, and checks the rules of docs/storage-format.md. */
   final class Replay(base: Map[(Int, Key), Seq[Byte]]) extends ChangeSink {
     var state: Map[(Int, Key), Seq[Byte]] = base
 
     override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit = {
-      require(records > 0 && (length <= OpenVersion.ChunkBytes || records == 1), s"a chunk of $length bytes and $records records")
+      require(records > 0 && (length <= Chunks.Bytes || records == 1), s"a chunk of $length bytes and $records records")
       val seen = mutable.HashSet.empty[(Int, Key)]
       val hashes = mutable.ArrayBuffer.empty[Long]
       var order = (0, 0)
@@ -516,14 +515,14 @@ object MemoryChecks {
         val keyLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 2L)
         val valueLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 6L)
         val end = at + 10 + keyLength + math.max(valueLength, 0)
-        val entry = run.slice(at + 2, end)
-        val key = Key.of(entry)
+        val encoded = run.slice(at + 2, end)
+        val key = Key.of(encoded)
         same(tag >>> 12, 0, "operation")
         require(seen.add((tag, key)), s"$key comes twice in one chunk")
         hashes += key.hash & 0xFFFFFFFFL
         require(Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)), "keys are not in the order of families and hashes")
         order = (tag, key.hash >>> 24)
-        if (valueLength == Entry.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(entry)
+        if (valueLength == EncodedRow.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(encoded)
         at = end
       }
       same(at, length, "end of the last record")
@@ -532,21 +531,21 @@ object MemoryChecks {
     }
   }
 
-  /** What holds the versions that are played with. */
+  /** The kind of versions under test. */
   trait Memory {
     def empty: Version
 
-    /** A version is durable from now on: these are its rows. */
+    /** Make a version durable, with these rows. */
     def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit
   }
 
   object InTree extends Memory {
     override def empty: Version = VersionTree.empty("")
 
-    override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = base.tree.committed(base, next)
+    override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = base.versions.committed(base, next)
   }
 
-  /** Buckets of few rows, with room for a number of bytes; what is durable is in a map, and only that can be read. */
+  /** Buckets of few rows, with room for a number of bytes; durable rows are in a map, and only they can be read. */
   final class InBuckets(limit: Long) extends Memory with BucketSource {
     val cache = new BucketCache(limit)
     private val durable = new java.util.concurrent.ConcurrentHashMap[(Long, Attempt), Map[(Int, Key), Seq[Byte]]]
@@ -557,14 +556,14 @@ object MemoryChecks {
 
     override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = {
       durable.put((next.number, next.attempt), rows)
-      base.tree.committed(base, next)
+      base.versions.committed(base, next)
     }
 
-    override def read(version: Version, bits: Int, bucket: Int): RowFamilies = {
+    override def read(version: Version, bits: Int, bucket: Int): RowTables = {
       if (isBroken) sys.error("the source is broken")
       reads += 1
       val rows = Option(durable.get((version.number, version.attempt))).getOrElse(throw new AssertionError(s"version $version is not durable"))
-      val found = new RowFamilies
+      val found = new RowTables
       rows.foreach { case ((family, key), value) =>
         if (ChangedBuckets.bucketOf(key.hash, bits) == bucket) found(family).put(key.hash, key.put(value.toArray))
       }
@@ -577,7 +576,7 @@ object MemoryChecks {
     var version = memory.empty
     var model = Map.empty[(Int, Key), Seq[Byte]]
     (0 until keys).grouped(100).foreach { some =>
-      val open = new OpenVersion(version, new Replay(model))
+      val open = new VersionOverlay(version, new Replay(model))
       some.foreach { number =>
         val value = randomBytes(random, random.nextInt(40))
         put(open, family, Key(number), value)
@@ -591,9 +590,9 @@ object MemoryChecks {
     (version, model)
   }
 
-  /** Several open versions, played with at once; each has its own model. */
+  /** Random operations on several overlays at once; each has its own model. */
   final class Play(random: Random, memory: Memory) {
-    private final class Player(val open: OpenVersion, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
+    private final class Player(val open: VersionOverlay, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
     private final class Reader(val iterator: RowIterator, val expected: Map[Key, Seq[Byte]], var left: Map[Key, Seq[Byte]])
 
     private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
@@ -604,13 +603,13 @@ object MemoryChecks {
       (0 until steps).foreach(_ => step())
       players.foreach(player => compare(player.open, player.model, "at the end"))
       readers.toList.foreach(finish)
-      versions.foreach { case (version, model) => compare(new OpenVersion(version, new Replay(model)), model, s"version $version at the end") }
+      versions.foreach { case (version, model) => compare(new VersionOverlay(version, new Replay(model)), model, s"version $version at the end") }
     }
 
     private def step(): Unit = {
       if (players.isEmpty || (players.size < 5 && random.nextInt(40) == 0)) {
         val (version, model) = versions(random.nextInt(versions.size))
-        players += new Player(new OpenVersion(version, new Replay(model)), null, model)
+        players += new Player(new VersionOverlay(version, new Replay(model)), null, model)
       }
       val player = players(random.nextInt(players.size))
       val (family, key) = (Families(random.nextInt(Families.length)), Key(random.nextInt(150)))
@@ -629,12 +628,12 @@ object MemoryChecks {
           readers += new Reader(player.open.rows(family), expected, expected)
         case n if n < 96 => if (readers.nonEmpty) advance(readers(random.nextInt(readers.size)))
         case 96 =>
-          player.open.drop()
+          player.open.discard()
           players -= player
         case _ =>
           player.open.flush()
           val version = player.open.fold(Attempt.random(), "")
-          // The fold itself does not show: the commit may still fail.
+          // The fold itself is not visible: the commit may still fail.
           compare(player.open, player.model, "after the fold, before it is shown")
           if (random.nextInt(4) > 0) {
             memory.committed(player.open.version, version, player.model)
@@ -643,7 +642,7 @@ object MemoryChecks {
             same(keys.toSeq, Families.map(family => player.model.keys.count(_._1 == family).toLong).toSeq, "keys")
             versions = (versions :+ ((version, player.model))).takeRight(6)
           } else {
-            player.open.drop()
+            player.open.discard()
             players -= player
           }
       }

@@ -6,7 +6,7 @@ import java.time.Duration
 import org.apache.spark.sql.{DataFrame, Encoder, Encoders}
 import org.apache.spark.sql.streaming._
 
-/** Queries with transformWithState as Scala has it. Each takes a frame with key, amount and at. */
+/** Queries with transformWithState in Scala. Each takes a frame with key, amount and at. */
 object Processors {
   type Event = (String, Long, Timestamp)
   type Told = (String, String, Long, String)
@@ -23,8 +23,8 @@ object Processors {
     events(rows.withWatermark("at", "5 seconds")).transformWithState(new Idle, TimeMode.EventTime(), OutputMode.Append()).toDF(Columns: _*)
 
   /**
-   * Value, list and map that live for a millisecond, which is over when the next batch begins, and the same that live for
-   * an hour; a timer that is due then, for each batch that a key is in.
+   * Value, list and map with a time to live of a millisecond, which ends before the next batch, and the same with an hour; a timer that
+   * is due then, for each batch that a key is in.
    */
   def byProcessingTime(rows: DataFrame): DataFrame =
     events(rows).transformWithState(new Expiring, TimeMode.ProcessingTime(), OutputMode.Append()).toDF(Columns: _*)

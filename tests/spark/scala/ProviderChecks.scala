@@ -5,101 +5,29 @@ import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.collection.mutable
 
-import io.dynastate.core.Entry
+import io.dynastate.memory.EncodedRow
 import io.dynastate.later._
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.{LongType, NullType, StringType, StructField, StructType}
 import org.apache.spark.unsafe.Platform
 
-/** The provider through Spark's own traits, as operators use it, on a DynamoDB. */
+/** The provider through Spark's own traits: what the conformance suite (tests/contract/provider) cannot check on every provider. */
 final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   import Checks._
   import World._
   import checks.check
 
   def run(): Unit = {
-    reads()
-    life()
+    stores()
     versions()
     cold()
-    shapes()
     refusals()
     together()
   }
 
-  private def reads(): Unit = {
-    check("version 0 is empty, whatever the tables hold") {
-      val id = world.freshStore()
-      commit(world.provider(id), 0)(1L -> 1L)
-      val store = world.provider(id).getStore(0)
-      same(rows(store), Map.empty)
-      same(get(store, 1), None)
-      store.abort()
-    }
-    check("what is put and removed shows at once, and in the version that commit makes") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)(1L -> 10L, 2L -> 20L, 3L -> 30L)
-      val store = provider.getStore(1, ids)
-      put(store, 1, 11)
-      put(store, 4, 40)
-      remove(store, 2)
-      remove(store, 99)
-      remove(store, 4)
-      put(store, 5, 50)
-      put(store, 5, 51)
-      val expected = Map(1L -> 11L, 3L -> 30L, 5L -> 51L)
-      same(rows(store), expected, "before commit")
-      same((1L to 6L).flatMap(each => get(store, each).map(each -> _)).toMap, expected, "gets before commit")
-      same((1L to 6L).filter(each => store.keyExists(key(each), Family)).toSet, expected.keySet, "keyExists before commit")
-      same(store.multiGet(Array(key(1).copy(), key(2).copy()), Family).map(row => Option(row).map(_.getLong(0))).toList, List(Some(11L), None))
-      store.commit()
-      same(rows(store), expected, "after commit")
-      same(store.metrics.numKeys, 3L)
-      same(rows(provider.getStore(2, store.getStateStoreCheckpointInfo().stateStoreCkptId)), expected, "reopened")
-    }
-    check("changes show to nobody else before commit, and to no open store after it") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)(1L -> 1L)
-      val reader = provider.getReadStore(1, ids)
-      val other = provider.getStore(1, ids)
-      val writer = provider.getStore(1, ids)
-      put(writer, 1, 2)
-      put(writer, 2, 2)
-      same(rows(reader), Map(1L -> 1L))
-      same(rows(other), Map(1L -> 1L))
-      writer.commit()
-      same(rows(reader), Map(1L -> 1L), "a reader after the commit")
-      same(rows(other), Map(1L -> 1L), "another writer after the commit")
-      same(rows(provider.getStore(1, ids)), Map(1L -> 1L), "the base, opened after the commit")
-      reader.release()
-      reader.release()
-      other.abort()
-    }
-    check("an iterator is stable while rows are put and removed") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)((0L until 500L).map(each => each -> each): _*)
-      val store = provider.getStore(1, ids)
-      put(store, 1000, 1)
-      val seen = mutable.HashMap.empty[Long, Long]
-      val pairs = store.iterator(Family)
-      var at = 0
-      pairs.foreach { pair =>
-        val number = pair.key.getLong(1)
-        require(seen.put(number, pair.value.getLong(0)).isEmpty, s"$number came twice")
-        // As evictions and timeouts do: the row itself, another one, and new ones.
-        remove(store, number)
-        put(store, 2000L + at, 0)
-        if (number % 3 == 0) put(store, (number + 1) % 500, -1)
-        at += 1
-      }
-      same(seen.toMap, (0L until 500L).map(each => each -> each).toMap + (1000L -> 1L))
-      store.commit()
-      require(rows(store).keys.count(_ >= 2000) == 501, "rows put while iterating are lost")
-    }
-    check("two iterators of one store do not disturb each other") {
+  private def stores(): Unit = {
+    check("two iterators of one store are independent, and one that is closed ends") {
       val provider = world.provider(world.freshStore())
       val ids = commit(provider, 0)((0L until 50L).map(each => each -> each): _*)
       val store = provider.getStore(1, ids)
@@ -109,140 +37,35 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val third = store.iterator(Family)
       third.next()
       third.close()
-      require(!third.hasNext, "an iterator that was closed goes on")
-      store.abort()
-    }
-    check("a row that was handed out does not change, and one that was put is a copy") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)(1L -> 1L)
-      val store = provider.getStore(1, ids)
-      val held = store.get(key(1), Family)
-      val putRow = value(2)
-      store.put(key(1), putRow, Family)
-      putRow.setLong(0, 77)
-      same(held.getLong(0), 1L, "the row handed out before")
-      same(get(store, 1), Some(2L), "the row that was put")
-      val again = store.get(key(1), Family)
-      store.get(key(2), Family)
-      store.commit()
-      same(again.getLong(0), 2L, "the row handed out before commit")
-    }
-  }
-
-  private def life(): Unit = {
-    check("abort leaves the version as it was, and may come twice") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)(1L -> 1L)
-      val store = provider.getStore(1, ids)
+      require(!third.hasNext, "an iterator continues after close")
       put(store, 1, 2)
-      remove(store, 1)
       store.abort()
-      store.abort()
-      require(!store.hasCommitted, "an aborted store says it has committed")
-      same(rows(store), Map(1L -> 1L), "the aborted store shows its base")
-      same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
-      mustFail("put")(put(store, 1, 3))
-      mustFail("commit")(store.commit())
+      same(get(store, 1), Some(1L), "an aborted store shows its base")
     }
-    check("abort of an attempt whose changes were sent already") {
-      val provider = world.provider(world.freshStore())
-      val store = provider.getStore(0)
-      (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family))
-      store.abort()
-      same(commit(provider, 0)(7L -> 7L).isDefined, true)
-      mustFail("does not exist")(world.provider(provider.stateStoreId, V1).getStore(2))
-    }
-    check("puts and removes after commit are refused, reads and abort are not") {
-      val provider = world.provider(world.freshStore())
-      val store = provider.getStore(0)
-      put(store, 1, 1)
-      store.commit()
-      require(store.hasCommitted, "a committed store says it has not")
-      mustFail("put")(put(store, 1, 2))
-      mustFail("remove")(remove(store, 1))
-      mustFail("commit")(store.commit())
-      store.abort()
-      require(store.hasCommitted, "abort took a commit back")
-      same(rows(store), Map(1L -> 1L))
-      same(get(store, 1), Some(1L))
-      same(store.metrics.numKeys, 1L)
-    }
-    check("null keys and null values are refused") {
-      val store = world.provider(world.freshStore()).getStore(0)
-      mustFail("IllegalArgumentException", "Cannot put a null value")(store.put(key(1), null, Family))
-      mustFail("IllegalStateException", "Key cannot be null")(store.put(null, value(1), Family))
-      mustFail("IllegalStateException", "Key cannot be null")(store.get(null, Family))
-      mustFail("IllegalStateException", "Key cannot be null")(store.remove(null, Family))
-      store.abort()
-    }
-    check("a commit without changes makes a version, and writes no part") {
+    check("a commit without changes writes no part, and costs one request") {
       val id = world.freshStore()
       val provider = world.provider(id)
       val first = provider.getStore(0)
+      put(first, 1, 1)
       same(first.commit(), 1L)
+      require(metric(first, "dynastateWriteUnits") > 0 && metric(first, "dynastateParts") > 0, "a commit cost nothing")
       val ids = first.getStateStoreCheckpointInfo().stateStoreCkptId
       val second = provider.getStore(1, ids)
       same(second.commit(), 2L)
       same(metric(second, "dynastateParts"), 0L)
       same(metric(second, "dynastateRequests"), 1L, "requests of an empty commit")
-      same(rows(world.provider(id).getStore(2, second.getStateStoreCheckpointInfo().stateStoreCkptId)), Map.empty)
-    }
-    check("checkpoint ids: ours after a commit in format 2, none in format 1, an error before") {
-      val id = world.freshStore()
-      val store = world.provider(id).getStore(0)
-      mustFail("before commit")(store.getStateStoreCheckpointInfo())
-      store.commit()
-      val info = store.getStateStoreCheckpointInfo()
-      same((info.partitionId, info.batchVersion, info.baseStateStoreCkptId), (id.partitionId, 1L, None))
-      val next = world.provider(id).getStore(1, info.stateStoreCkptId)
-      next.commit()
-      same(next.getStateStoreCheckpointInfo().baseStateStoreCkptId, info.stateStoreCkptId)
-      require(next.getStateStoreCheckpointInfo().stateStoreCkptId != info.stateStoreCkptId, "two attempts have one id")
-      val old = world.provider(world.freshStore(), V1).getStore(0)
-      old.commit()
-      same(old.getStateStoreCheckpointInfo().stateStoreCkptId, None)
-    }
-    check("metrics: all custom metrics are announced, memory grows, keys are counted") {
-      val provider = world.provider(world.freshStore())
-      val announced = StateStoreProvider.create(ProviderClass).supportedCustomMetrics
-      val store = provider.getStore(0)
-      val before = store.metrics.memoryUsedBytes
-      (0L until 1000L).foreach(each => put(store, each, each))
-      store.commit()
-      val after = store.metrics
-      require(after.memoryUsedBytes > before + 1000 * 50, s"memory went from $before to ${after.memoryUsedBytes} bytes")
-      same(after.numKeys, 1000L)
-      same(after.customMetrics.keySet -- announced, Set.empty, "metrics that are not announced")
-      require(metric(store, "dynastateWriteUnits") > 0 && metric(store, "dynastateParts") > 0, "a commit cost nothing")
-      val next = provider.getStore(1, store.getStateStoreCheckpointInfo().stateStoreCkptId)
-      (0L until 400L).foreach(remove(next, _))
-      next.commit()
-      same(next.metrics.numKeys, 600L)
-    }
-    check("maintenance does nothing yet, and close may come twice") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)(1L -> 1L)
-      provider.doMaintenance()
-      provider.doSnapshotMaintenance()
-      provider.doCleanupMaintenance()
-      same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
-      provider.close()
-      provider.close()
+      same(rows(world.provider(id).getStore(2, second.getStateStoreCheckpointInfo().stateStoreCkptId)), Map(1L -> 1L))
     }
   }
 
   private def versions(): Unit = {
-    check("a negative version is refused") {
-      mustFail("UNEXPECTED_VERSION")(world.provider(world.freshStore()).getStore(-1))
-      mustFail("UNEXPECTED_VERSION")(world.provider(world.freshStore()).getReadStore(-1))
-    }
-    check("a version that is not there is an error that names those that are") {
+    check("the error of a missing version lists the versions") {
       val provider = world.provider(world.freshStore(), V1)
       (0L until 3L).foreach(version => commit(provider, version)(version -> version))
       mustFail("CANNOT_LOAD_STATE_STORE", "this version does not exist", "version=7", "versions=1-3")(provider.getStore(7))
       mustFail("no state of this store is in the tables", "dynastate.namespace")(world.provider(world.freshStore()).getStore(1))
     }
-    check("an unknown checkpoint id is refused, and never replaced by another") {
+    check("an unknown checkpoint id is refused with the known ones") {
       val provider = world.provider(world.freshStore())
       val ids = commit(provider, 0)(1L -> 1L)
       val unknown = "00010203-0405-4607-8809-0a0b0c0d0e0f"
@@ -250,36 +73,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       mustFail("CANNOT_LOAD_STATE_STORE", "none of dynastate's")(provider.getStore(1, Some("1_abcdef")))
       same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
     }
-    check("a committed version is made again, format 1")(madeAgain(V1))
-    check("a committed version is made again, format 2")(madeAgain(Map.empty))
-    check("two stores of one version are open at once, and both commit") {
-      val id = world.freshStore()
-      val provider = world.provider(id)
-      val base = commit(provider, 0)(1L -> 1L)
-      val (zombie, retry) = (provider.getStore(1, base), provider.getStore(1, base))
-      put(zombie, 2, 2)
-      put(retry, 3, 3)
-      retry.commit()
-      remove(zombie, 1)
-      zombie.commit()
-      val (one, two) = (zombie.getStateStoreCheckpointInfo().stateStoreCkptId, retry.getStateStoreCheckpointInfo().stateStoreCkptId)
-      Seq(provider, world.provider(id)).foreach { each =>
-        same(rows(each.getStore(2, one)), Map(2L -> 2L))
-        same(rows(each.getStore(2, two)), Map(1L -> 1L, 3L -> 3L))
-      }
-    }
-    check("format 1: a version that another executor made again replaces the one in memory") {
-      val id = world.freshStore()
-      val run = "the same run"
-      val (here, there) = (world.provider(id, V1, run), world.provider(id, V1, run))
-      commit(here, 0)(1L -> 1L)
-      commit(here, 1)(1L -> 2L)
-      commit(there, 1)(1L -> 3L, 5L -> 5L)
-      same(rows(here.getStore(2)), Map(1L -> 3L, 5L -> 5L))
-      commit(there, 2)(6L -> 6L)
-      same(rows(here.getStore(3)), Map(1L -> 3L, 5L -> 5L, 6L -> 6L))
-    }
-    check("format 1: a zombie of an earlier run changes nothing, and is refused where the later one was seen") {
+    check("format 1: a zombie of an earlier run is refused") {
       val id = world.freshStore()
       val early = world.provider(id, V1)
       commit(early, 0)(1L -> 1L)
@@ -290,13 +84,6 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       mustFail("a newer run writes to this store", id.operatorId.toString)(zombie.commit())
       same(rows(world.provider(id, V1).getStore(2)), Map(1L -> 2L))
       same(rows(late.getStore(2)), Map(1L -> 2L))
-    }
-    check("a version by number where format 2 was switched on") {
-      val id = world.freshStore()
-      commit(world.provider(id, V1), 0)(1L -> 1L)
-      val provider = world.provider(id)
-      val next = commit(provider, 1)(2L -> 2L)
-      same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
     }
   }
 
@@ -314,7 +101,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same((metric(cold, "dynastateItemCacheHits"), metric(cold, "dynastateItemCacheMisses")), (0L, 1L))
       cold.abort()
     }
-    check("a version that this executor wrote or read is opened by another provider without a request") {
+    check("a version that this executor wrote or read is opened by another provider from the sidecar's cache") {
       val id = world.freshStore()
       val conf = Map(s"$Prefix.dynastate.cacheMb" -> "16")
       val one = commit(world.provider(id, conf), 0)((0L until 100L).map(each => each -> each): _*)
@@ -327,7 +114,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         moved.abort()
       }
     }
-    check("a large version is opened at once: rows come as they are asked for, and all of them in the end") {
+    check("a large version is opened at once: needed rows first, all of them in the background") {
       val id = world.freshStore()
       val rows = 120000L
       val filled = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
@@ -348,17 +135,17 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         val next = provider.getStore(2, store.getStateStoreCheckpointInfo().stateStoreCkptId)
         same((get(next, 5), get(next, 6), next.metrics.numKeys), (Some(-5L), Some(6L), rows))
         next.abort()
-        // The version that was loaded is the one to go on from now.
+        // Opened again, it is the loaded version.
         val again = provider.getStore(1, known)
         same(get(again, 5), Some(5L))
         again.abort()
       }
     }
-    check("versions kept in memory: 0, which is 1")(kept(0))
-    check("versions kept in memory: 1")(kept(1))
-    check("versions kept in memory: 2")(kept(2))
-    check("versions kept in memory: 5")(kept(5))
-    check("only what is missing is read") {
+    check("versions retained in memory: 0, treated as 1")(kept(0))
+    check("versions retained in memory: 1")(kept(1))
+    check("versions retained in memory: 2")(kept(2))
+    check("versions retained in memory: 5")(kept(5))
+    check("a newer version is loaded from the one in memory") {
       val id = world.freshStore()
       val here = world.provider(id)
       val random = new Random(seed)
@@ -373,28 +160,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same(rows(store).size, 2000)
       same(rows(here.getStore(1, ids))(1), 1L, "the version it was built on")
     }
-    check("many rows, in many chunks and parts, come back from a cold open") {
-      val id = world.freshStore()
-      val random = new Random(seed + 1)
-      val model = mutable.HashMap.empty[Long, Long]
-      var ids = Option.empty[String]
-      val provider = world.provider(id)
-      (0L until 3L).foreach { version =>
-        val store = provider.getStore(version, ids)
-        (0 until 60000).foreach { _ =>
-          val number = random.nextInt(50000).toLong
-          if (random.nextInt(4) == 0) { remove(store, number); model -= number }
-          else { val count = random.nextLong(); put(store, number, count); model += number -> count }
-        }
-        store.commit()
-        same(store.metrics.numKeys, model.size.toLong)
-        ids = store.getStateStoreCheckpointInfo().stateStoreCkptId
-      }
-      val cold = world.provider(id).getStore(3, ids)
-      same(cold.metrics.numKeys, model.size.toLong)
-      require(rows(cold) == model.toMap, "the cold open gives other rows")
-    }
-    check("a row larger than an item, and than a chunk, comes back from a cold open") {
+    check("rows larger than an item and than a chunk") {
       val id = world.freshStore()
       val random = new Random(seed + 2)
       val notes = Seq(0, 100000, 399000, 400000, 500000, 1300000, 3000000).map(size => random.ints(size.toLong, 33, 126).toArray.map(_.toChar).mkString)
@@ -406,10 +172,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         require(cold.get(key(number.toLong), Family).getString(1) == note, s"a note of ${note.length} characters came back as another")
       }
     }
-    check("the largest row that there may be comes back from parts, and from a snapshot alone; a larger one is refused")(largest())
-    check("a snapshot that turns out broken on the way is gone round")(brokenSnapshot())
-    check("maintenance: clean-up that failed or was cut short goes on at the next one")(backlog())
-    check("stores of other partitions, operators and names are others") {
+    check("the largest row, from parts and from a snapshot; a larger one is refused")(largest())
+    check("recovery falls back when a snapshot is found broken half-way")(brokenSnapshot())
+    check("clean-up that failed or was limited continues at the next maintenance")(backlog())
+    check("stores of other partitions, operators and names are separate") {
       val id = world.freshStore()
       val others = Seq(id, id.copy(operatorId = 1), id.copy(partitionId = id.partitionId + 10000), id.copy(storeName = "left-keyToNumValues"),
         id.copy(checkpointRootLocation = id.checkpointRootLocation + "2"))
@@ -430,33 +196,22 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       if (version == 19) provider.doSnapshotMaintenance()
       next
     }
-    // Of the 20 versions that could go, nothing can while the list of some cannot be read.
-    format(id, 99)
+    // None of the 20 versions that could be deleted is, while a version list cannot be read.
+    world.onTables(id, "format", "99")
     provider.doCleanupMaintenance()
-    format(id, 1)
-    same(oldest(id), 1L, "the oldest version, where clean-up failed")
+    world.onTables(id, "format", "1")
+    same(world.onTables(id, "oldest"), "1", "the oldest version, where clean-up failed")
     val after = (1 to 5).map { _ =>
       provider.doCleanupMaintenance()
-      oldest(id)
+      world.onTables(id, "oldest")
     }
-    same(after, Seq(5L, 9L, 13L, 13L, 13L), "the oldest version after each maintenance: fewer than 10 wait for more")
+    same(after, Seq("5", "9", "13", "13", "13"), "the oldest version after each maintenance: fewer than 10 are left to pile up")
   }
 
-  /** Say that the list of the first versions is of another format. */
-  private def format(id: StateStoreId, format: Int): Unit = world.onTables(id,
-    s"""make_client(settings).update_item(
-       |    TableName="dynastate-snapshot-group", Key=to_wire(item_key(group_key(store, 1))), UpdateExpression="SET #f = :f",
-       |    ExpressionAttributeNames={"#f": "format"}, ExpressionAttributeValues=to_wire({":f": $format}),
-       |)""")
-
-  private def oldest(id: StateStoreId): Long = world.onTables(id,
-    """found = tables.query("snapshot", store_shard(store, 0), *history_range(0, 1000), Meter())
-      |print(History(store, found).versions()[0])""").trim.toLong
-
-  /** Rows of Spark have a multiple of 8 bytes. Some of this one does not compress, so that it takes several parts. */
+  /** Spark's rows have a multiple of 8 bytes. A part of this one does not compress, so that it takes several parts. */
   private def largest(): Unit = {
     val id = world.freshStore()
-    val most = (Entry.RecordBytesMax - Entry.TagBytes - Entry.HeaderBytes - key(1).getSizeInBytes) / 8 * 8
+    val most = (EncodedRow.RecordBytesMax - EncodedRow.TagBytes - EncodedRow.HeaderBytes - key(1).getSizeInBytes) / 8 * 8
     def noted(bytes: Int): UnsafeRow = {
       val raw = new Array[Byte](bytes)
       System.arraycopy(MemoryChecks.randomBytes(new Random(seed + 4), 3000000), 0, raw, 24, 3000000)
@@ -469,7 +224,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val expected = noted(most)
     val provider = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
     val store = provider.getStore(0)
-    mustFail(s"at most ${Entry.RecordBytesMax} bytes")(store.put(key(1), noted(most + 8), Family))
+    mustFail(s"at most ${EncodedRow.RecordBytesMax} bytes")(store.put(key(1), noted(most + 8), Family))
     store.put(key(1), expected, Family)
     put(store, 2, 2)
     store.commit()
@@ -482,15 +237,12 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     compare("from parts")
     provider.doSnapshotMaintenance()
-    val parts = world.onTables(id,
-      """parts = keys("delta", "0", "~")
-        |tables.delete(parts, Meter())
-        |print(len(parts))""").trim.toInt
+    val parts = world.onTables(id, "delete-parts").toInt
     require(parts > 5, s"the largest row takes $parts parts")
     compare("from a snapshot")
   }
 
-  /** Its last bucket is lost, and lists of the first ones are on their way when that is found out: none may come twice. */
+  /** The last bucket is missing, which is found after lists of the first ones were sent: no value may come twice. */
   private def brokenSnapshot(): Unit = {
     val id = world.freshStore()
     val random = new Random(seed + 3)
@@ -508,10 +260,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     next.remove(key(2), Family)
     next.commit()
     val ids = next.getStateStoreCheckpointInfo().stateStoreCkptId
-    val buckets = world.onTables(id,
-      """buckets = keys("snapshot", "bucket/", "bucket/~")
-        |tables.delete([max(buckets, key=lambda key: key.sort)], Meter())
-        |print(len(buckets))""").trim.toInt
+    val buckets = world.onTables(id, "delete-last-bucket").toInt
     require(buckets > 25, s"there are $buckets items of buckets, which one request brings together")
     Seq(lists(), lists(s"$Prefix.dynastate.memoryMb" -> "64")).foreach { cold =>
       val found = cold.getStore(2, ids)
@@ -522,122 +271,15 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  private def shapes(): Unit = {
-    check("a key without columns: a global aggregation") {
-      val id = world.freshStore()
-      val none = StructType(Nil)
-      val empty = new UnsafeRow(0)
-      empty.pointTo(Array.emptyByteArray, 0)
-      def open(version: Long, ids: Option[String]) = world.provider(id, key = none).getStore(version, ids)
-      val store = open(0, None)
-      same(Option(store.get(empty, Family)), None)
-      store.put(empty, value(1), Family)
-      store.put(empty, value(2), Family)
-      store.commit()
-      val next = open(1, store.getStateStoreCheckpointInfo().stateStoreCkptId)
-      same(next.get(empty, Family).getLong(0), 2L)
-      same(next.iterator(Family).map(_.value.getLong(0)).toList, List(2L))
-      next.remove(empty, Family)
-      next.commit()
-      same(next.metrics.numKeys, 0L)
-      same(open(2, next.getStateStoreCheckpointInfo().stateStoreCkptId).iterator(Family).toList, Nil)
-    }
-    check("keys and values of null type: limit and dropDuplicates") {
-      val id = world.freshStore()
-      val schema = StructType(Seq(StructField("none", NullType)))
-      val writer = new UnsafeRowWriter(1)
-      writer.resetRowWriter()
-      writer.setNullAt(0)
-      val row = writer.getRow()
-      val store = world.provider(id, key = schema, value = schema).getStore(0)
-      store.put(row, row, Family)
-      store.commit()
-      val cold = world.provider(id, key = schema, value = schema).getStore(1, store.getStateStoreCheckpointInfo().stateStoreCkptId)
-      require(cold.keyExists(row, Family) && cold.get(row, Family).isNullAt(0), "the row is not there")
-    }
-    check("a read store becomes a write store") {
-      val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)(1L -> 1L)
-      val reader = provider.getReadStore(1, ids)
-      same(get(reader, 1), Some(1L))
-      val writer = provider.upgradeReadStoreToWriteStore(reader, 1, ids)
-      put(writer, 1, 2)
-      same(get(reader, 1), Some(1L), "the read store")
-      same(get(writer, 1), Some(2L), "the write store")
-      writer.commit()
-      same(get(reader, 1), Some(1L), "the read store after the commit")
-      same(writer.getStateStoreCheckpointInfo().baseStateStoreCkptId, ids)
-      mustFail("cannot be written")(provider.upgradeReadStoreToWriteStore(reader, 2, ids))
-    }
-    check("a read store of a provider that was unloaded becomes a write store of the next") {
-      val id = world.freshStore()
-      val first = world.provider(id)
-      val ids = commit(first, 0)(1L -> 1L)
-      val reader = first.getReadStore(1, ids)
-      first.close()
-      val writer = world.provider(id).upgradeReadStoreToWriteStore(reader, 1, ids)
-      put(writer, 2, 2)
-      writer.commit()
-      same(rows(world.provider(id).getStore(2, writer.getStateStoreCheckpointInfo().stateStoreCkptId)), Map(1L -> 1L, 2L -> 2L))
-    }
-    check("state of another schema is noticed at the first row") {
-      val id = world.freshStore()
-      val ids = commit(world.provider(id), 0)(1L -> 1L)
-      val other = StructType(Seq(StructField("a", StringType), StructField("b", StringType), StructField("c", LongType), StructField("d", LongType)))
-      mustFail("STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE")(world.provider(id, value = other).getStore(1, ids).get(key(1), Family))
-    }
-    check("operations of groups with state: get, update, remove and time-outs by a scan of all") {
-      val id = world.freshStore()
-      val random = new Random(seed + 3)
-      val model = mutable.HashMap.empty[Long, Long]
-      var ids = Option.empty[String]
-      val provider = world.provider(id)
-      (0L until 15L).foreach { version =>
-        val store = provider.getStore(version, ids)
-        (0 until 30).foreach { _ =>
-          val group = random.nextInt(60).toLong
-          same(get(store, group), model.get(group), s"group $group at version $version")
-          if (random.nextInt(4) == 0) { remove(store, group); model -= group }
-          else { put(store, group, version); model += group -> version }
-        }
-        // Groups that were idle for three batches time out; of them some start anew while the scan goes on.
-        store.iterator(Family).filter(_.value.getLong(0) < version - 3).foreach { pair =>
-          val group = pair.key.getLong(1)
-          same(get(store, group), model.get(group), s"group $group in the scan")
-          remove(store, group)
-          model -= group
-          if (group % 5 == 0) { put(store, group, version); model += group -> version }
-        }
-        store.commit()
-        ids = store.getStateStoreCheckpointInfo().stateStoreCkptId
-        same(rows(store), model.toMap, s"after version ${version + 1}")
-      }
-      same(rows(world.provider(id).getStore(15, ids)), model.toMap, "cold")
-    }
-  }
-
   private def refusals(): Unit = {
     def init(body: => Any)(says: String*): Unit = mustFail(says :+ "is not supported by dynastate" :+ "RocksDB": _*)(body)
-    check("several values a key need column families") {
+    check("multiple values per key need column families") {
       mustFail("column families")(world.provider(world.freshStore(), multipleValues = true))
     }
     check("Avro encoding is refused") {
       init(world.provider(world.freshStore(), Map(s"$Prefix.encodingFormat" -> "avro")))("encodingFormat=avro")
     }
-    check("operations of column families are refused on a store") {
-      val store = world.provider(world.freshStore()).getStore(0)
-      mustFail("STATE_STORE_UNSUPPORTED_OPERATION")(store.createColFamilyIfAbsent("x", KeySchema, ValueSchema, NoPrefixKeyStateEncoderSpec(KeySchema)))
-      mustFail("STATE_STORE_UNSUPPORTED_OPERATION")(store.removeColFamilyIfExists("x"))
-      mustFail("STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY")(store.get(key(1), "x"))
-      mustFail("STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY")(store.put(key(1), value(1), "x"))
-      mustFail("STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY")(store.iterator("x"))
-      mustFail("multiple values")(store.merge(key(1), value(1), Family))
-      mustFail("multiple values")(store.valuesIterator(key(1), Family))
-      mustFail("Prefix scan requires setting prefix key")(store.prefixScan(key(1), Family))
-      namesOfFamilies(store).foreach(same(_, Set(Family)))
-      store.abort()
-    }
-    check("an empty store above version 0 is written whole, and leaves what is held as it was") {
+    check("an empty store above version 0 is written without a parent, and leaves versions in memory unchanged") {
       val provider = world.provider(world.freshStore())
       (0L until 3L).foreach { version =>
         val store = provider.getStore(version)
@@ -654,7 +296,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   }
 
   private def together(): Unit = {
-    check("many stores at once, each in a thread of its own") {
+    check("many stores at once, each in its own thread") {
       val failures = new ConcurrentLinkedQueue[Throwable]
       val threads = (0 until 24).map { number =>
         val id = world.freshStore()
@@ -663,7 +305,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
           var ids = Option.empty[String]
           val model = mutable.HashMap.empty[Long, Long]
           (0L until 4L).foreach { version =>
-            // A provider of its own for every version: each of them is opened cold.
+            // A new provider for every version, which opens it cold.
             val store = world.provider(id).getStore(version, ids)
             val changes = Seq.fill(200)((random.nextInt(300).toLong, random.nextLong()))
             // Rows are made by one writer for all threads.
@@ -681,37 +323,13 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  /** The task failed after its commit, and is tried again: from the same base, with other changes. */
-  private def madeAgain(conf: Map[String, String]): Unit = {
-    val id = world.freshStore()
-    val provider = world.provider(id, conf)
-    def named(ids: Option[String]) = if (conf.isEmpty) ids else None
-    val base = commit(provider, 0)(1L -> 1L, 2L -> 2L)
-    val first = commit(provider, 1, named(base))(1L -> 100L, 3L -> 3L)
-    val again = provider.getStore(1, named(base))
-    same(rows(again), Map(1L -> 1L, 2L -> 2L), "the base of the second attempt")
-    remove(again, 2)
-    put(again, 1, 200)
-    again.commit()
-    val second = again.getStateStoreCheckpointInfo().stateStoreCkptId
-    same(rows(provider.getStore(2, named(second))), Map(1L -> 200L), "the second attempt")
-    same(rows(world.provider(id, conf).getStore(2, named(second))), Map(1L -> 200L), "the second attempt, cold")
-    if (conf.isEmpty) {
-      same(rows(provider.getStore(2, first)), Map(1L -> 100L, 2L -> 2L, 3L -> 3L), "the first attempt")
-      same(rows(world.provider(id).getStore(2, first)), Map(1L -> 100L, 2L -> 2L, 3L -> 3L), "the first attempt, cold")
-    }
-    same(rows(provider.getStore(1, named(base))), Map(1L -> 1L, 2L -> 2L), "the base")
-    commit(provider, 2, named(second))(4L -> 4L)
-    same(rows(world.provider(id, V1).getStore(3)), Map(1L -> 200L, 4L -> 4L), "what stands on the second attempt")
-  }
-
   private def kept(most: Int): Unit = {
     val id = world.freshStore()
     val provider = world.provider(id, Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> most.toString))
     val ids = mutable.ArrayBuffer[Option[String]](None)
     (0L until 6L).foreach(version => ids += commit(provider, version, ids(version.toInt))(version -> version, 100L -> version))
     def expected(version: Long) = (0L until version).map(each => each -> each).toMap + (100L -> (version - 1))
-    // The newest is there even where none shall be kept: every batch would load all state otherwise.
+    // The newest is always retained: otherwise every batch would load all state.
     val newer = math.max(1, most)
     (6L to 1L by -1L).foreach { version =>
       val fresh = world.provider(id).getStore(version, ids(version.toInt))

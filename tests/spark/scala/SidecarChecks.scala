@@ -5,7 +5,7 @@ import java.nio.file.{Files, Path}
 import scala.jdk.CollectionConverters._
 import scala.jdk.StreamConverters._
 
-import io.dynastate.core.Sidecar
+import io.dynastate.bridge.Sidecar
 
 /** Sidecars that die, and tasks that are killed while they talk to one. */
 final class SidecarChecks(checks: Checks, world: World) {
@@ -14,7 +14,7 @@ final class SidecarChecks(checks: Checks, world: World) {
   import checks.check
 
   def run(): Unit = {
-    check("a sidecar that dies fails the commit, says so, and the next store gets another one") {
+    check("a sidecar that dies fails the commit with a message, and the next store starts another") {
       val id = world.freshStore()
       val provider = world.provider(id)
       val ids = commit(provider, 0)(1L -> 1L)
@@ -38,7 +38,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       kill()
       same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
     }
-    check("a sidecar that is stopped is killed, its task fails and says so, and the next store gets another one") {
+    check("a stopped sidecar is killed, its task fails with a message, and the next store starts another") {
       val id = world.freshStore()
       val provider = world.provider(id)
       val ids = commit(provider, 0)(1L -> 1L)
@@ -55,7 +55,7 @@ final class SidecarChecks(checks: Checks, world: World) {
     check("connections to a sidecar that dies are closed") {
       val sidecar = Sidecar.forPython(world.interpreter())
       def useAndKill(): Unit = {
-        (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.giveBack())
+        (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
         kill()
       }
       useAndKill()
@@ -69,16 +69,16 @@ final class SidecarChecks(checks: Checks, world: World) {
       def start(): Long = {
         val interpreter = world.interpreter()
         val started = System.nanoTime()
-        Sidecar.forPython(interpreter).lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""").giveBack()
+        Sidecar.forPython(interpreter).lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""").release()
         (System.nanoTime() - started) / 1000000
       }
-      // One of ten, on a machine that does other things too.
+      // One of ten, because the machine may be busy.
       val millis = LazyList.continually(start()).take(10)
       val isQuick = millis.exists(_ < 2000)
       kill()
       require(isQuick, s"ms until there is a connection: ${millis.toList}")
     }
-    check("who waits while an interpreter does not start is told with the first who asked, and who asks later starts it anew") {
+    check("tasks that wait during a failed start share its error, and a later one starts again") {
       val times = Files.createTempFile("times", "")
       val interpreter = world.script(s"echo >> $times; sleep 2; exit 1")
       val waiting = (1 to 6).map { _ =>
@@ -87,14 +87,14 @@ final class SidecarChecks(checks: Checks, world: World) {
         task
       }
       waiting.foreach(_.join(30000))
-      require(!waiting.exists(_.isAlive), "a task waits for ever")
+      require(!waiting.exists(_.isAlive), "a task never ends")
       same(Files.size(times), 1L, "starts")
       mustFail("the sidecar did not start")(Sidecar.forPython(interpreter).lease("{}"))
       same(Files.size(times), 2L, "starts")
       Files.delete(times)
     }
-    check("a task that is killed while a sidecar fails to start leaves no folder behind")(killedWhileStarting())
-    check("tasks that are killed while they commit or open leave nothing that hurts the next") {
+    check("a task that is killed while a sidecar fails to start leaves no folder")(killedWhileStarting())
+    check("tasks that are killed while they commit or open do not disturb the next") {
       val id = world.freshStore()
       val run = "the same run"
       val provider = world.provider(id, run = run)
@@ -118,13 +118,13 @@ final class SidecarChecks(checks: Checks, world: World) {
     }
   }
 
-  /** How many sockets this JVM has open. */
+  /** Number of sockets that this JVM has open. */
   private def sockets(): Int =
     Path.of("/proc/self/fd").toFile.listFiles().count { file =>
       try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:") catch { case _: java.nio.file.NoSuchFileException => false }
     }
 
-  /** A task is killed while it waits for an interpreter that will not start, and that closes its output before it ends. */
+  /** Kill a task that waits for an interpreter which does not start, and closes its output before it ends. */
   private def killedWhileStarting(): Unit = {
     val script = world.script("sleep 1; exec >&-; sleep 1; exit 1")
     val id = world.freshStore()
@@ -146,7 +146,7 @@ final class SidecarChecks(checks: Checks, world: World) {
 
   private def sidecars(): Set[Long] = ProcessHandle.current().children().toScala(List).filter(_.isAlive).map(_.pid).toSet
 
-  /** End all sidecars with SIGKILL; their process ids. */
+  /** Kill all sidecars (SIGKILL); their process ids. */
   private def kill(): Set[Long] = {
     val all = ProcessHandle.current().children().iterator.asScala.toList
     all.foreach { process =>

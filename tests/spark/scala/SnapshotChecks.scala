@@ -5,12 +5,12 @@ import java.util.Random
 
 import scala.collection.mutable
 
-import io.dynastate.core.{Attempt, BucketSink, Buckets, ChangedBuckets, ChangeSink, Entry, OpenVersion, Row, Runs, Version, VersionTree}
-import io.dynastate.core.{Families => RowFamilies}
+import io.dynastate.memory.{Attempt, BucketSink, ChangeCollector, ChangedBuckets, ChangeRecords, ChangeSink, Chunks, EncodedRow, Row, RowTables}
+import io.dynastate.memory.{SnapshotRows, Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
 
-/** What goes into a snapshot: which buckets changed, and the rows of a version by bucket; against plain maps, from a seed. */
+/** Content of snapshots: changed buckets, and the rows of a version by bucket; against plain maps, from a seed. */
 final class SnapshotChecks(checks: Checks, seed: Long) {
   import Checks._
   import MemoryChecks.{randomBytes, Families, Key}
@@ -18,28 +18,28 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
   import checks.check
 
   def run(): Unit = {
-    check("changed buckets: random operations give what a plain model gives, and never less than what changed") {
+    check("changed buckets: random operations, as a plain model, and never less than what changed") {
       (0 until 20).foreach(round => randomChanges(new Random(seed + 500 + round)))
     }
     check("changed buckets: a bucket is touched if a hash in it is marked") {
       touched(new Random(seed + 530))
     }
-    check("changed buckets: a version tree knows what changed on the way to every version, and nothing of before its first") {
+    check("changed buckets: a version tree has the changes of every version after its first") {
       changesOfTree(new Random(seed + 540))
     }
-    check("runs: the hashes of changes after a snapshot are marked, and no others") {
+    check("changes: the hashes of changes after a snapshot are marked, and no others") {
       marksOfRuns()
     }
-    check("buckets: the rows of a version, by bucket, while newer versions are folded") {
+    check("snapshot rows: a version by bucket, while newer versions are folded") {
       (0 to ChangedBuckets.HashBits).foreach(bits => rowsByBucket(new Random(seed + 600 + bits), bits))
     }
-    check("buckets: the rows of a version of which little is in memory, each of its own buckets read once") {
+    check("snapshot rows: a version with few rows in memory, each of its buckets read once") {
       (0 to ChangedBuckets.HashBits by 2).foreach(bits => rowsOfAbsent(new Random(seed + 640 + bits), bits))
     }
-    check("buckets: rows larger than a chunk, long lists, versions without rows") {
+    check("snapshot rows: rows larger than a chunk, long lists, versions without rows") {
       oddRows(new Random(seed + 620))
     }
-    check("buckets: where sending fails, the version's tables are not held any more") {
+    check("snapshot rows: after a failed send the version's tables are released") {
       failing(new Random(seed + 630))
     }
   }
@@ -58,7 +58,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
           changed.forget(upTo)
           floor = math.max(floor, upTo)
           steps = steps.filter(_._1 > floor)
-        // A query that goes back to an older batch.
+        // A query that is started again from an older batch.
         case 1 => version = math.max(0L, version - random.nextInt(15))
         case _ =>
           version += random.nextInt(3)
@@ -92,12 +92,12 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     val floor = 7L
     val loaded = new ChangedBuckets(floor)
     loaded.add(9, bitmap(Set(1, 2, 3)))
-    var version = VersionTree.load(new RowFamilies, 9, Attempt.random(), "", loaded)
+    var version = VersionTree.load(new RowTables, 9, Attempt.random(), "", loaded)
     val changes = mutable.ArrayBuffer[(Long, Set[Int])]((9L, Set(1, 2, 3)))
     (0 until 30).foreach { turn =>
-      val open = new OpenVersion(version, Ignored)
+      val open = new VersionOverlay(version, Ignored)
       val keys = Seq.fill(random.nextInt(30))((Families(random.nextInt(Families.length)), Key(random.nextInt(5000))))
-      // Some are sent before the others; what is removed has changed, too.
+      // Some are sent before the others; removed keys have changed, too.
       keys.foreach { case (family, key) =>
         MemoryChecks.put(open, family, key, randomBytes(random, 5))
         if (random.nextInt(4) == 0) MemoryChecks.remove(open, family, key)
@@ -107,14 +107,14 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       val next = open.fold(Attempt.random(), "")
       changes += ((next.number, keys.map(_._2.hash >>> 20).toSet))
       if (random.nextInt(4) > 0) version = next // else its commit failed
-      require(version.tree.changed.since(floor - 1) == null, "what changed before the first version is known")
+      require(version.versions.changed.since(floor - 1) == null, "what changed before the first version is known")
       (floor to next.number).foreach { base =>
-        same(cellsOf(version.tree.changed.since(base)), changes.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
+        same(cellsOf(version.versions.changed.since(base)), changes.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
       }
     }
-    val other = VersionTree.load(new RowFamilies, 20, Attempt.random(), "")
-    require(other.tree.changed.since(19) == null && cellsOf(other.tree.changed.since(20)).isEmpty, "a version that was loaded begins another tree")
-    same(cellsOf(VersionTree.empty("").tree.changed.since(0)), Set.empty[Int], "version 0")
+    val other = VersionTree.load(new RowTables, 20, Attempt.random(), "")
+    require(other.versions.changed.since(19) == null && cellsOf(other.versions.changed.since(20)).isEmpty, "a version that was loaded begins another tree")
+    same(cellsOf(VersionTree.empty("").versions.changed.since(0)), Set.empty[Int], "version 0")
   }
 
   private def marksOfRuns(): Unit = {
@@ -122,12 +122,12 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     def run(of: Seq[Key]): ByteBuffer = {
       val out = ByteBuffer.allocate(10000).order(ByteOrder.LITTLE_ENDIAN)
       of.foreach { key =>
-        val entry = if (key.number % 3 == 0) Entry.delete(key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) else key.put(Array[Byte](1))
-        out.putShort((key.number % 4).toShort).put(entry)
+        val encoded = if (key.number % 3 == 0) EncodedRow.delete(key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) else key.put(Array[Byte](1))
+        out.putShort((key.number % 4).toShort).put(encoded)
       }
       out.flip()
     }
-    val runs = new Runs
+    val runs = new ChangeCollector
     runs.add(200, run(keys.take(200)))
     same(cellsOf(runs.marked), Set.empty[Int], "rows of the snapshot")
     runs.markFromHere()
@@ -140,21 +140,21 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     var model = Model.empty
     var version = VersionTree.empty("")
     def change(rows: Int): Unit = {
-      val open = new OpenVersion(version, Ignored)
+      val open = new VersionOverlay(version, Ignored)
       model = play(random, open, model, rows)
       open.flush()
       version = open.fold(Attempt.random(), "")
     }
     change(4000)
     change(1500)
-    // The version that is sent is the head, then one below it, then one further below; and all the time there are new ones.
+    // Send the head, then the version below it, then one further below, while new ones are committed.
     (0 until 3).foreach { depth =>
       val (sent, expected) = (version, model)
       (0 until depth).foreach(_ => change(800))
       val wanted = Array.tabulate(1 << bits)(_ => depth == 0 || random.nextInt(3) > 0)
       var folds = 3
       val sink = new Sorted(bits, wanted, () => if (folds > 0) { folds -= 1; change(300) })
-      Buckets.send(sent, bits, wanted, sink)
+      SnapshotRows.send(sent, bits, wanted, sink)
       same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
       val inWanted = expected.filter { case ((_, key), _) => wanted(bucketOf(key.hash, bits)) }
       require(sink.rows == inWanted, s"the rows by bucket are not those of version $sent: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
@@ -164,12 +164,12 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
   private def rowsOfAbsent(random: Random, bits: Int): Unit = {
     val memory = new MemoryChecks.InBuckets(5000L)
     val (version, model) = MemoryChecks.filled(memory, random, 3000, 1)
-    val own = version.tree.bucketBits(version)
+    val own = version.versions.bucketBits(version)
     require(own > 4, s"the version has 2^$own buckets")
     val wanted = Array.tabulate(1 << bits)(_ => bits == 0 || random.nextInt(3) > 0)
     val sink = new Sorted(bits, wanted, () => ())
     val (reads, there) = (memory.reads, memory.cache.bytes)
-    Buckets.send(version, bits, wanted, sink)
+    SnapshotRows.send(version, bits, wanted, sink)
     require(memory.reads - reads <= (1 << own), s"${memory.reads - reads} reads of ${1 << own} buckets at $bits bits")
     same(memory.cache.bytes, there, "what is in memory was not driven out")
     same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
@@ -179,13 +179,13 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
 
   private def oddRows(random: Random): Unit = {
     val none = new Sorted(3, Array.fill(8)(true), () => ())
-    Buckets.send(VersionTree.empty(""), 3, Array.fill(8)(true), none)
+    SnapshotRows.send(VersionTree.empty(""), 3, Array.fill(8)(true), none)
     same((none.buckets.toList, none.rows), ((0 until 8).toList, Model.empty), "version 0")
-    Buckets.send(VersionTree.empty(""), 3, new Array[Boolean](8), none)
+    SnapshotRows.send(VersionTree.empty(""), 3, new Array[Boolean](8), none)
     same(none.buckets.size, 8, "no bucket is wanted")
-    val open = new OpenVersion(VersionTree.empty(""), Ignored)
+    val open = new VersionOverlay(VersionTree.empty(""), Ignored)
     var model = Model.empty
-    Seq(0, 1, OpenVersion.ChunkBytes - 100, OpenVersion.ChunkBytes, 1000000, 3000000, 10).zipWithIndex.foreach { case (size, number) =>
+    Seq(0, 1, Chunks.Bytes - 100, Chunks.Bytes, 1000000, 3000000, 10).zipWithIndex.foreach { case (size, number) =>
       val value = randomBytes(random, size)
       MemoryChecks.put(open, number % 2, Key(number), value)
       model += (number % 2, Key(number)) -> Vector(value.toSeq)
@@ -200,24 +200,24 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     Seq(0, 2).foreach { bits =>
       val all = Array.fill(1 << bits)(true)
       val sink = new Sorted(bits, all, () => ())
-      Buckets.send(version, bits, all, sink)
+      SnapshotRows.send(version, bits, all, sink)
       require(sink.rows == model, s"the rows by bucket are not those of the version at $bits bits")
     }
   }
 
   private def failing(random: Random): Unit = {
-    val open = new OpenVersion(VersionTree.empty(""), Ignored)
+    val open = new VersionOverlay(VersionTree.empty(""), Ignored)
     play(random, open, Model.empty, 2000)
     open.flush()
     val version = open.fold(Attempt.random(), "")
     def slots = {
-      val found = Families.map(version.tree.share(version, _, 0).head)
+      val found = Families.map(version.versions.share(version, _, 0).head)
       found.foreach(_.release())
       found.toList
     }
-    // A removal takes no room, so that nothing but a reader makes the tables copy their slots.
+    // A removal takes no slot, so that only a reader makes the tables copy theirs.
     def removeOne(): Version = {
-      val next = new OpenVersion(version, Ignored)
+      val next = new VersionOverlay(version, Ignored)
       Families.foreach { family =>
         val rows = next.rows(family)
         rows.advance()
@@ -230,17 +230,17 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     }
     val before = slots
     val all = Array.fill(16)(true)
-    mustFail("the sink is full")(Buckets.send(version, 4, all, new Sorted(4, all, () => sys.error("the sink is full"))))
+    mustFail("the sink is full")(SnapshotRows.send(version, 4, all, new Sorted(4, all, () => sys.error("the sink is full"))))
     val next = removeOne()
     val after = Families.map { family =>
-      val top = next.tree.share(next, family, 0).head
+      val top = next.versions.share(next, family, 0).head
       top.release()
       top
     }.toList
     require(before.zip(after).forall { case (one, other) => one eq other }, "slots were copied: someone still holds them")
   }
 
-  private def play(random: Random, open: OpenVersion, before: Model, rows: Int): Model = {
+  private def play(random: Random, open: VersionOverlay, before: Model, rows: Int): Model = {
     var model = before
     (0 until rows).foreach { _ =>
       val at = (Families(random.nextInt(Families.length)), Key(random.nextInt(3000)))
@@ -261,7 +261,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     model
   }
 
-  private def merge(open: OpenVersion, family: Int, key: Key, value: Array[Byte]): Unit =
+  private def merge(open: VersionOverlay, family: Int, key: Key, value: Array[Byte]): Unit =
     open.merge(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
 }
 
@@ -292,7 +292,7 @@ private object SnapshotChecks {
     override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit = ()
   }
 
-  /** Gathers the rows of buckets, and checks the rules of docs/protocol.md on the way. `onBucket` is called at each bucket. */
+  /** Collects the rows of buckets, and checks the rules of docs/protocol.md. `onBucket` is called at each bucket. */
   final class Sorted(bits: Int, wanted: Array[Boolean], onBucket: () => Unit) extends BucketSink {
     val buckets = mutable.ArrayBuffer.empty[Int]
     var rows: Model = Model.empty
@@ -305,15 +305,15 @@ private object SnapshotChecks {
     }
 
     override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit = {
-      require(records > 0 && (length <= OpenVersion.ChunkBytes || records == 1), s"a chunk of $length bytes and $records records")
-      val changes = new Runs.Changes(ByteBuffer.wrap(run, 0, length).order(ByteOrder.LITTLE_ENDIAN))
+      require(records > 0 && (length <= Chunks.Bytes || records == 1), s"a chunk of $length bytes and $records records")
+      val changes = new ChangeRecords(ByteBuffer.wrap(run, 0, length).order(ByteOrder.LITTLE_ENDIAN))
       val hashes = mutable.ArrayBuffer.empty[Long]
       while (changes.advance()) {
-        val at = (changes.family, Key.of(changes.entry))
-        require(!Entry.isDelete(changes.entry), s"$at is removed")
+        val at = (changes.family, Key.of(changes.encodedRow))
+        require(!EncodedRow.isDelete(changes.encodedRow), s"$at is removed")
         same(changes.isMerge, rows.contains(at), s"whether $at came before")
         same(bucketOf(at._2.hash, bits), buckets.last, s"bucket of $at")
-        rows += at -> (rows.getOrElse(at, Vector.empty) :+ valueOf(changes.entry))
+        rows += at -> (rows.getOrElse(at, Vector.empty) :+ valueOf(changes.encodedRow))
         hashes += at._2.hash & 0xFFFFFFFFL
       }
       same(hashes.size, records, "records")

@@ -9,7 +9,9 @@ import java.util.HexFormat
 import scala.util.Random
 import scala.util.control.NonFatal
 
-import io.dynastate.core.{Attempt, ChangeSink, DynastateException, Entry, ErrorKind, OpenVersion, Protocol, Runs, VersionTree}
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.bridge.Protocol
+import io.dynastate.memory.{Attempt, ChangeRecords, ChangeSink, EncodedRow, VersionOverlay, VersionTree}
 import io.dynastate.spark.ProviderSettings
 import org.json4s.JsonAST.{JArray, JInt, JNull, JObject, JString, JValue}
 import org.json4s.jackson.JsonMethods.parse
@@ -25,17 +27,17 @@ final class VectorChecks(checks: Checks, folder: Path) {
   private val frames = list(parse(Files.readString(folder.resolve("protocol.json"))) \ "frames")
 
   def run(): Unit = {
-    check("hashes of keys are those of the vectors, wherever the key lies") {
+    check("hashes of keys are those of the vectors, at any address") {
       list(format \ "key_hashes").foreach { vector =>
         val key = bytes(vector \ "key")
         val padded = Array.fill[Byte](3)(7) ++ key
         val expected = long(vector \ "hash").toInt
-        same(Entry.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
-        same(Entry.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected, s"hash of ${text(vector \ "key")} further on")
-        same(Entry.hash(entry(key, Array.emptyByteArray)), expected, s"hash of the entry of ${text(vector \ "key")}")
+        same(EncodedRow.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
+        same(EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected, s"hash of ${text(vector \ "key")} further on")
+        same(EncodedRow.hash(encoded(key, Array.emptyByteArray)), expected, s"hash of the row of ${text(vector \ "key")}")
       }
     }
-    check("runs of one change are those of the vectors") {
+    check("encoded changes are those of the vectors") {
       val written = list(format \ "runs").filter(vector => list(vector \ "changes").size == 1)
         .filter(vector => long(list(vector \ "changes").head \ "operation") == 0)
       same(written.size, 5, "vectors with one put or remove")
@@ -48,7 +50,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val example = format \ "worked_example"
       val sink = new Recorded
       runOf(list(example \ "changes"), sink)
-      // The example has its records in another order than the one of their hashes, which we send them in.
+      // The example's records are not in the order of their hashes, in which we send them.
       val single = list(example \ "changes").map(change => hex(runOf(List(change))))
       same(single.mkString, text(example \ "run"), "run")
       same(hex(sink.run), single.reverse.mkString, "run, in the order of hashes")
@@ -59,10 +61,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
         same(ProviderSettings.digest(text(vector \ "state_root")), text(vector \ "namespace"))
       }
     }
-    check("attempts are spelt as their bytes are") {
-      val spelt = "000102030405060708090a0b0c0d0e0f"
-      val attempt = Attempt.readFrom(little(HexFormat.of().parseHex(spelt)))
-      same(attempt.toString, spelt)
+    check("the hex digits of attempts are in the order of their bytes") {
+      val digits = "000102030405060708090a0b0c0d0e0f"
+      val attempt = Attempt.readFrom(little(HexFormat.of().parseHex(digits)))
+      same(attempt.toString, digits)
       same(attempt.checkpointId, "00010203-0405-0607-0809-0a0b0c0d0e0f")
       same(Attempt.parse(attempt.checkpointId), Some(attempt))
       same(Attempt.parse("not a uuid"), scala.None)
@@ -102,19 +104,19 @@ final class VectorChecks(checks: Checks, folder: Path) {
         }
       }
     }
-    check("any bytes are changes of a run, or an error that says what is wrong") {
+    check("any bytes are changes, or a corruption error") {
       val runs = list(format \ "runs").map(vector => bytes(vector \ "run")).filter(_.nonEmpty)
       val kinds = damages(20_000, runs) { raw =>
-        val changes = new Runs.Changes(little(raw))
+        val changes = new ChangeRecords(little(raw))
         while (changes.advance()) {
           changes.hash
-          changes.entry
+          changes.encodedRow
         }
       } { case e: DynastateException => e.kind }
       same(kinds, Set(ErrorKind.Corrupt))
     }
-    check("any bytes are the body of a frame, or an error that a conversation knows") {
-      // What of these a connection gets, it closes, and tells as an error of ours (Connection.converse).
+    check("any bytes are the body of a frame, or an error that closes the connection") {
+      // Connection.converse closes the connection, and raises an error of ours.
       val whole = frames.filter(vector => long(vector \ "type") >= 64)
       whole.foreach { vector =>
         damages(500, List(bytes(vector \ "frame").drop(5)))(raw => fieldsOf(new Protocol.Frame(long(vector \ "type").toInt, little(raw)))) {
@@ -124,7 +126,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
   }
 
-  /** Read so many damaged inputs; those that are refused must be so as `expected` says. What it made of them. */
+  /** Read so many damaged inputs; refused ones must match `expected`. Returns the kinds of refusal. */
   private def damages(rounds: Int, wholes: List[Array[Byte]])(read: Array[Byte] => Any)(expected: PartialFunction[Throwable, Int]): Set[Int] = {
     val chance = new Random(VectorChecks.Seed)
     (1 to rounds).flatMap { round =>
@@ -139,7 +141,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }.toSet
   }
 
-  /** Bytes of a right input, changed in up to four places. */
+  /** Bytes of a valid input, changed in up to four places. */
   private def damaged(chance: Random, whole: Array[Byte]): Array[Byte] =
     (0 until chance.nextInt(5)).foldLeft(whole) { (raw, _) =>
       val place = chance.nextInt(raw.length + 1)
@@ -153,7 +155,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       }
     }
 
-  /** The frame that our side writes for a vector, if it writes such. */
+  /** The frame that the JVM writes for a vector, if the JVM writes such frames. */
   private def write(vector: JValue): Option[Array[Byte]] = {
     val fields = vector \ "fields"
     long(vector \ "type").toInt match {
@@ -173,7 +175,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         same(head.remaining, Protocol.AppendHeadBytes)
         Some(all(head) ++ run)
       case Protocol.Commit =>
-        // We number families without gaps.
+        // The JVM numbers families without gaps.
         val keys = list(fields \ "keys").map { case JArray(pair) => (long(pair.head), long(pair(1))); case other => throw new AssertionError(other) }
         if (keys.map(_._1) == keys.indices.map(_.toLong)) Some(all(Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")))) else None
       case Protocol.Abort => Some(all(Protocol.abort()))
@@ -186,9 +188,9 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Snapshot =>
         Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
-      case Protocol.Whole =>
+      case Protocol.Install =>
         val keys = list(fields \ "keys").map { case JArray(pair) => long(pair(1)); case other => throw new AssertionError(other) }
-        Some(all(Protocol.whole(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
+        Some(all(Protocol.install(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
           attempt(fields \ "attempt"), long(fields \ "state_bytes"), keys.toArray, text(fields \ "schema"))))
       case Protocol.Bucket => Some(all(Protocol.bucket(long(fields \ "bucket").toInt)))
       case Protocol.Check => Some(all(Protocol.check()))
@@ -242,12 +244,12 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
   }
 
-  /** What an open version sends for changes: removed keys are there before. */
+  /** The bytes that an overlay sends for changes; removed keys exist before. */
   private def runOf(changes: List[JValue], sink: Recorded = new Recorded): Array[Byte] = {
-    val start = new OpenVersion(VersionTree.empty(""), new Recorded)
+    val start = new VersionOverlay(VersionTree.empty(""), new Recorded)
     changes.filter(change => (change \ "value") == JNull).foreach(change => put(start, change, Array[Byte](1)))
     start.flush()
-    val open = new OpenVersion(start.fold(Attempt.random(), ""), sink)
+    val open = new VersionOverlay(start.fold(Attempt.random(), ""), sink)
     changes.foreach { change =>
       val key = bytes(change \ "key")
       if ((change \ "value") == JNull) open.remove(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length)
@@ -257,13 +259,13 @@ final class VectorChecks(checks: Checks, folder: Path) {
     sink.run
   }
 
-  private def put(open: OpenVersion, change: JValue, value: Array[Byte]): Unit = {
+  private def put(open: VersionOverlay, change: JValue, value: Array[Byte]): Unit = {
     val key = bytes(change \ "key")
     open.put(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
   }
 
-  private def entry(key: Array[Byte], value: Array[Byte]): Array[Byte] =
-    Entry.put(key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+  private def encoded(key: Array[Byte], value: Array[Byte]): Array[Byte] =
+    EncodedRow.put(key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
 
   private final class Recorded extends ChangeSink {
     var run: Array[Byte] = Array.emptyByteArray
@@ -306,7 +308,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
 }
 
 object VectorChecks {
-  /** Of what is damaged, and how. */
+  /** Of the choice of damage. */
   private val Seed = 20_250_107L
   private val Extremes = Array(0, 1, -1, -2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, Int.MaxValue, Int.MinValue)
 }

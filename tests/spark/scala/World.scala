@@ -20,47 +20,35 @@ final class World(val endpoint: String, python: String, scratch: Path) {
 
   private var stores = 0
 
-  /** A store that nobody used before. */
+  /** A store that was not used before. */
   def freshStore(): StateStoreId = synchronized {
     stores += 1
     StateStoreId(scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state", operatorId = 0, partitionId = stores)
   }
 
-  /** The name that a store has in the tables. */
+  /** The name of a store in the tables. */
   def storeOf(id: StateStoreId): String =
     s"${ProviderSettings.digest(id.checkpointRootLocation)}/${id.operatorId}/${id.partitionId}/${id.storeName}"
 
-  /** Run a program of Python; what it prints. */
-  def runPython(program: String, arguments: String*): String = {
-    val running = new ProcessBuilder((Seq(python, "-c", program) ++ arguments): _*).redirectError(ProcessBuilder.Redirect.INHERIT).start()
+  /** Read or damage the items of a store with tests/support/table_surgery.py; what it prints. */
+  def onTables(id: StateStoreId, action: String*): String = {
+    val command = Seq(python, "-m", "tests.support.table_surgery", endpoint, storeOf(id)) ++ action
+    val running = new ProcessBuilder(command: _*).redirectError(ProcessBuilder.Redirect.INHERIT).start()
     val printed = new String(running.getInputStream.readAllBytes(), UTF_8)
     Checks.same(running.waitFor(), 0, "exit code of Python")
-    printed
+    printed.trim
   }
 
-  /** Run a program of Python on the tables, with the name of a `store`; `keys` lists its items of a table from one sort key to another. */
-  def onTables(id: StateStoreId, program: String): String = runPython(
-    s"""import sys
-       |from dynastate.layout import *
-       |from dynastate.settings import Settings
-       |from dynastate.tables import BotoTables, Meter, make_client, to_wire
-       |settings = Settings(endpoint=sys.argv[1], region="us-east-1")
-       |store, tables = sys.argv[2], BotoTables(settings)
-       |def keys(role, low, high):
-       |    return [key for n in range(4) for key in tables.list_keys(role, store_shard(store, n), low, high, Meter())]
-       |${program.stripMargin}
-       |""".stripMargin, endpoint, storeOf(id))
-
-  /** Path of a shell script that does this, in the place of an interpreter. */
+  /** Path of a shell script, in the place of an interpreter. */
   def script(line: String): String = {
     val file = Files.createTempFile(scratch, "python", ".sh", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
     Files.writeString(file, s"#!/bin/sh\n$line\n").toString
   }
 
-  /** Path of an interpreter that nobody used before. */
+  /** Path of an interpreter that was not used before. */
   def interpreter(): String = script(s"""exec $python "$$@"""")
 
-  /** A provider of a query run of its own. `conf` goes over what the session says. */
+  /** A provider of a new run of a query. `conf` overrides the session's. */
   def provider(
       id: StateStoreId,
       conf: Map[String, String] = Map.empty,
@@ -72,11 +60,11 @@ final class World(val endpoint: String, python: String, scratch: Path) {
       multipleValues: Boolean = false): StateStoreProvider = {
     val session = new SQLConf
     val hadoop = new Configuration
-    // What is opened is read, unless a check says otherwise.
+    // Without the sidecar's cache, unless a check sets it.
     val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0").map { case (name, setting) =>
       s"$Prefix.dynastate.$name" -> setting
     }
-    // There is no driver here to report a commit to.
+    // There is no driver to report a commit to.
     val all = Map(s"$Prefix.providerClass" -> ProviderClass, s"$Prefix.commitValidation.enabled" -> "false", Format -> "2") ++ ours ++ conf
     all.foreach { case (name, setting) =>
       session.setConfString(name, setting)
@@ -103,7 +91,7 @@ object World {
   private val keys = new UnsafeRowWriter(2, 64)
   private val values = new UnsafeRowWriter(2, 64)
 
-  /** A row that is good until the next call, as operators' rows are. */
+  /** A row that is valid until the next call, as operators' rows are. */
   def key(id: Long): UnsafeRow = {
     keys.reset()
     keys.zeroOutNullBytes()
@@ -112,7 +100,7 @@ object World {
     keys.getRow()
   }
 
-  /** A row that is good until the next call. */
+  /** A row that is valid until the next call. */
   def value(count: Long, note: String = ""): UnsafeRow = {
     values.reset()
     values.zeroOutNullBytes()

@@ -1,4 +1,4 @@
-"""Stored items whose bytes are broken, that are gone, or lie elsewhere: an error that names them, or the right state.
+"""Broken, lost or moved items: an error that names them, or the right state.
 
 In CI some places of each value are tried, and some values of each attribute. Every bit of every byte, and every length,
 take half an hour: DYNASTATE_EVERY_BYTE=1 (and --timeout=0).
@@ -13,31 +13,41 @@ from collections import defaultdict
 
 import pytest
 
-from dynastate import layout
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.wire import to_wire
+from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, VersionMissingError
-from dynastate.layout import NO_ATTEMPT
-from dynastate.store import Engine
-from dynastate.tables import BotoTables, Meter, to_wire
-from tests.damage import FIRST_SNAPSHOT, NEWEST, SECOND_SNAPSHOT, STORE, Damage, Victim, damages, victim
-from tests.fakes import StruckClient
-from tests.states import State, attempt, engine, fold, items_of, parts_of, read, recover, write
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, group_key
+from tests.support.corruption import (
+    FIRST_SNAPSHOT,
+    NEWEST,
+    SECOND_SNAPSHOT,
+    STORE,
+    Damage,
+    IntactStore,
+    damages,
+    intact_store,
+)
+from tests.support.engine_driver import State, attempt, fold, items_of, make_engine, parts_of, read, recover, write
+from tests.support.fakes import FailingClient
 
 SEED = 20_250_105
 EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))
 KINDS = ("part", "group", "schema", "meta", "snapshot", "directory", "bucket")
-#: Attributes that no reader of rows needs, and that nothing protects: they are for people, or for clean-up only.
+#: Attributes without a checksum, which no reader of rows needs: they serve people, or clean-up.
 NOT_READ = {("meta", "checkpoint"), ("meta", "package"), ("meta", "created"), ("snapshot", "epoch")}
 #: Changes of an attribute that say the same, or that other items make up for.
 SAYS_THE_SAME = {
     ("group", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once
     ("meta", "epochs"): ("renamed", "without"),  # a run that is not found gets another epoch
 }
-#: What leaves one snapshot less, which is harmless while something older is there to begin with.
+#: Damage that hides a snapshot, which is harmless while older data exists.
 NO_SNAPSHOT = {("snapshot", "item"): ("gone", "moved"), ("snapshot", "stage"): ("is writing", "is leaving")}
 
 
-def some_damages(whole: Victim, kind: str, each: int) -> list[Damage]:
-    """What can be wrong with items of one kind; in CI only so many of each attribute."""
+def some_damages(whole: IntactStore, kind: str, each: int) -> list[Damage]:
+    """Every damage to items of one kind; in CI at most `each` of an attribute."""
     print(f"seed={SEED} each={each}")  # noqa: T201  # shown by pytest when the test fails
     chance = random.Random(SEED)  # noqa: S311  # which bytes, no secret
     by_attribute: dict[str, list[Damage]] = defaultdict(list)
@@ -51,35 +61,37 @@ def some_damages(whole: Victim, kind: str, each: int) -> list[Damage]:
     ]
 
 
-def what_is_said(at: Engine, whole: Victim, damage: Damage, log: pytest.LogCaptureFixture) -> list[str]:
-    """Read all there is, in every way: what does not fail must be right. What the others say, and what the log does."""
+def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.LogCaptureFixture) -> list[str]:
+    """Read everything in every way, check what can be read, and return the messages of errors and of the log."""
     said: list[str] = []
     log.clear()
 
-    def must_be(rights: list[State], version: int, by: layout.Attempt) -> None:
+    def assert_state(rights: list[State], version: int, by: Attempt) -> None:
         try:
-            assert recover(at, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
+            assert recover(engine, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
         except (CorruptStateError, VersionMissingError) as failed:
-            at.name_table(failed)
+            engine.name_table(failed)
             said.append(str(failed))
 
     for (version, by), state in whole.states.items():
-        must_be([state], version, by)
+        assert_state([state], version, by)
     for version in (7, NEWEST):
         # Without an attempt's id (checkpoint format v1) a list that lost an entry leaves another attempt to be found.
         lost = damage.attribute == "versions"
         states = [state for (number, _), state in whole.states.items() if number == version]
-        must_be(states if lost else [whole.states[version, attempt(version)]], version, NO_ATTEMPT)
+        assert_state(states if lost else [whole.states[VersionId(version, attempt(version))]], version, NO_ATTEMPT)
     oldest = min(version for version, _ in whole.states)
     try:
-        feed = at.changes(STORE, oldest, NEWEST, attempt(NEWEST))
+        feed = engine.changes(STORE, oldest, NEWEST, attempt(NEWEST))
         changed: State = {}
         for version, chunks in feed.versions:
             changed = fold(chunks, changed)
             if oldest == 1:
-                assert changed == whole.states[version, attempt(version)], f"{damage}: wrong changes of {version}"
+                assert changed == whole.states[VersionId(version, attempt(version))], (
+                    f"{damage}: wrong changes of {version}"
+                )
     except (CorruptStateError, VersionMissingError) as failed:
-        at.name_table(failed)
+        engine.name_table(failed)
         said.append(str(failed))
     return said + [record.getMessage() for record in log.records]
 
@@ -91,7 +103,7 @@ def is_harmless(damage: Damage, *, cleaned: bool) -> bool:
     return place in NOT_READ or any(each in damage.what for each in harmless.get(place, ()))
 
 
-def must_name(damage: Damage, said: list[str]) -> None:
+def assert_named(damage: Damage, said: list[str]) -> None:
     """Each error names a table as the user knows it, and an item of it; one of them the item that is wrong."""
     for each in said:
         assert "table=dynastate-delta " in each or "table=dynastate-snapshot-group " in each, f"{damage}: {each}"
@@ -103,6 +115,7 @@ def must_name(damage: Damage, said: list[str]) -> None:
         assert any("format 2, this package reads 1; upgrade dynastate" in each for each in said), f"{damage}: {said}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_item_is_named_and_never_read(
@@ -110,68 +123,68 @@ def test_a_broken_item_is_named_and_never_read(
     cleaned: bool,  # noqa: FBT001  # a parameter of the test
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever reads gets the right state or an error, and error or log name table, item and reason."""
-    whole = victim(cleaned=cleaned)
+    """A reader gets the right state or an error, and error or log name table, item and reason."""
+    whole = intact_store(cleaned=cleaned)
     noticed = 0
     for damage in some_damages(whole, kind, 20):
-        at = engine(whole.tables(damage), parallel_requests=1)
-        said = what_is_said(at, whole, damage, caplog)
-        at.close()
+        engine = make_engine(whole.tables(damage), parallel_requests=1)
+        said = messages_of(engine, whole, damage, caplog)
+        engine.close()
         if said:
-            must_name(damage, said)
+            assert_named(damage, said)
             noticed += 1
         else:
-            assert is_harmless(damage, cleaned=cleaned), f"nobody noticed: {damage}"
+            assert is_harmless(damage, cleaned=cleaned), f"not noticed: {damage}"
     assert noticed > 20
 
 
-def test_a_broken_meta_item_lets_no_run_in() -> None:
-    """A run that begins to write is told what is wrong with the meta item, or goes on as ever: it makes none anew."""
-    whole = victim(cleaned=False)
-    newest, state = (NEWEST, attempt(NEWEST)), whole.states[NEWEST, attempt(NEWEST)]
+def test_a_broken_meta_item_refuses_new_runs() -> None:
+    """A run that begins to write gets an error that names the meta item, or continues; it never makes a new one."""
+    whole = intact_store(cleaned=False)
+    newest, state = VersionId(NEWEST, attempt(NEWEST)), whole.states[VersionId(NEWEST, attempt(NEWEST))]
     refused = 0
     for damage in some_damages(whole, "meta", 10):
         tables = whole.tables(damage)
-        at = engine(tables, parallel_requests=1)
+        engine = make_engine(tables, parallel_requests=1)
         said = ""
         try:
-            made = write(at, STORE, attempt(99), {b"new": b"row"}, base=newest, run="run-3")
-            assert read(at, STORE, *made) == state | {b"new": b"row"}, damage
+            made = write(engine, STORE, attempt(99), {b"new": b"row"}, base=newest, run="run-3")
+            assert read(engine, STORE, *made) == state | {b"new": b"row"}, damage
         except CorruptStateError as failed:
             said = str(failed)
-        at.close()
+        engine.close()
         assert not said or "item=meta" in said or damage.attribute == "shards", f"{damage}: {said}"
         refused += bool(said)
-        assert (damage.key in tables.items) == (damage.changes[damage.key] is not None), f"{damage}: made anew"
+        assert (damage.key in tables.items) == (damage.changes[damage.key] is not None), f"{damage}: made again"
     assert refused > 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clean_up_takes_nothing_that_stands_in_for_what_is_broken(kind: str) -> None:
-    """Where an item is broken, clean-up stops at it, or leaves every version that is to stay as readable as it was."""
-    whole = victim(cleaned=False)
+def test_clean_up_retains_the_data_to_fall_back_to(kind: str) -> None:
+    """Clean-up stops at a broken item, or leaves every retained version as readable as it was."""
+    whole = intact_store(cleaned=False)
     retain = NEWEST - SECOND_SNAPSHOT + 1
     stay = [node for node in whole.states if node[0] > NEWEST - retain]
     went = 0
     for damage in some_damages(whole, kind, 6):
         tables = whole.tables(damage)
-        at = engine(tables, parallel_requests=1)
-        readable = [node for node in stay if is_right(at, whole, node)]
+        engine = make_engine(tables, parallel_requests=1)
+        readable = [node for node in stay if is_right(engine, whole, node)]
         before = len(tables.items)
         with contextlib.suppress(CorruptStateError, VersionMissingError):
-            at.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), retain, 0, 0)
-        at.close()
-        at = engine(tables, parallel_requests=1)
-        assert [node for node in readable if not is_right(at, whole, node)] == [], f"{damage}"
-        at.close()
+            engine.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), retain, 0, 0)
+        engine.close()
+        engine = make_engine(tables, parallel_requests=1)
+        assert [node for node in readable if not is_right(engine, whole, node)] == [], f"{damage}"
+        engine.close()
         went += len(tables.items) < before
     assert went or kind in ("meta", "schema")
 
 
-def is_right(at: Engine, whole: Victim, node: tuple[int, layout.Attempt]) -> bool:
+def is_right(engine: Engine, whole: IntactStore, node: VersionId) -> bool:
     """Whether a version reads back as it was; it must not read back otherwise."""
     try:
-        state = recover(at, STORE, *node)
+        state = recover(engine, STORE, *node)
     except (CorruptStateError, VersionMissingError):
         return False
     assert state == whole.states[node], node
@@ -191,21 +204,21 @@ WRONG_KINDS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("kind", WRONG_KINDS)
 def test_values_of_kinds_that_are_never_written(
-    moto: BotoTables, struck_client: StruckClient, store: str, kind: str
+    moto: BotoTables, failing_client: FailingClient, store: str, kind: str
 ) -> None:
     """An attribute with a value of another kind, read by Query or by BatchGetItem: the error names table and item."""
-    at = engine(moto)
-    made = write(at, store, attempt(1), {b"a": b"1"})
+    engine = make_engine(moto)
+    made = write(engine, store, attempt(1), {b"a": b"1"})
     ((part, item),) = parts_of(moto, store)
-    group = layout.group_key(store, 1)
+    group = group_key(store, 1)
     for key, whole in ((part, item), (group, items_of(moto, store)[group.sort])):
-        struck_client.put_item(TableName=moto.names[key.role], Item=to_wire(whole) | {"strange": WRONG_KINDS[kind]})
+        failing_client.put_item(TableName=moto.names[key.role], Item=to_wire(whole) | {"strange": WRONG_KINDS[kind]})
         with pytest.raises(CorruptStateError, match="an item holds a value that dynastate never writes") as failed:
-            read(at, store, *made)
-        at.name_table(failed.value)
+            read(engine, store, *made)
+        engine.name_table(failed.value)
         said = str(failed.value)
         assert f"attribute=strange kind={next(iter(WRONG_KINDS[kind]))} table={moto.names[key.role]} " in said
         assert f"store_shard={key.store_shard} item={key.sort}" in said
         moto.write([(key, whole)], Meter())
-    assert read(at, store, *made) == {b"a": b"1"}
-    at.close()
+    assert read(engine, store, *made) == {b"a": b"1"}
+    engine.close()

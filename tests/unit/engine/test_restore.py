@@ -1,4 +1,4 @@
-"""Two tables, each restored to a moment of its own: docs/operations.md, "Backup and restore"."""
+"""Two tables, restored to different moments: docs/operations.md, "Backup and restore"."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from contextlib import suppress
 
 import pytest
 
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import CorruptStateError, VersionMissingError
-from dynastate.layout import Item, Key
-from dynastate.tables import Meter
-from dynastate.verify import verify
-from tests.fakes import MemoryTables
-from tests.states import EMPTY, State, Version, attempt, closing, history, recover, take_snapshot, write
+from dynastate.format.items import Item
+from dynastate.format.keys import EMPTY, Key, VersionId
+from dynastate.operations.verify import verify
+from tests.support.engine_driver import State, attempt, closing, graph, recover, save_snapshot, write
+from tests.support.fakes import MemoryTables
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 VERSIONS = 14
 RETAIN = 3
 SNAPSHOT_EVERY = 4
-#: By how many requests the one table is behind the other.
+#: By how many requests one table is behind the other.
 APART = (0, 1, 2, 3, 5, 8, 13, 21, 34)
 
 Moment = dict[Key, Item]
 
 
-class Backed(MemoryTables):
+class TablesWithBackups(MemoryTables):
     """Tables that keep what they held before each request."""
 
     def __init__(self) -> None:
@@ -37,27 +38,20 @@ class Backed(MemoryTables):
         super()._begin(verb, keys, meter)
 
 
-def everything(_: int) -> set[bytes]:
-    """Keys of all rows there ever are, as changed: every bucket is sent."""
-    return {b"%d" % number for number in range(5)} | {b"new%d" % number for number in range(1, VERSIONS + 1)}
-
-
-def life(tables: Backed, store: str) -> dict[Version, State]:
+def write_history(tables: TablesWithBackups, store: str) -> dict[VersionId, State]:
     """Versions that each change two rows, with snapshots, and a clean-up at once after each, as in maintenance."""
-    states: dict[Version, State] = {EMPTY: {}}
+    states: dict[VersionId, State] = {EMPTY: {}}
     newest = EMPTY
     for make in closing(tables):
-        at = make()
+        engine = make()
         for number in range(1, VERSIONS + 1):
             changes = {b"%d" % (number % 5): b"%d" % number, b"new%d" % number: b""}
             state = states[newest] | changes
-            newest = write(at, store, attempt(number), changes, base=newest)
+            newest = write(engine, store, attempt(number), changes, base=newest)
             states[newest] = state
             if number % SNAPSHOT_EVERY == 0:
-                under_way = take_snapshot(at, store, newest, state, everything, bits=1)
-                assert under_way is not None
-                assert under_way.commit()
-                at.clean_up(store, "run-1", *newest, RETAIN, 1, 0)
+                save_snapshot(engine, store, newest, state, bits=1)
+                engine.clean_up(store, "run-1", *newest, RETAIN, 1, 0)
     tables.moments.append(dict(tables.items))
     return states
 
@@ -70,35 +64,36 @@ def restored(delta: Moment, snapshot: Moment) -> MemoryTables:
     return tables
 
 
-def listed(tables: MemoryTables, store: str) -> list[Version]:
-    return [(each.version, each.attempt) for each in history(tables, store).entries()]
+def listed(tables: MemoryTables, store: str) -> list[VersionId]:
+    return [VersionId(each.version, each.attempt) for each in graph(tables, store).entries()]
 
 
-def readable(tables: MemoryTables, store: str) -> dict[Version, State]:
+def readable(tables: MemoryTables, store: str) -> dict[VersionId, State]:
     """Every version that can be read, with what it holds."""
-    found: dict[Version, State] = {}
+    found: dict[VersionId, State] = {}
     for make in closing(tables):
-        at = make()
+        engine = make()
         for version in listed(tables, store):
             with suppress(CorruptStateError, VersionMissingError):
-                found[version] = recover(at, store, *version)
+                found[version] = recover(engine, store, *version)
     return found
 
 
-def is_told(tables: MemoryTables, store: str, found: dict[Version, State]) -> bool:
-    """Whether `dynastate verify` tells the versions that can be read, and that nothing is missing if all can be."""
+def is_reported(tables: MemoryTables, store: str, found: dict[VersionId, State]) -> bool:
+    """Whether `dynastate verify` lists the readable versions, and calls the store whole only if all are readable."""
     if not tables.keys("snapshot"):
         return not found
     report = verify(tables, store)
-    told = {(each.version, each.attempt) for each in report.versions if each.is_readable}
+    reported = {(each.version, each.attempt) for each in report.versions if each.is_readable}
     unread = [each for each in report.versions if not each.is_readable and not each.is_dead]
-    return told == found.keys() and (not unread or not report.is_whole)
+    return reported == found.keys() and (not unread or not report.is_whole)
 
 
+@pytest.mark.slow
 def test_a_delta_table_of_an_earlier_moment_keeps_what_was_committed_by_then(store: str) -> None:
-    """What the live tables held, and was committed when the delta table was cut, is there; nothing reads wrong."""
-    tables = Backed()
-    states = life(tables, store)
+    """Every version that was committed by the earlier moment, and still listed later, is there; none reads wrong."""
+    tables = TablesWithBackups()
+    states = write_history(tables, store)
     moments = tables.moments
     assert len(moments) > 60
     lost = 0
@@ -108,23 +103,24 @@ def test_a_delta_table_of_an_earlier_moment_keeps_what_was_committed_by_then(sto
             mixed = restored(moments[early], snapshot)
             found = readable(mixed, store)
             assert found == {version: states[version] for version in found}
-            assert is_told(mixed, store, found), (early, late)
+            assert is_reported(mixed, store, found), (early, late)
             committed = set(listed(restored({}, moments[early]), store))
             assert whole.keys() & committed <= found.keys(), (early, late)
             lost += len(whole.keys() - found.keys())
     assert lost > 0, "no version was committed between the two moments: this shows nothing"
 
 
+@pytest.mark.slow
 def test_a_delta_table_of_a_later_moment_may_keep_nothing(store: str) -> None:
-    """A clean-up in between takes parts that the older lists still name: not even the newest version can be read."""
-    tables = Backed()
-    states = life(tables, store)
+    """A clean-up in between deletes parts that the older lists still name: not even the newest version can be read."""
+    tables = TablesWithBackups()
+    states = write_history(tables, store)
     nothing = 0
     for late, delta in enumerate(tables.moments):
         for early in {late - apart for apart in APART if apart <= late}:
             mixed = restored(delta, tables.moments[early])
             found = readable(mixed, store)
             assert found == {version: states[version] for version in found}
-            assert is_told(mixed, store, found), (early, late)
+            assert is_reported(mixed, store, found), (early, late)
             nothing += bool(listed(mixed, store)) and not found
     assert nothing > 0

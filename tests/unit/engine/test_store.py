@@ -7,12 +7,15 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from dynastate import layout, rows, upkeep
-from dynastate import store as store_module
+from dynastate.dynamodb.limits import ITEM_BYTES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.commit import LISTED_MAX
+from dynastate.engine.engine import Engine
+from dynastate.engine.reader import WINDOW
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -22,21 +25,32 @@ from dynastate.errors import (
     UnknownOutcomeError,
     VersionMissingError,
 )
-from dynastate.layout import NO_ATTEMPT, Attempt, Chunk, Item
-from dynastate.reader import WINDOW
-from dynastate.store import LISTED_MAX, Engine
-from dynastate.tables import ITEM_BYTES_MAX, Meter, Tables
-from dynastate.verify import verify
-from tests.fakes import MemoryTables, Strike, StruckTables
-from tests.processes import wait_until
-from tests.states import (
-    CHECKPOINT,
+from dynastate.format import parts
+from dynastate.format.changes import PUT, RECORD_BYTES_MAX, Change, decode_changes, encode_changes
+from dynastate.format.items import Item, item_bytes, item_key
+from dynastate.format.keys import (
     EMPTY,
+    NO_ATTEMPT,
+    STORE_BYTES_MAX,
+    Attempt,
+    VersionId,
+    group_key,
+    meta_key,
+    part_key,
+    schema_digest,
+    schema_key,
+)
+from dynastate.format.meta import EPOCHS_KEPT, parse_schema
+from dynastate.format.parts import CHUNK_BYTES_MAX, RAW_BYTES_MAX, Chunk, join_fragments, parse_part, part_items
+from dynastate.format.version_list import VersionEntry, encode_entry
+from dynastate.operations.drop import drop_stores
+from dynastate.operations.verify import verify
+from tests.support.engine_driver import (
+    CHECKPOINT,
     SCHEMA,
     Changes,
     Engines,
     State,
-    Version,
     attempt,
     begin,
     chunk,
@@ -44,14 +58,17 @@ from tests.states import (
     commit,
     entry,
     fold,
-    history,
+    graph,
     items_of,
+    numbers,
     parts_of,
     read,
-    take_snapshot,
+    save_snapshot,
     write,
     write_versions,
 )
+from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.processes import wait_until
 
 A, B, C, D, Z = (attempt(number) for number in (0xA, 0xB, 0xC, 0xD, 0x2A))
 
@@ -61,41 +78,21 @@ def noise(length: int, seed: str = "seed") -> bytes:
     return hashlib.shake_128(seed.encode()).digest(length)
 
 
-@pytest.fixture
-def struck(memory: MemoryTables) -> StruckTables:
-    """Tables in memory that fail as told."""
-    return StruckTables(memory)
-
-
-@pytest.fixture
-def failing(struck: StruckTables) -> Iterator[Engine]:
-    """An engine on tables that fail as told."""
-    for make in closing(struck):
-        yield make()
-
-
-@pytest.fixture
-def remembered(memory: MemoryTables) -> Iterator[Engine]:
-    """An engine on tables in memory that keep a journal."""
-    for make in closing(memory):
-        yield make()
-
-
 # -------------------------------------------------------------------------------------------------- write, commit, open
 
 
-def test_every_version_stays_as_it_was(at: Engine, store: str) -> None:
-    """Puts, overwrites and removes of several versions: each version reads back as just its own state."""
-    one = write(at, store, A, {b"a": b"1", b"b": b"1", b"c": b"1"})
-    two = write(at, store, B, {b"a": b"2", b"b": None}, base=one)
-    three = write(at, store, C, {b"b": b"3", b"c": None}, base=two)
+def test_a_committed_version_never_changes(engine: Engine, store: str) -> None:
+    """Each version reads back as exactly its own state after puts, overwrites and removes."""
+    one = write(engine, store, A, {b"a": b"1", b"b": b"1", b"c": b"1"})
+    two = write(engine, store, B, {b"a": b"2", b"b": None}, base=one)
+    three = write(engine, store, C, {b"b": b"3", b"c": None}, base=two)
     assert [version for version, _ in (one, two, three)] == [1, 2, 3]
-    assert read(at, store, 1) == {b"a": b"1", b"b": b"1", b"c": b"1"}
-    assert read(at, store, 2) == {b"a": b"2", b"c": b"1"}
-    assert read(at, store, 3) == {b"a": b"2", b"b": b"3"}
+    assert read(engine, store, 1) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    assert read(engine, store, 2) == {b"a": b"2", b"c": b"1"}
+    assert read(engine, store, 3) == {b"a": b"2", b"b": b"3"}
 
 
-def test_keys_and_values_may_be_any_bytes(at: Engine, store: str) -> None:
+def test_keys_and_values_may_be_any_bytes(engine: Engine, store: str) -> None:
     """Empty keys and values, and bytes that mean something in names, come back as they were."""
     state = {
         b"": b"",
@@ -104,62 +101,62 @@ def test_keys_and_values_may_be_any_bytes(at: Engine, store: str) -> None:
         bytes(range(256)): b"\xff",
         "é".encode() * 2000: b"long key",
     }
-    write(at, store, A, state)
-    assert read(at, store, 1) == state
+    write(engine, store, A, state)
+    assert read(engine, store, 1) == state
 
 
 @pytest.mark.parametrize("length", [390_000, 3_000_000])
-def test_a_row_larger_than_an_item_spans_parts(at: Engine, tables: Tables, store: str, length: int) -> None:
+def test_a_row_larger_than_an_item_spans_parts(engine: Engine, tables: Tables, store: str, length: int) -> None:
     """A row of several MB that does not compress is cut over parts that fit into items, and comes back."""
     state = {b"small": b"1", b"large": noise(length)}
-    write(at, store, A, {b"small": b"1"}, {b"large": state[b"large"]}, {b"later": None})
+    write(engine, store, A, {b"small": b"1"}, {b"large": state[b"large"]}, {b"later": None})
     parts = parts_of(tables, store)
     assert len(parts) == 2 + -(-length // 380_000)
-    assert max(layout.item_bytes(item) for _, item in parts) <= ITEM_BYTES_MAX
+    assert max(item_bytes(item) for _, item in parts) <= ITEM_BYTES_MAX
     assert entry(tables, store, 1).parts == len(parts)
-    assert read(at, store, 1) == state
+    assert read(engine, store, 1) == state
 
 
-@pytest.mark.parametrize("limit", [layout.CHUNK_BYTES_MAX, 380_000, 2 * 380_000, ITEM_BYTES_MAX, 1024, 2 * 1024])
+@pytest.mark.parametrize("limit", [CHUNK_BYTES_MAX, 380_000, 2 * 380_000, ITEM_BYTES_MAX, 1024, 2 * 1024])
 @pytest.mark.parametrize("is_key", [False, True], ids=["value", "key"])
 def test_rows_at_each_limit(memory: MemoryTables, limit: int, *, is_key: bool) -> None:
-    """Runs one byte shorter than a limit, as long, and longer, that do not compress, under the longest of names."""
+    """Incompressible records one byte shorter than a limit, as long, and one longer, under the longest name."""
     store = f"{'n' * 1015}/0/0/name"
-    assert len(store) == layout.STORE_BYTES_MAX
-    for at in closing(memory):
+    assert len(store) == STORE_BYTES_MAX
+    for engine in closing(memory):
         base = EMPTY
         for number, length in enumerate(range(limit - 1, limit + 2), start=1):
-            many = noise(length - len(rows.encode([rows.Change(rows.PUT, 0, b"", b"")])))
+            many = noise(length - len(encode_changes([Change(PUT, 0, b"", b"")])))
             state = {many: b""} if is_key else {b"": many}
-            base = write(at(), store, attempt(number), state, base=base)
-            assert read(at(), store, *base).items() >= state.items()
-    assert max(map(layout.item_bytes, memory.items.values())) <= ITEM_BYTES_MAX
+            base = write(engine(), store, attempt(number), state, base=base)
+            assert read(engine(), store, *base).items() >= state.items()
+    assert max(map(item_bytes, memory.items.values())) <= ITEM_BYTES_MAX
 
 
-def test_chunks_are_applied_in_the_order_they_were_appended(at: Engine, tables: Tables, store: str) -> None:
+def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tables: Tables, store: str) -> None:
     """More parts than one read brings, over all shards: of several changes to a key the last chunk's counts."""
     count = 2 * WINDOW + 7
     chunks = [{b"same": b"%d" % number, b"own %d" % number: noise(40, str(number))} for number in range(count)]
-    write(at, store, A, *chunks)
+    write(engine, store, A, *chunks)
     assert {key.store_shard for key, _ in parts_of(tables, store)} == {f"{store}#{shard}" for shard in range(4)}
-    opening = at.open(store, 1, NO_ATTEMPT)
-    assert [run for _, run in opening.chunks] == [chunk(each).run for each in chunks]
-    assert read(at, store, 1)[b"same"] == b"%d" % (count - 1)
+    opening = engine.open(store, 1, NO_ATTEMPT)
+    assert [run for _, run in opening.chunks] == [chunk(each).changes for each in chunks]
+    assert read(engine, store, 1)[b"same"] == b"%d" % (count - 1)
 
 
-def test_a_removed_key_is_written_as_a_delete_marker(at: Engine, tables: Tables, store: str) -> None:
+def test_a_removed_key_is_written_as_a_delete_marker(engine: Engine, tables: Tables, store: str) -> None:
     """A remove lies in the part as a record with length -1, for a key that is there and for one that is not."""
-    base = write(at, store, A, {b"there": b"1"})
-    write(at, store, B, {b"there": None, b"never there": None}, base=base)
+    base = write(engine, store, A, {b"there": b"1"})
+    write(engine, store, B, {b"there": None, b"never there": None}, base=base)
     key, item = parts_of(tables, store)[1]
-    changes = list(rows.decode(layout.join_fragments(key, [layout.parse_part(key, item)])))
-    assert changes == [(rows.PUT, 0, b"there", None), (rows.PUT, 0, b"never there", None)]
-    assert read(at, store, 2) == {}
+    changes = list(decode_changes(join_fragments(key, [parse_part(key, item)])))
+    assert changes == [(PUT, 0, b"there", None), (PUT, 0, b"never there", None)]
+    assert read(engine, store, 2) == {}
 
 
-def test_the_version_list_names_every_commit(at: Engine, tables: Tables, store: str) -> None:
+def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, store: str) -> None:
     """Each commit appends one entry, ten versions a group, that says who made it, on what, and how much it is."""
-    made = write_versions(at, store, 12)
+    made = write_versions(engine, store, 12)
     groups = {sort: item for sort, item in items_of(tables, store).items() if sort.startswith("group/")}
     assert [(sort, len(item["versions"])) for sort, item in groups.items()] == [  # type: ignore[arg-type]  # a list
         ("group/0000000000000000", 9),
@@ -169,25 +166,25 @@ def test_the_version_list_names_every_commit(at: Engine, tables: Tables, store: 
         found = entry(tables, store, number)
         assert (found.attempt, found.parent, found.epoch) == (made[number][1], made[number - 1][1], 1)
         assert (found.parts, found.records, found.keys) == (1, 1, {0: 0})
-        assert found.raw_bytes == found.stored_bytes == len(chunk({b"%d" % number: b"%d" % number}).run)
+        assert found.raw_bytes == found.stored_bytes == len(chunk({b"%d" % number: b"%d" % number}).changes)
 
 
-def test_the_entry_holds_what_commit_was_told(at: Engine, tables: Tables, store: str) -> None:
-    """Key counts by column family and the schema's digest stand in the entry, and the schema item is there to read."""
-    under_way = begin(at, store, A)
+def test_the_entry_holds_the_arguments_of_commit(engine: Engine, tables: Tables, store: str) -> None:
+    """Key counts by column family and the schema's digest are in the entry, and the schema item exists."""
+    under_way = begin(engine, store, A)
     under_way.append(chunk({b"k": bytes(5000)}))
-    spent = under_way.commit({0: 7, 3: 2**40}, SCHEMA)
+    made = under_way.commit({0: 7, 3: 2**40}, SCHEMA)
     found = entry(tables, store, 1)
     assert found.keys == {0: 7, 3: 2**40}
-    assert found.stored_bytes < found.raw_bytes == spent["rawBytes"]
-    key = layout.schema_key(store, found.schema)
-    assert layout.parse_schema(key, items_of(tables, store)[key.sort]) == SCHEMA
+    assert found.stored_bytes < found.raw_bytes == made.entry.raw_bytes
+    key = schema_key(store, found.schema)
+    assert parse_schema(key, items_of(tables, store)[key.sort]) == SCHEMA
 
 
-def test_the_meta_item_says_what_the_store_is(at: Engine, tables: Tables, store: str) -> None:
+def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, store: str) -> None:
     """The meta item holds the store, the checkpoint in clear text, shards, package and time of the first commit."""
-    write(at, store, A, {b"k": b"v"})
-    assert items_of(tables, store)["meta"] == layout.item_key(layout.meta_key(store)) | {
+    write(engine, store, A, {b"k": b"v"})
+    assert items_of(tables, store)["meta"] == item_key(meta_key(store)) | {
         "format": 1,
         "store": store,
         "checkpoint": CHECKPOINT,
@@ -199,8 +196,8 @@ def test_the_meta_item_says_what_the_store_is(at: Engine, tables: Tables, store:
     }
 
 
-def test_shards_are_the_stores_not_the_settings(engines: Engines, tables: Tables, store: str) -> None:
-    """The number of shards is fixed when a store is made; engines with another setting go on with it."""
+def test_a_store_retains_its_number_of_shards(engines: Engines, tables: Tables, store: str) -> None:
+    """The number of shards is fixed when a store is made; engines with another setting use that number."""
     base = write(engines(shards=2), store, A, {b"a": b"1"}, {b"b": b"1"})
     other = engines(shards=3)
     write(other, store, B, {b"c": b"1"}, {b"d": b"1"}, {b"e": b"1"}, base=base, run="run-2")
@@ -208,25 +205,25 @@ def test_shards_are_the_stores_not_the_settings(engines: Engines, tables: Tables
     assert set(read(engines(), store, 2)) == {b"a", b"b", b"c", b"d", b"e"}
 
 
-def test_an_unchanged_partition_commits_with_one_write(at: Engine, tables: Tables, store: str) -> None:
+def test_an_unchanged_partition_commits_with_one_write(engine: Engine, tables: Tables, store: str) -> None:
     """Once a query run has written to a store, a commit without changes is one write request and one write unit."""
-    base = write(at, store, A, {b"k": b"v"})
-    (version, _), spent = commit(at, store, B, base=base)
+    base = write(engine, store, A, {b"k": b"v"})
+    (version, _), spent = commit(engine, store, B, base=base)
     assert (spent["requests"], spent["writeUnits"], spent["readUnits"], spent["parts"]) == (1, 1, 0, 0)
-    assert read(at, store, version) == {b"k": b"v"}
+    assert read(engine, store, version) == {b"k": b"v"}
     assert len(parts_of(tables, store)) == 1
 
 
-def test_a_small_commit_is_two_requests(at: Engine, store: str) -> None:
+def test_a_small_commit_is_two_requests(engine: Engine, store: str) -> None:
     """On a warm session a commit with changes is one write of parts, then one append to the version list."""
-    base = write(at, store, A, {b"k": b"v"})
-    _, spent = commit(at, store, B, {b"k": b"w"}, {b"l": b"w"}, base=base)
+    base = write(engine, store, A, {b"k": b"v"})
+    _, spent = commit(engine, store, B, {b"k": b"w"}, {b"l": b"w"}, base=base)
     assert (spent["requests"], spent["writeUnits"], spent["parts"], spent["records"]) == (2, 3, 2, 2)
 
 
-def test_a_commit_is_one_item_write_after_all_parts(remembered: Engine, memory: MemoryTables, store: str) -> None:
+def test_a_commit_is_one_item_write_after_all_parts(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """The commit point is the append to the version list, and it comes when every part and the schema are there."""
-    under_way = begin(remembered, store, A)
+    under_way = begin(memory_engine, store, A)
     for number in range(40):
         under_way.append(chunk({b"%d" % number: noise(50_000, str(number))}))
     under_way.commit({0: 40}, SCHEMA)
@@ -238,37 +235,39 @@ def test_a_commit_is_one_item_write_after_all_parts(remembered: Engine, memory: 
     assert max(len(call.keys) for call in memory.called("write")) <= 25
 
 
-def test_parts_are_written_while_the_batch_still_runs(remembered: Engine, memory: MemoryTables, store: str) -> None:
+def test_parts_are_written_while_the_batch_still_runs(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """A full request goes out when it is full, not at commit; less than that waits for more."""
-    under_way = begin(remembered, store, A)
+    under_way = begin(memory_engine, store, A)
     under_way.append(chunk({b"small": b"1"}))
     assert memory.called("write") == []
     for number in range(25):
         under_way.append(chunk({b"%d" % number: b"1"}))
-    under_way._ticket.wait(5)
+    under_way._pending.wait(5)
     assert len(memory.called("write")) == 1
     under_way.abort()
 
 
-def test_nothing_is_sent_for_an_attempt_that_did_nothing(remembered: Engine, memory: MemoryTables, store: str) -> None:
+def test_nothing_is_sent_for_an_attempt_that_did_nothing(
+    memory_engine: Engine, memory: MemoryTables, store: str
+) -> None:
     """Beginning an attempt, and aborting it before its first change, costs no request."""
-    under_way = begin(remembered, store, A)
+    under_way = begin(memory_engine, store, A)
     under_way.abort()
     assert memory.calls == []
 
 
-def test_the_schema_is_written_once_a_session(remembered: Engine, memory: MemoryTables, store: str) -> None:
+def test_the_schema_is_written_once_a_session(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """The schema item goes out with the first commit of a query run, and again only when the schema changes."""
-    write_versions(remembered, store, 3)
+    write_versions(memory_engine, store, 3)
     base = (3, attempt(3))
-    under_way = remembered.begin(store, "run-1", CHECKPOINT, *base, A)
+    under_way = memory_engine.begin(store, "run-1", CHECKPOINT, *base, A)
     under_way.commit({0: 3}, SCHEMA + " ")
     written = [key.sort for call in memory.called("write") for key in call.keys if key.sort.startswith("schema/")]
-    assert written == [layout.schema_key(store, layout.schema_digest(text)).sort for text in (SCHEMA, SCHEMA + " ")]
+    assert written == [schema_key(store, schema_digest(text)).sort for text in (SCHEMA, SCHEMA + " ")]
 
 
-def test_two_attempts_may_make_a_store_at_once(struck: StruckTables, store: str) -> None:
-    """A zombie beside its retry, both with the first commit to a store: both bring the schema item, and both commit."""
+def test_two_attempts_may_make_a_store_at_once(failing_tables: FailingTables, store: str) -> None:
+    """A zombie beside its retry, both with the first commit to a store: both write the schema item, and both commit."""
     door, arrived = threading.Event(), threading.Event()
 
     def hold(verb: str) -> None:
@@ -276,28 +275,28 @@ def test_two_attempts_may_make_a_store_at_once(struck: StruckTables, store: str)
             arrived.set()
             assert door.wait(10)
 
-    struck._before = hold
-    for make in closing(struck):
-        at = make(parallel_requests=1)
+    failing_tables._before = hold
+    for make in closing(failing_tables):
+        engine = make(parallel_requests=1)
         threads = []
         for name, by in (("another/0/0/default", C), (store, A), (store, B)):
-            under_way = begin(at, name, by)
+            under_way = begin(engine, name, by)
             under_way.append(chunk({b"k": by}))
             threads.append(threading.Thread(target=under_way.commit, args=({0: 1}, SCHEMA)))
             threads[-1].start()
             assert arrived.wait(10)
-        while len(at._writer._queue) < 4:
+        while len(engine._writer._queue) < 4:
             time.sleep(0.001)
         door.set()
         for thread in threads:
             thread.join(10)
-    found = history(struck, store)
+    found = graph(failing_tables, store)
     assert {found.find(1, each).attempt for each in (A, B)} == {A, B}
 
 
 def test_several_stores_at_once(engines: Engines, store: str) -> None:
-    """Eight stores written from eight threads through one engine keep apart, and come back whole."""
-    at = engines()
+    """Eight stores written from eight threads through one engine stay separate and complete."""
+    engine = engines()
     names = [f"{store[:8]}/{operator}/{partition}/default" for operator in range(2) for partition in range(4)]
     failures: list[Exception] = []
 
@@ -306,7 +305,7 @@ def test_several_stores_at_once(engines: Engines, store: str) -> None:
             base = EMPTY
             for number in range(1, 6):
                 base = write(
-                    at, name, attempt(number), {b"k%d" % number: name.encode()}, {b"k": b"%d" % number}, base=base
+                    engine, name, attempt(number), {b"k%d" % number: name.encode()}, {b"k": b"%d" % number}, base=base
                 )
         except Exception as failed:  # noqa: BLE001  # shown by the assertion below
             failures.append(failed)
@@ -318,7 +317,7 @@ def test_several_stores_at_once(engines: Engines, store: str) -> None:
         thread.join(30)
     assert failures == []
     for name in names:
-        assert read(at, name, 5) == {b"k": b"5"} | {b"k%d" % number: name.encode() for number in range(1, 6)}
+        assert read(engine, name, 5) == {b"k": b"5"} | {b"k%d" % number: name.encode() for number in range(1, 6)}
 
 
 # ------------------------------------------------------------------------------------------- which attempt, which epoch
@@ -334,91 +333,94 @@ def test_epochs_rise_with_each_query_run(engines: Engines, tables: Tables, store
     assert items_of(tables, store)["meta"]["epochs"] == {"run-1": 1, "run-2": 2, "run-3": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always_worth_it")
-def test_a_version_that_is_made_again_and_again_does_not_fill_its_list(at: Engine, tables: Tables, store: str) -> None:
+def test_a_version_made_repeatedly_does_not_fill_its_list(engine: Engine, tables: Tables, store: str) -> None:
     """A query whose batches fail after state is committed, run by run: of one version the newest attempts stay."""
-    one = write(at, store, A, {b"one": b"1"})
+    one = write(engine, store, A, {b"one": b"1"})
     for number in range(1, 131):
-        made = write(at, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
-    listed = history(tables, store)
+        made = write(engine, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
+    listed = graph(tables, store)
     assert listed.versions() == [1, 2]
     assert len(list(listed.entries())) <= LISTED_MAX + 1
-    assert read(at, store, *made) == read(at, store, 2) == {b"one": b"1", b"n": b"130"}
-    assert read(at, store, 2, attempt(1000 + 130 - layout.EPOCHS_KEPT + 1)) == {b"one": b"1", b"n": b"115"}
-    two = write_versions(at, store, 12, base=made, run="run-130")[-1]
-    state = read(at, store, *two)
-    snapshot = take_snapshot(at, store, two, state, lambda _: set(state), run="run-130")
-    assert snapshot is not None
-    assert snapshot.commit()
-    last = write_versions(at, store, 2, base=two, run="run-130")[-1]
-    at.clean_up(store, "run-130", *last, 2, 1, 0)
+    assert read(engine, store, *made) == read(engine, store, 2) == {b"one": b"1", b"n": b"130"}
+    assert read(engine, store, 2, attempt(1000 + 130 - EPOCHS_KEPT + 1)) == {b"one": b"1", b"n": b"115"}
+    two = write_versions(engine, store, 12, base=made, run="run-130")[-1]
+    state = read(engine, store, *two)
+    save_snapshot(engine, store, two, state, lambda _: set(state), run="run-130")
+    last = write_versions(engine, store, 2, base=two, run="run-130")[-1]
+    engine.clean_up(store, "run-130", *last, 2, 1, 0)
     assert {int(key.sort.split("/")[0]) for key, _ in parts_of(tables, store)} <= set(range(14, 17))
 
 
 def test_a_list_that_cannot_be_shortened_fails_no_commit(
-    failing: Engine, struck: StruckTables, store: str, caplog: pytest.LogCaptureFixture
+    failing_engine: Engine, failing_tables: FailingTables, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The version is there by then: what failed is told in the log, and the next commit tries again."""
-    one = write(failing, store, A, {b"one": b"1"})
+    """The version exists by then: the log reports the failure, and the next commit retries."""
+    one = write(failing_engine, store, A, {b"one": b"1"})
     for number in range(1, LISTED_MAX + 1):
         if number == LISTED_MAX:
-            struck.strike("put_over", Strike(UnavailableError("throttled")))
-        made = write(failing, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
+            failing_tables.fail("put_over", Fault(UnavailableError("throttled")))
+        made = write(
+            failing_engine, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}"
+        )
     assert "a version list stays long" in caplog.text
-    assert read(failing, store, *made) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}
+    assert read(failing_engine, store, *made) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}
 
 
-def test_only_the_newest_runs_are_remembered(at: Engine, tables: Tables, store: str) -> None:
-    """The meta item keeps the epochs of the newest sixteen runs, so that it does not grow for ever."""
+def test_only_the_newest_runs_are_memory_engine(engine: Engine, tables: Tables, store: str) -> None:
+    """The meta item keeps the epochs of the newest sixteen runs, so that it does not grow without limit."""
     base = EMPTY
     for number in range(1, 21):
-        base = write(at, store, attempt(number), run=f"run-{number}", base=base)
+        base = write(engine, store, attempt(number), run=f"run-{number}", base=base)
     meta = items_of(tables, store)["meta"]
     assert meta["epoch"] == 20
     assert meta["epochs"] == {f"run-{number}": number for number in range(5, 21)}
-    assert layout.item_bytes(meta) < 1024
+    assert item_bytes(meta) < 1024
 
 
 def test_a_run_entered_by_another_executor_is_found(engines: Engines, tables: Tables, store: str) -> None:
     """Two executors that enter one run at once get one epoch."""
     write(engines(), store, A, run="run-1")
-    struck = StruckTables(tables)
-    at = engines(struck)
+    failing_tables = FailingTables(tables)
+    engine = engines(failing_tables)
 
     def enter_first(verb: str) -> None:
         if verb == "advance_epoch":
-            struck._before = lambda _: None
-            write(engines(), store, B, base=(1, A), run="run-2")
+            failing_tables._before = lambda _: None
+            write(engines(), store, B, base=VersionId(1, A), run="run-2")
 
-    struck._before = enter_first
-    write(at, store, C, base=(1, A), run="run-2")
-    assert [history(tables, store).find(2, each).epoch for each in (B, C)] == [2, 2]
+    failing_tables._before = enter_first
+    write(engine, store, C, base=VersionId(1, A), run="run-2")
+    assert [graph(tables, store).find(2, each).epoch for each in (B, C)] == [2, 2]
 
 
 @pytest.mark.parametrize("moment", ["query", "put_new"])
 def test_a_store_made_by_another_executor_is_found(engines: Engines, tables: Tables, store: str, moment: str) -> None:
     """Two executors that make one store at once agree on its meta item, whenever the other one is first."""
-    struck = StruckTables(tables)
-    at = engines(struck, shards=2)
+    failing_tables = FailingTables(tables)
+    engine = engines(failing_tables, shards=2)
 
     def make_first(verb: str) -> None:
         if verb == moment:
-            struck._before = lambda _: None
+            failing_tables._before = lambda _: None
             write(engines(shards=3), store, A, {b"k": b"v"}, run="run-1")
 
-    struck._before = make_first
-    write(at, store, B, {b"k": b"w"}, run="run-2")
+    failing_tables._before = make_first
+    write(engine, store, B, {b"k": b"w"}, run="run-2")
     assert items_of(tables, store)["meta"]["shards"] == 3
-    assert [history(tables, store).find(1, each).epoch for each in (A, B)] == [1, 2]
-    assert read(at, store, 1) == {b"k": b"w"}
+    assert [graph(tables, store).find(1, each).epoch for each in (A, B)] == [1, 2]
+    assert read(engine, store, 1) == {b"k": b"w"}
 
 
-def test_runs_that_never_get_in_give_up(failing: Engine, struck: StruckTables, store: str) -> None:
-    """A run that is beaten to its epoch each time gives up after a bounded number of tries, to be tried again later."""
-    write(failing, store, A)
-    struck.advance_epoch = lambda *_: False  # type: ignore[method-assign]  # the condition never holds
+def test_a_run_without_an_epoch_fails_after_bounded_retries(
+    failing_engine: Engine, failing_tables: FailingTables, store: str
+) -> None:
+    """A run whose epoch is always taken by another fails after a bounded number of tries; its task can be retried."""
+    write(failing_engine, store, A)
+    failing_tables.advance_epoch = lambda *_: False  # type: ignore[method-assign]  # the condition never holds
     with pytest.raises(UnavailableError, match="too many query runs"):
-        write(failing, store, B, base=(1, A), run="run-2")
+        write(failing_engine, store, B, base=VersionId(1, A), run="run-2")
 
 
 def test_without_an_id_the_highest_epoch_wins(engines: Engines, store: str) -> None:
@@ -431,44 +433,44 @@ def test_without_an_id_the_highest_epoch_wins(engines: Engines, store: str) -> N
     assert read(engines(), store, 1) == {b"by": b"run 2"}
 
 
-def test_without_an_id_the_last_appended_of_equals_wins(at: Engine, store: str) -> None:
+def test_without_an_id_the_last_appended_of_equals_wins(engine: Engine, store: str) -> None:
     """Checkpoint format v1: of two attempts of one run the one that committed last counts."""
-    write(at, store, A, {b"by": b"A"})
-    write(at, store, B, {b"by": b"B"})
-    assert read(at, store, 1) == {b"by": b"B"}
+    write(engine, store, A, {b"by": b"A"})
+    write(engine, store, B, {b"by": b"B"})
+    assert read(engine, store, 1) == {b"by": b"B"}
 
 
-def test_with_an_id_that_attempt_is_opened_or_none(at: Engine, store: str) -> None:
-    """Checkpoint format v2: the attempt the driver names is opened, whatever came later, and no other for it."""
-    write(at, store, A, {b"by": b"A"})
-    write(at, store, B, {b"by": b"B"}, run="run-2")
-    assert read(at, store, 1, A) == {b"by": b"A"}
-    assert at.open(store, 1, A).attempt == A
+def test_with_an_id_only_that_attempt_is_opened(engine: Engine, store: str) -> None:
+    """Checkpoint format v2: the attempt the driver names is opened, whatever came later, and no other in its place."""
+    write(engine, store, A, {b"by": b"A"})
+    write(engine, store, B, {b"by": b"B"}, run="run-2")
+    assert read(engine, store, 1, A) == {b"by": b"A"}
+    assert engine.open(store, 1, A).attempt == A
     with pytest.raises(VersionMissingError, match=f"not by that attempt store={store} version=1 attempt={C.hex()}"):
-        at.open(store, 1, C)
+        engine.open(store, 1, C)
 
 
-def test_a_committed_version_is_made_again_from_its_base(at: Engine, store: str) -> None:
-    """A task that fails after its commit is retried from the same base: both attempts stand, each with its state."""
-    base = write(at, store, A, {b"n": b"1"})
-    write(at, store, B, {b"n": b"2", b"B": b"x"}, base=base)
-    again = write(at, store, C, {b"n": b"2", b"C": b"x"}, base=base)
-    assert read(at, store, 2, B) == {b"n": b"2", b"B": b"x"}
-    assert read(at, store, 2) == {b"n": b"2", b"C": b"x"}
-    assert read(at, store, *write(at, store, D, {b"n": b"3"}, base=again)) == {b"n": b"3", b"C": b"x"}
+def test_a_committed_version_is_made_again_from_its_base(engine: Engine, store: str) -> None:
+    """A task that fails after its commit is retried from the same base: both attempts are kept, each with its state."""
+    base = write(engine, store, A, {b"n": b"1"})
+    write(engine, store, B, {b"n": b"2", b"B": b"x"}, base=base)
+    again = write(engine, store, C, {b"n": b"2", b"C": b"x"}, base=base)
+    assert read(engine, store, 2, B) == {b"n": b"2", b"B": b"x"}
+    assert read(engine, store, 2) == {b"n": b"2", b"C": b"x"}
+    assert read(engine, store, *write(engine, store, D, {b"n": b"3"}, base=again)) == {b"n": b"3", b"C": b"x"}
 
 
-def test_a_zombie_that_commits_late_changes_nothing_built_on(at: Engine, store: str) -> None:
-    """A task given up for dead commits its version after the next one was made: that one's chain does not see it."""
-    base = write(at, store, A, {b"kept": b"1", b"gone": b"1"})
-    zombie = begin(at, store, Z, base)
-    zombie.append(chunk({b"gone": b"back from the dead", b"zombie": b"1"}))
-    two = write(at, store, B, {b"gone": None}, base=base)
-    three = write(at, store, C, {b"new": b"1"}, base=two)
+def test_a_late_zombie_changes_no_later_version(engine: Engine, store: str) -> None:
+    """A task that was replaced commits after the next version was made: that version's lineage does not include it."""
+    base = write(engine, store, A, {b"kept": b"1", b"gone": b"1"})
+    zombie = begin(engine, store, Z, base)
+    zombie.append(chunk({b"gone": b"zombie", b"zombie": b"1"}))
+    two = write(engine, store, B, {b"gone": None}, base=base)
+    three = write(engine, store, C, {b"new": b"1"}, base=two)
     zombie.commit({0: 3}, SCHEMA)
-    assert read(at, store, *three) == read(at, store, 3) == {b"kept": b"1", b"new": b"1"}
-    assert read(at, store, *two) == {b"kept": b"1"}
-    assert read(at, store, 3, NO_ATTEMPT, [two]) == {b"new": b"1"}
+    assert read(engine, store, *three) == read(engine, store, 3) == {b"kept": b"1", b"new": b"1"}
+    assert read(engine, store, *two) == {b"kept": b"1"}
+    assert read(engine, store, 3, NO_ATTEMPT, [two]) == {b"new": b"1"}
 
 
 def test_a_zombie_of_an_older_run_never_wins(engines: Engines, store: str) -> None:
@@ -483,7 +485,7 @@ def test_a_zombie_of_an_older_run_never_wins(engines: Engines, store: str) -> No
 
 @pytest.mark.parametrize("sees", ["open", "open near", "snapshot", "clean-up", "enter"])
 def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: str, sees: str) -> None:
-    """A copied checkpoint: who began to write first may write no more from when it sees the other; that one goes on."""
+    """A copied checkpoint: the query that began to write first is refused once it sees the other, which continues."""
     first, second = engines(), engines()
     made = write_versions(first, store, 3)
     mine = write(first, store, A, {b"by": b"first"}, base=made[3])
@@ -507,27 +509,27 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
     assert {key.sort.split("/")[1] for key, _ in parts_of(tables, store)}.isdisjoint({C.hex()})
 
 
-def test_an_old_run_that_first_writes_when_a_newer_one_is_there(engines: Engines, store: str) -> None:
-    """A run is as new as its first write: what stood still before that is taken for the newest.
+def test_an_old_run_that_first_writes_beside_a_newer_one(engines: Engines, store: str) -> None:
+    """A run is as new as its first write: one that was idle before that counts as the newest.
 
-    Under v2 its version is one that nobody names. The run that goes on is refused once it sees it; started again, it
-    finds its versions.
+    Under v2 no commit names its version. The run that continues is refused once it sees it; restarted, it finds its
+    versions.
     """
-    at = engines()
-    made = write_versions(at, store, 3)
+    engine = engines()
+    made = write_versions(engine, store, 3)
     zombie = begin(engines(), store, Z, made[2], run="run-0")
     zombie.append(chunk({b"3": b"3"}))
     zombie.commit({0: 3}, SCHEMA)
-    expected = {b"%d" % number: b"%d" % number for number in (1, 2, 3)}
-    assert read(at, store, *made[3]) == expected
-    assert at.open(store, 3, NO_ATTEMPT).attempt == Z
+    expected = numbers(3)
+    assert read(engine, store, *made[3]) == expected
+    assert engine.open(store, 3, NO_ATTEMPT).attempt == Z
     with pytest.raises(ConfigurationError, match="this one is over"):
-        write(at, store, D, {b"4": b"4"}, base=made[3])
-    again = write(at, store, D, {b"4": b"4"}, base=made[3], run="run-2")
+        write(engine, store, D, {b"4": b"4"}, base=made[3])
+    again = write(engine, store, D, {b"4": b"4"}, base=made[3], run="run-2")
     assert read(engines(), store, *again) == read(engines(), store, 4) == expected | {b"4": b"4"}
 
 
-def test_a_checkpoint_begun_again_at_the_same_path_is_a_new_life(engines: Engines, store: str) -> None:
+def test_a_checkpoint_started_over_at_the_same_path(engines: Engines, store: str) -> None:
     """Version 0 is empty whatever the tables hold, the new run's epoch is higher, and its versions win one by one."""
     old = write_versions(engines(), store, 3)
     one = write(engines(), store, A, {b"new": b"1"}, run="run-2")
@@ -537,14 +539,14 @@ def test_a_checkpoint_begun_again_at_the_same_path_is_a_new_life(engines: Engine
     assert read(engines(), store, *old[3]) == {b"1": b"1", b"2": b"2", b"3": b"3"}
 
 
-# ------------------------------------------------------------------------------------------------------- what is loaded
+# ------------------------------------------------------------------------------------------------------- loading
 
 
-def test_only_what_is_missing_is_loaded(remembered: Engine, memory: MemoryTables, store: str) -> None:
-    """A provider that holds an older version on the chain gets what came after it, and nothing else is read."""
-    made = write_versions(remembered, store, 25)
+def test_only_what_is_missing_is_loaded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """A provider that holds an older version of the lineage gets the changes after it, and nothing else is read."""
+    made = write_versions(memory_engine, store, 25)
     memory.calls.clear()
-    opening = remembered.open(store, 25, NO_ATTEMPT, [made[3], made[22], made[20]])
+    opening = memory_engine.open(store, 25, NO_ATTEMPT, [made[3], made[22], made[20]])
     assert opening.base == made[22]
     assert fold(opening.chunks) == {b"23": b"23", b"24": b"24", b"25": b"25"}
     assert [len(call.keys) for call in memory.called("get")] == [3]
@@ -552,57 +554,57 @@ def test_only_what_is_missing_is_loaded(remembered: Engine, memory: MemoryTables
     assert opening.meter.items_read == 3 + 3, "three parts; the group, meta and schema"
 
 
-def test_a_version_that_is_held_needs_no_part(remembered: Engine, memory: MemoryTables, store: str) -> None:
+def test_a_version_that_is_held_needs_no_part(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Opening just the version that is held reads the version list, to be sure of the attempt, and no part."""
-    made = write_versions(remembered, store, 5)
+    made = write_versions(memory_engine, store, 5)
     memory.calls.clear()
-    opening = remembered.open(store, 5, NO_ATTEMPT, [made[5]])
+    opening = memory_engine.open(store, 5, NO_ATTEMPT, [made[5]])
     assert (opening.version, opening.attempt, opening.base) == (*made[5], made[5])
     assert list(opening.chunks) == []
     assert [call.verb for call in memory.calls] == ["query"]
 
 
-def test_a_version_held_by_another_attempt_is_no_base(at: Engine, store: str) -> None:
-    """What the provider holds counts only if it is on the chain: that of another attempt or life does not."""
-    made = write_versions(at, store, 12)
-    other = write(at, store, A, {b"other": b"1"}, base=made[11], run="run-2")
-    assert at.open(store, 12, NO_ATTEMPT, [made[12]]).base == EMPTY
-    assert at.open(store, 12, NO_ATTEMPT, [made[12], made[11]]).base == made[11]
-    assert read(at, store, 12, NO_ATTEMPT, [made[12]])[b"other"] == b"1"
-    assert read(at, store, *made[12], [other]) == {b"%d" % n: b"%d" % n for n in range(1, 13)}
+def test_a_version_held_by_another_attempt_is_no_base(engine: Engine, store: str) -> None:
+    """A held version counts only if it is in the lineage, not if another attempt or run made it."""
+    made = write_versions(engine, store, 12)
+    other = write(engine, store, A, {b"other": b"1"}, base=made[11], run="run-2")
+    assert engine.open(store, 12, NO_ATTEMPT, [made[12]]).base == EMPTY
+    assert engine.open(store, 12, NO_ATTEMPT, [made[12], made[11]]).base == made[11]
+    assert read(engine, store, 12, NO_ATTEMPT, [made[12]])[b"other"] == b"1"
+    assert read(engine, store, *made[12], [other]) == numbers(12)
 
 
-def test_a_version_below_what_is_held_is_loaded_whole(at: Engine, store: str) -> None:
-    """A rollback to a version older than all that is held is loaded from the beginning."""
-    made = write_versions(at, store, 15)
-    opening = at.open(store, 4, NO_ATTEMPT, made[10:])
+def test_a_version_below_what_is_held_is_loaded_whole(engine: Engine, store: str) -> None:
+    """A rollback to a version older than all held ones is loaded from the beginning."""
+    made = write_versions(engine, store, 15)
+    opening = engine.open(store, 4, NO_ATTEMPT, made[10:])
     assert opening.base == EMPTY
     assert set(fold(opening.chunks)) == {b"1", b"2", b"3", b"4"}
 
 
-def test_a_missing_version_names_all_that_are_there(at: Engine, store: str) -> None:
-    """The error names every version, also where only the newest lists would have been read for this provider."""
-    made = write_versions(at, store, 23)
+def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) -> None:
+    """The error names every version, even if only the newest lists had to be read for this provider."""
+    made = write_versions(engine, store, 23)
     for have in ((), (made[21],)):
         with pytest.raises(
             VersionMissingError, match=rf"does not exist store={store} version=24 versions=1-23 table=snapshot "
         ):
-            at.open(store, 24, NO_ATTEMPT, have)
+            engine.open(store, 24, NO_ATTEMPT, have)
     with pytest.raises(VersionMissingError, match=r"version=99 versions=1-23 table=snapshot "):
-        at.open(store, 99, NO_ATTEMPT, [(95, A)])
+        engine.open(store, 99, NO_ATTEMPT, [VersionId(95, A)])
 
 
-def test_a_store_without_state_says_what_to_set(at: Engine, store: str) -> None:
+def test_a_store_without_state_says_what_to_set(engine: Engine, store: str) -> None:
     """Nothing at all under the store's name: the checkpoint may have moved, and the error says what to set."""
     with pytest.raises(VersionMissingError, match=rf"dynastate\.namespace .*store={store} version=7"):
-        at.open(store, 7, NO_ATTEMPT, [(6, A)])
+        engine.open(store, 7, NO_ATTEMPT, [VersionId(6, A)])
 
 
-def test_reading_ahead_is_bounded(remembered: Engine, memory: MemoryTables, store: str) -> None:
+def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """While a slow provider takes its rows, no more reads are under way than there may be requests at once."""
-    write(remembered, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
+    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
     memory.calls.clear()
-    opening = remembered.open(store, 1, NO_ATTEMPT)
+    opening = memory_engine.open(store, 1, NO_ATTEMPT)
     assert memory.called("get") == []
     taken = iter(opening.chunks)
     for number in range(10 * WINDOW):
@@ -612,149 +614,139 @@ def test_reading_ahead_is_bounded(remembered: Engine, memory: MemoryTables, stor
     assert {len(call.keys) for call in memory.called("get")} == {WINDOW}
 
 
-def test_several_reads_are_under_way_at_once(failing: Engine, struck: StruckTables, store: str) -> None:
+def test_several_reads_are_under_way_at_once(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """A recovery has as many reads under way at once as there may be requests."""
-    write(failing, store, A, *({b"%d" % number: b"1"} for number in range(4 * WINDOW)))
+    write(failing_engine, store, A, *({b"%d" % number: b"1"} for number in range(4 * WINDOW)))
     pair = threading.Barrier(2, timeout=10)
 
     def meet(verb: str) -> None:
         if verb == "get":
             pair.wait()
 
-    struck._before = meet
-    assert len(read(failing, store, 1)) == 4 * WINDOW
+    failing_tables._before = meet
+    assert len(read(failing_engine, store, 1)) == 4 * WINDOW
 
 
-def test_an_opening_that_is_not_read_to_its_end_leaves_nothing(remembered: Engine, store: str) -> None:
-    """A provider that goes away in the middle does not keep the engine from closing, or from other work."""
-    write(remembered, store, A, *({b"%d" % number: b"1"} for number in range(4 * WINDOW)))
-    chunks = remembered.open(store, 1, NO_ATTEMPT).chunks
+def test_an_unread_opening_blocks_nothing(memory_engine: Engine, store: str) -> None:
+    """A provider that stops reading keeps the engine neither from closing nor from other work."""
+    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(4 * WINDOW)))
+    chunks = memory_engine.open(store, 1, NO_ATTEMPT).chunks
     next(chunks)
     del chunks
-    assert len(read(remembered, store, 1)) == 4 * WINDOW
+    assert len(read(memory_engine, store, 1)) == 4 * WINDOW
 
 
 # ------------------------------------------------------------------------------------------------------ lost and broken
 
 
-def broken(at: Engine, store: str, version: int) -> str:
+def broken(engine: Engine, store: str, version: int) -> str:
     """Read a version that is broken; return what the error says."""
     with pytest.raises(CorruptStateError) as failed:
-        read(at, store, version)
+        read(engine, store, version)
     said = str(failed.value)
     assert f"store={store}" in said or f"store_shard={store}#" in said
     return said
 
 
-def test_a_lost_part_is_named(at: Engine, tables: Tables, store: str) -> None:
-    """A part that the version list names and nobody finds is an error with store, version, attempt and item."""
-    base = write(at, store, A, {b"a": b"1"}, {b"b": b"1"})
-    write(at, store, B, {b"c": b"1"}, base=base)
+def test_a_lost_part_is_named(engine: Engine, tables: Tables, store: str) -> None:
+    """A lost part that the version list names is an error with store, version, attempt and item."""
+    base = write(engine, store, A, {b"a": b"1"}, {b"b": b"1"})
+    write(engine, store, B, {b"c": b"1"}, base=base)
     (_, (lost, _), _) = parts_of(tables, store)
     tables.delete([lost], Meter())
-    said = broken(at, store, 2)
+    said = broken(engine, store, 2)
     assert "is not in its table" in said
     assert f"store_shard={lost.store_shard} item={1:020d}/{A.hex()}/000001" in said
 
 
-def test_a_broken_part_is_named(at: Engine, tables: Tables, store: str) -> None:
+def test_a_broken_part_is_named(engine: Engine, tables: Tables, store: str) -> None:
     """One bit of a part that changed is an error that names the item."""
-    write(at, store, A, {b"a": b"1"})
+    write(engine, store, A, {b"a": b"1"})
     ((key, item),) = parts_of(tables, store)
     data = item["data"]
     assert isinstance(data, bytes)
     tables.write([(key, item | {"data": data[:-1] + bytes([data[-1] ^ 1])})], Meter())
     assert f"wrong checksum: its bytes are broken table=delta store_shard={key.store_shard} item={key.sort}" in broken(
-        at, store, 1
+        engine, store, 1
     )
 
 
-def test_swapped_parts_are_named(at: Engine, tables: Tables, store: str) -> None:
+def test_swapped_parts_are_named(engine: Engine, tables: Tables, store: str) -> None:
     """Two parts that lie under each other's keys are found, though both are whole and of the same attempt."""
-    write(at, store, A, {b"a": b"1"}, {b"b": b"2"})
+    write(engine, store, A, {b"a": b"1"}, {b"b": b"2"})
     (one, item), (other, other_item) = parts_of(tables, store)
-    tables.write([(one, other_item | layout.item_key(one)), (other, item | layout.item_key(other))], Meter())
-    assert f"item={one.sort}" in broken(at, store, 1)
+    tables.write([(one, other_item | item_key(one)), (other, item | item_key(other))], Meter())
+    assert f"item={one.sort}" in broken(engine, store, 1)
 
 
-def test_a_part_replaced_by_another_whole_one_is_found(at: Engine, tables: Tables, store: str) -> None:
-    """A part with a right checksum that is not the one that was committed: the entry's digest tells."""
-    write(at, store, A, {b"a": b"1"}, {b"b": b"2"})
+def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: Tables, store: str) -> None:
+    """The entry's digest reveals a part with a valid checksum that is not the one that was committed."""
+    write(engine, store, A, {b"a": b"1"}, {b"b": b"2"})
     _, (key, _) = parts_of(tables, store)
-    ((other, item),) = layout.part_items(store, 1, A, 1, 4, chunk({b"b": b"3"}))
+    ((other, item),) = part_items(store, 1, A, 1, 4, chunk({b"b": b"3"}))
     assert other == key
     tables.write([(key, item)], Meter())
-    said = broken(at, store, 1)
+    said = broken(engine, store, 1)
     assert "parts and what names them do not agree" in said
     assert f"version=1 attempt={A.hex()} parts=2" in said
 
 
-def test_a_row_cut_over_parts_that_loses_its_end_is_found(at: Engine, tables: Tables, store: str) -> None:
+def test_a_row_cut_over_parts_that_loses_its_end_is_found(engine: Engine, tables: Tables, store: str) -> None:
     """Fragments that end before their chunk does are an error, never a shorter state."""
-    write(at, store, A, {b"a": noise(400_000)})
+    write(engine, store, A, {b"a": noise(400_000)})
     found = entry(tables, store, 1)
     assert found.parts == 2
-    group = layout.group_key(store, 1)
-    shorter = layout.VersionEntry(
-        1, B, NO_ATTEMPT, 9, found.schema, 1, 1, found.raw_bytes, 380_000, found.digest, found.keys
-    )
+    group = group_key(store, 1)
+    shorter = VersionEntry(1, B, NO_ATTEMPT, 9, found.schema, 1, 1, found.raw_bytes, 380_000, found.digest, found.keys)
     for _, item in parts_of(tables, store)[:1]:
-        key = layout.part_key(store, 1, B, 0, 4)
-        fields = tuple(item[name] for name in layout._PART_FIELDS)
+        key = part_key(store, 1, B, 0, 4)
+        fields = tuple(item[name] for name in parts._FIELDS)
         data = item["data"]
         assert isinstance(data, bytes)
-        moved = item | layout.item_key(key) | {"crc32": layout._part_crc(key, fields, data)}
+        moved = item | item_key(key) | {"crc32": parts._part_crc(key, fields, data)}
         tables.write([(key, moved)], Meter())
-    tables.append_version(group, layout.encode_entry(store, shorter), Meter())
-    assert "parts and what names them do not agree" in broken(at, store, 1)
+    tables.append_version(group, encode_entry(store, shorter), Meter())
+    assert "parts and what names them do not agree" in broken(engine, store, 1)
 
 
-def test_a_lost_group_is_named(at: Engine, tables: Tables, store: str) -> None:
-    """A version list that is gone, below the version that is opened, is an error that names its item."""
-    write_versions(at, store, 25)
-    tables.delete([layout.group_key(store, 15)], Meter())
-    said = broken(at, store, 25)
+def test_a_lost_group_is_named(engine: Engine, tables: Tables, store: str) -> None:
+    """A lost version list below the version that is opened is an error that names its item."""
+    write_versions(engine, store, 25)
+    tables.delete([group_key(store, 15)], Meter())
+    said = broken(engine, store, 25)
     assert f"store={store} version=20 " in said
     assert f"parent={attempt(19).hex()} table=snapshot store_shard={store}#0 item=group/0000000000000001" in said
 
 
-def test_a_lost_entry_is_named(at: Engine, tables: Tables, store: str) -> None:
-    """A version list that lost one entry is an error that names the version that stood on it."""
-    write_versions(at, store, 5)
-    key = layout.group_key(store, 1)
+def test_a_lost_or_broken_entry_is_named(engine: Engine, tables: Tables, store: str) -> None:
+    """A version list without one entry names the version whose parent it was; one with a wrong byte, its own item."""
+    write_versions(engine, store, 5)
+    key = group_key(store, 1)
     item = items_of(tables, store)[key.sort]
     versions = item["versions"]
     assert isinstance(versions, list)
-    tables.write([(key, item | {"versions": [*versions[:2], *versions[3:]]})], Meter())
-    assert f"store={store} version=4 attempt={attempt(4).hex()} parent={attempt(3).hex()}" in broken(at, store, 5)
+    for damaged, *facts in (
+        ([*versions[:2], *versions[3:]], f"version=4 attempt={attempt(4).hex()} parent={attempt(3).hex()}"),
+        ([versions[0][:-1] + b"?", *versions[1:]], "version entry has a wrong checksum", f"item={key.sort}"),
+    ):
+        tables.write([(key, item | {"versions": damaged})], Meter())
+        said = broken(engine, store, 5)
+        assert all(fact in said for fact in facts), said
 
 
-def test_a_broken_entry_is_named(at: Engine, tables: Tables, store: str) -> None:
-    """A version entry with a wrong byte is an error that names the group's item."""
-    write_versions(at, store, 2)
-    key = layout.group_key(store, 1)
-    item = items_of(tables, store)[key.sort]
-    versions = item["versions"]
-    assert isinstance(versions, list)
-    tables.write([(key, item | {"versions": [versions[0][:-1] + b"?", versions[1]]})], Meter())
-    said = broken(at, store, 2)
-    assert "version entry has a wrong checksum" in said
-    assert f"item={key.sort}" in said
+def test_a_lost_meta_item_is_named_when_it_is_read(engine: Engine, tables: Tables, store: str) -> None:
+    """Without its meta item a store's parts cannot be found: opening reports it."""
+    write(engine, store, A, {b"a": b"1"})
+    tables.delete([meta_key(store)], Meter())
+    assert "its meta item is lost" in broken(engine, store, 1)
+    assert "item=meta" in broken(engine, store, 1)
 
 
-def test_a_lost_meta_item_is_named_when_it_is_read(at: Engine, tables: Tables, store: str) -> None:
-    """Without its meta item nobody knows where a store's parts lie: opening says so."""
-    write(at, store, A, {b"a": b"1"})
-    tables.delete([layout.meta_key(store)], Meter())
-    assert "its meta item is lost" in broken(at, store, 1)
-    assert "item=meta" in broken(at, store, 1)
-
-
-@pytest.mark.parametrize("base", [(1, A), EMPTY], ids=["going on", "begun again"])
-def test_a_lost_meta_item_is_not_made_anew(engines: Engines, tables: Tables, store: str, base: Version) -> None:
+@pytest.mark.parametrize("base", [(1, A), EMPTY], ids=["continued", "started over"])
+def test_a_lost_meta_item_is_not_created_again(engines: Engines, tables: Tables, store: str, base: VersionId) -> None:
     """A store with versions is never taken for a new one: an epoch that begins at 1 again would lose to the old."""
     write(engines(), store, A, {b"a": b"1"})
-    tables.delete([layout.meta_key(store)], Meter())
+    tables.delete([meta_key(store)], Meter())
     with pytest.raises(
         CorruptStateError, match=rf"its meta item is lost table=snapshot store_shard={store}#0 item=meta"
     ):
@@ -783,9 +775,9 @@ def test_a_broken_or_newer_meta_item_is_named(
     """A meta item of a newer format, or one that makes no sense, keeps a run from writing."""
     write(engines(), store, A, {b"a": b"1"})
     meta = items_of(tables, store)["meta"]
-    tables.write([(layout.meta_key(store), meta | wrong)], Meter())
+    tables.write([(meta_key(store), meta | wrong)], Meter())
     with pytest.raises(CorruptStateError, match=rf"{says} table=snapshot store_shard={store}#0 item=meta"):
-        write(engines(), store, B, {b"a": b"2"}, base=(1, A), run="run-2")
+        write(engines(), store, B, {b"a": b"2"}, base=VersionId(1, A), run="run-2")
     with pytest.raises(CorruptStateError, match=rf"{says} table=snapshot store_shard={store}#0 item=meta"):
         read(engines(), store, 1)
 
@@ -793,41 +785,39 @@ def test_a_broken_or_newer_meta_item_is_named(
 # ---------------------------------------------------------------------------------------------------- abort and failure
 
 
-def test_abort_deletes_what_was_written(at: Engine, tables: Tables, store: str) -> None:
+def test_abort_deletes_what_was_written(engine: Engine, tables: Tables, store: str) -> None:
     """An aborted attempt leaves no part, and the versions there were stay as they are."""
-    base = write(at, store, A, {b"a": b"1"})
+    base = write(engine, store, A, {b"a": b"1"})
     before = parts_of(tables, store)
-    under_way = begin(at, store, B, base)
+    under_way = begin(engine, store, B, base)
     for number in range(60):
         under_way.append(chunk({b"%d" % number: b"1"}))
     under_way.abort()
     assert parts_of(tables, store) == before
-    assert read(at, store, 1) == {b"a": b"1"}
-    assert read(at, store, *write(at, store, C, {b"a": b"2"}, base=base)) == {b"a": b"2"}
+    assert read(engine, store, 1) == {b"a": b"1"}
+    assert read(engine, store, *write(engine, store, C, {b"a": b"2"}, base=base)) == {b"a": b"2"}
 
 
-def test_a_store_that_is_dropped_and_begun_anew_while_an_executor_lives(
-    engines: Engines, tables: Tables, store: str
-) -> None:
-    """Epochs begin anew with the meta item, whoever makes it: what was seen of the old ones refuses no run."""
+def test_a_store_dropped_and_created_again_beside_a_live_executor(engines: Engines, tables: Tables, store: str) -> None:
+    """Epochs start again with the meta item, whichever engine makes it: epochs remembered from before refuse no run."""
     for maker in range(2):
         one, other = engines(), engines()
         for number in range(6):
-            at, run = (one, other)[number % 2], f"run-{maker}-{number // 2}"
-            write(at, store, attempt(10 + number), {b"old": b"1"}, run=run)
-        upkeep.drop_all(tables, [store], Meter())
-        for number, at in enumerate((one, other)):
-            made = write(at, store, attempt(20 + number), {b"new": b"%d" % number}, run=f"new-{maker}")
-            assert read(at, store, *made) == {b"new": b"%d" % number}
-        upkeep.drop_all(tables, [store], Meter())
+            engine, run = (one, other)[number % 2], f"run-{maker}-{number // 2}"
+            write(engine, store, attempt(10 + number), {b"old": b"1"}, run=run)
+        drop_stores(tables, [store], Meter())
+        for number, engine in enumerate((one, other)):
+            made = write(engine, store, attempt(20 + number), {b"new": b"%d" % number}, run=f"new-{maker}")
+            assert read(engine, store, *made) == {b"new": b"%d" % number}
+        drop_stores(tables, [store], Meter())
 
 
-def test_abort_deletes_25_a_request(remembered: Engine, memory: MemoryTables, store: str) -> None:
-    """Parts that were written are deleted in requests of 25, those that were still waiting never go out."""
-    under_way = begin(remembered, store, A)
+def test_abort_deletes_25_a_request(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Parts that were written are deleted in requests of 25, queued ones are never sent."""
+    under_way = begin(memory_engine, store, A)
     for number in range(70):
         under_way.append(chunk({b"%d" % number: b"1"}))
-    under_way._ticket.wait(5)
+    under_way._pending.wait(5)
     under_way.abort()
     written = [key for call in memory.called("write") for key in call.keys]
     assert [len(call.keys) for call in memory.called("delete")] == [25, 25]
@@ -835,7 +825,9 @@ def test_abort_deletes_25_a_request(remembered: Engine, memory: MemoryTables, st
     assert memory.keys("delta") == []
 
 
-def test_abort_of_a_queued_attempt_writes_nothing(failing: Engine, struck: StruckTables, store: str) -> None:
+def test_abort_of_a_queued_attempt_writes_nothing(
+    failing_engine: Engine, failing_tables: FailingTables, store: str
+) -> None:
     """Parts that wait behind another's request are dropped by abort: neither written nor deleted."""
     door, arrived = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -844,21 +836,21 @@ def test_abort_of_a_queued_attempt_writes_nothing(failing: Engine, struck: Struc
             arrived.release()
             assert door.acquire(timeout=10)
 
-    memory = struck.tables
+    memory = failing_tables.tables
     assert isinstance(memory, MemoryTables)
-    struck._before = hold
-    others = [begin(failing, f"{name}/0/0/default", A) for name in ("one", "two")]
+    failing_tables._before = hold
+    others = [begin(failing_engine, f"{name}/0/0/default", A) for name in ("one", "two")]
     for other in others:
         for number in range(25):
             other.append(chunk({b"%d" % number: b"1"}))
     for _ in others:
         assert arrived.acquire(timeout=10)
-    queued = begin(failing, store, B)
+    queued = begin(failing_engine, store, B)
     for number in range(25):
         queued.append(chunk({b"%d" % number: b"1"}))
     aborting = threading.Thread(target=queued.abort)
     aborting.start()
-    wait_until(lambda: queued._ticket.cancelled, "the abort does not begin")
+    wait_until(lambda: queued._pending.cancelled, "the abort does not begin")
     door.release(50)
     aborting.join(10)
     assert memory.called("delete") == []
@@ -867,44 +859,44 @@ def test_abort_of_a_queued_attempt_writes_nothing(failing: Engine, struck: Struc
         other.abort()
 
 
-def test_abort_leaves_the_schema(failing: Engine, struck: StruckTables, store: str) -> None:
-    """The schema item is not an attempt's own: what another version names must not go with an abort."""
-    struck.strike("append_version", Strike(UnavailableError("throttled")))
-    first = begin(failing, store, A)
+def test_abort_leaves_the_schema(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+    """The schema item is shared: an abort must not delete what another version names."""
+    failing_tables.fail("append_version", Fault(UnavailableError("throttled")))
+    first = begin(failing_engine, store, A)
     first.append(chunk({b"a": b"1"}))
     with pytest.raises(UnavailableError):
         first.commit({0: 1}, SCHEMA)
-    write(failing, store, B, {b"a": b"2"})
+    write(failing_engine, store, B, {b"a": b"2"})
     first.abort()
-    found = entry(struck, store, 1)
+    found = entry(failing_tables, store, 1)
     assert found.attempt == B
-    assert layout.schema_key(store, found.schema).sort in items_of(struck, store)
-    assert read(failing, store, 1) == {b"a": b"2"}
-    assert {key.sort[21:53] for key, _ in parts_of(struck, store)} == {B.hex()}
+    assert schema_key(store, found.schema).sort in items_of(failing_tables, store)
+    assert read(failing_engine, store, 1) == {b"a": b"2"}
+    assert {key.sort[21:53] for key, _ in parts_of(failing_tables, store)} == {B.hex()}
 
 
-def test_abort_after_commit_does_nothing(at: Engine, tables: Tables, store: str) -> None:
+def test_abort_after_commit_does_nothing(engine: Engine, tables: Tables, store: str) -> None:
     """An abort that comes after the commit, or twice, leaves the version alone."""
-    under_way = begin(at, store, A)
+    under_way = begin(engine, store, A)
     under_way.append(chunk({b"a": b"1"}))
     under_way.commit({0: 1}, SCHEMA)
     under_way.abort()
     under_way.abort()
-    assert read(at, store, 1) == {b"a": b"1"}
+    assert read(engine, store, 1) == {b"a": b"1"}
 
 
-def test_an_abort_that_cannot_finish_hides_nothing(failing: Engine, struck: StruckTables, store: str) -> None:
-    """Parts that could not be deleted stay, invisible, and the caller is told."""
-    under_way = begin(failing, store, A)
+def test_an_unfinished_abort_is_reported(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+    """Parts that could not be deleted stay invisible, and the caller gets the error."""
+    under_way = begin(failing_engine, store, A)
     for number in range(25):
         under_way.append(chunk({b"%d" % number: b"1"}))
-    under_way._ticket.wait(5)
-    struck.strike("delete", Strike(UnavailableError("throttled")))
+    under_way._pending.wait(5)
+    failing_tables.fail("delete", Fault(UnavailableError("throttled")))
     with pytest.raises(UnavailableError, match="throttled"):
         under_way.abort()
-    assert len(parts_of(struck, store)) == 25
+    assert len(parts_of(failing_tables, store)) == 25
     with pytest.raises(VersionMissingError):
-        failing.open(store, 1, NO_ATTEMPT)
+        failing_engine.open(store, 1, NO_ATTEMPT)
 
 
 @pytest.mark.parametrize(
@@ -915,30 +907,30 @@ def test_an_abort_that_cannot_finish_hides_nothing(failing: Engine, struck: Stru
     ],
 )
 def test_a_commit_that_fails_leaves_nothing_visible(
-    failing: Engine, struck: StruckTables, store: str, verb: str, *, applied: bool
+    failing_engine: Engine, failing_tables: FailingTables, store: str, verb: str, *, applied: bool
 ) -> None:
     """Whatever step of a commit fails, before or after it was applied: no version, and no part once it is aborted.
 
     An append that was applied is no failure but an unknown outcome, which has its own test.
     """
-    struck.strike(verb, Strike(UnavailableError("throttled"), applied=applied))
-    under_way = begin(failing, store, A)
+    failing_tables.fail(verb, Fault(UnavailableError("throttled"), applied=applied))
+    under_way = begin(failing_engine, store, A)
     with pytest.raises(UnavailableError, match="throttled"):  # noqa: PT012  # either may be the one that fails
         for number in range(60):
             under_way.append(chunk({b"%d" % number: b"1"}))
         under_way.commit({0: 60}, SCHEMA)
     with pytest.raises(VersionMissingError):
-        failing.open(store, 1, NO_ATTEMPT)
+        failing_engine.open(store, 1, NO_ATTEMPT)
     under_way.abort()
-    assert parts_of(struck, store) == []
-    write(failing, store, B, {b"a": b"1"})
-    assert read(failing, store, 1) == {b"a": b"1"}
+    assert parts_of(failing_tables, store) == []
+    write(failing_engine, store, B, {b"a": b"1"})
+    assert read(failing_engine, store, 1) == {b"a": b"1"}
 
 
-def test_an_append_that_failed_cannot_be_committed_over(failing: Engine, struck: StruckTables, store: str) -> None:
-    """A caller that goes on after an append failed does not commit a version without that chunk."""
-    struck.strike("get", Strike(UnavailableError("throttled")))
-    under_way = begin(failing, store, A)
+def test_a_failed_append_refuses_the_commit(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+    """After a failed append no version without that chunk can be committed."""
+    failing_tables.fail("get", Fault(UnavailableError("throttled")))
+    under_way = begin(failing_engine, store, A)
     with pytest.raises(UnavailableError):
         under_way.append(chunk({b"a": b"1"}))
     with pytest.raises(InternalError, match="append after an append that failed"):
@@ -946,30 +938,30 @@ def test_an_append_that_failed_cannot_be_committed_over(failing: Engine, struck:
     with pytest.raises(InternalError, match="commit after an append that failed"):
         under_way.commit({0: 1}, SCHEMA)
     with pytest.raises(VersionMissingError):
-        failing.open(store, 1, NO_ATTEMPT)
+        failing_engine.open(store, 1, NO_ATTEMPT)
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_an_unknown_outcome_keeps_the_parts(
-    failing: Engine, struck: StruckTables, store: str, *, applied: bool
+def test_an_unknown_outcome_retains_the_parts(
+    failing_engine: Engine, failing_tables: FailingTables, store: str, *, applied: bool
 ) -> None:
-    """A commit that may have happened must not lose its parts by the abort that follows, or it would be broken."""
-    struck.strike("append_version", Strike(UnknownOutcomeError("it may have happened"), applied=applied))
-    under_way = begin(failing, store, A)
+    """A commit that may have happened must not lose its parts by the abort that follows: it would be corrupt."""
+    failing_tables.fail("append_version", Fault(UnknownOutcomeError("it may have happened"), applied=applied))
+    under_way = begin(failing_engine, store, A)
     under_way.append(chunk({b"a": b"1"}))
     with pytest.raises(UnknownOutcomeError):
         under_way.commit({0: 1}, SCHEMA)
     under_way.abort()
-    assert len(parts_of(struck, store)) == 1
+    assert len(parts_of(failing_tables, store)) == 1
     if applied:
-        assert read(failing, store, 1) == {b"a": b"1"}
-    write(failing, store, B, {b"a": b"1"})
-    assert read(failing, store, 1) == {b"a": b"1"}
+        assert read(failing_engine, store, 1) == {b"a": b"1"}
+    write(failing_engine, store, B, {b"a": b"1"})
+    assert read(failing_engine, store, 1) == {b"a": b"1"}
 
 
-def test_an_attempt_that_has_ended_takes_nothing(at: Engine, store: str) -> None:
+def test_an_ended_attempt_refuses_any_step(engine: Engine, store: str) -> None:
     """After commit or abort an attempt is over: any further step is a defect of the caller."""
-    committed, aborted = begin(at, store, A), begin(at, store, B)
+    committed, aborted = begin(engine, store, A), begin(engine, store, B)
     committed.commit({0: 0}, SCHEMA)
     aborted.abort()
     for ended in (committed, aborted):
@@ -980,25 +972,25 @@ def test_an_attempt_that_has_ended_takes_nothing(at: Engine, store: str) -> None
 
 
 @pytest.mark.parametrize(("base", "by"), [((0, NO_ATTEMPT), NO_ATTEMPT), ((0, A), B), ((1, NO_ATTEMPT), B)])
-def test_an_attempt_needs_an_id_and_a_parent(at: Engine, store: str, base: Version, by: Attempt) -> None:
+def test_an_attempt_needs_an_id_and_a_parent(engine: Engine, store: str, base: VersionId, by: Attempt) -> None:
     """An attempt without an id, or with a parent that does not go with its base, is refused."""
     with pytest.raises(InternalError, match="an attempt needs an id"):
-        begin(at, store, by, base)
+        begin(engine, store, by, base)
 
 
-def test_a_store_name_that_fits_no_key_is_refused(at: Engine) -> None:
+def test_a_store_name_that_fits_no_key_is_refused(engine: Engine) -> None:
     """A name that makes no key is refused before anything is sent, for writing and for reading."""
     for name in ("", "a#b", "n" * 1025):
         with pytest.raises(ConfigurationError, match="a store name must have"):
-            begin(at, name, A)
+            begin(engine, name, A)
         with pytest.raises(ConfigurationError, match="a store name must have"):
-            at.open(name, 1, NO_ATTEMPT)
+            engine.open(name, 1, NO_ATTEMPT)
 
 
-def test_an_attempt_with_too_many_parts_is_refused(at: Engine, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_with_too_many_parts_is_refused(engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence number has six digits; an attempt that needs more says what to do."""
-    monkeypatch.setattr(layout, "PARTS_MAX", 3)
-    under_way = begin(at, store, A)
+    monkeypatch.setattr("dynastate.engine.commit.PARTS_MAX", 3)
+    under_way = begin(engine, store, A)
     for _ in range(3):
         under_way.append(chunk({b"a": b"1"}))
     with pytest.raises(ConfigurationError, match="more shuffle partitions or smaller batches"):
@@ -1006,11 +998,11 @@ def test_an_attempt_with_too_many_parts_is_refused(at: Engine, store: str, monke
     under_way.abort()
 
 
-def test_a_row_over_64_mib_is_refused(at: Engine, tables: Tables, store: str) -> None:
-    """A chunk that no reader would accept is refused at the append, and its version never comes to be."""
-    under_way = begin(at, store, A)
+def test_a_row_over_64_mib_is_refused(engine: Engine, tables: Tables, store: str) -> None:
+    """A chunk that no reader would accept is refused at the append, and its version is never made."""
+    under_way = begin(engine, store, A)
     with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
-        under_way.append(Chunk(1, 0, 0, bytes(layout.RAW_BYTES_MAX + 1)))
+        under_way.append(Chunk(1, 0, 0, bytes(RAW_BYTES_MAX + 1)))
     under_way.abort()
     assert parts_of(tables, store) == []
 
@@ -1018,49 +1010,47 @@ def test_a_row_over_64_mib_is_refused(at: Engine, tables: Tables, store: str) ->
 @pytest.mark.parametrize("tables", ["memory"], indirect=True)
 def test_the_largest_row(engines: Engines, memory: MemoryTables, store: str) -> None:
     """A record of just 64 MiB that does not compress: through parts, then through a snapshot alone, and it is whole."""
-    at, row = engines(), {b"key": b""}
-    row[b"key"] = random.Random(7).randbytes(rows.RECORD_BYTES_MAX - len(chunk(row).run))  # noqa: S311  # no secret
-    assert len(chunk(row).run) == rows.RECORD_BYTES_MAX
-    first = write(at, store, A, {b"small": b"row"})
-    second = write(at, store, B, row, base=first)
+    engine, row = engines(), {b"key": b""}
+    row[b"key"] = random.Random(7).randbytes(RECORD_BYTES_MAX - len(chunk(row).changes))  # noqa: S311  # no secret
+    assert len(chunk(row).changes) == RECORD_BYTES_MAX
+    first = write(engine, store, A, {b"small": b"row"})
+    second = write(engine, store, B, row, base=first)
     state = {b"small": b"row"} | row
-    is_whole = read(engines(), store, *second) == state  # apart, since pytest would tell 64 MiB of a difference
+    is_whole = read(engines(), store, *second) == state  # apart, since pytest would print 64 MiB of a difference
     assert is_whole
-    third = write(at, store, C, base=second)
-    under_way = take_snapshot(at, store, third, state, lambda _: set())
-    assert under_way is not None
-    assert under_way.commit()
-    fourth = write(at, store, D, base=third)
-    at.clean_up(store, "run-1", *fourth, 1, 1, 0)
+    third = write(engine, store, C, base=second)
+    save_snapshot(engine, store, third, state, lambda _: set())
+    fourth = write(engine, store, D, base=third)
+    engine.clean_up(store, "run-1", *fourth, 1, 1, 0)
     assert parts_of(memory, store) == []
     is_whole = read(engines(), store, *fourth) == state
     assert is_whole
     assert verify(memory, store).findings == ()
-    refused = begin(at, store, Z, fourth)
+    refused = begin(engine, store, Z, fourth)
     with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
         refused.append(chunk({b"key": row[b"key"] + b"x"}))
     refused.abort()
 
 
-def test_a_schema_too_large_for_an_item_is_refused(at: Engine, store: str) -> None:
+def test_a_schema_too_large_for_an_item_is_refused(engine: Engine, store: str) -> None:
     """A schema text over 400 KB is a configuration error at commit, not a refused request that others share."""
-    under_way = at.begin(store, "run-1", CHECKPOINT, 0, NO_ATTEMPT, A)
+    under_way = engine.begin(store, "run-1", CHECKPOINT, 0, NO_ATTEMPT, A)
     with pytest.raises(ConfigurationError, match="schema of this operator's state is too large"):
         under_way.commit({0: 0}, "x" * ITEM_BYTES_MAX)
     under_way.abort()
 
 
 def test_the_memory_of_sessions_is_bounded(
-    remembered: Engine, memory: MemoryTables, monkeypatch: pytest.MonkeyPatch
+    memory_engine: Engine, memory: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor that meets more stores than it remembers asks again for the one it forgot, and goes on."""
-    monkeypatch.setattr(store_module, "SESSIONS_MAX", 2)
+    """An executor with more stores than it remembers reads the meta item of a forgotten store again."""
+    monkeypatch.setattr("dynastate.engine.sessions.SESSIONS_MAX", 2)
     for number in range(3):
-        write(remembered, f"ns/0/{number}/default", A)
-    assert len(remembered._sessions) == 2
+        write(memory_engine, f"ns/0/{number}/default", A)
+    assert len(memory_engine.commits.sessions._sessions) == 2
     memory.calls.clear()
-    write(remembered, "ns/0/2/default", B, base=(1, A))
-    write(remembered, "ns/0/0/default", B, base=(1, A))
+    write(memory_engine, "ns/0/2/default", B, base=VersionId(1, A))
+    write(memory_engine, "ns/0/0/default", B, base=VersionId(1, A))
     assert [(call.verb, call.keys[0].store_shard) for call in memory.calls if call.verb == "get"] == [
         ("get", "ns/0/0/default#0")
     ]
@@ -1078,32 +1068,32 @@ class Simulation:
     The model knows the state of every attempt that was committed, or may have been.
     """
 
-    def __init__(self, seed: int, make: Engines, struck: StruckTables, store: str) -> None:
+    def __init__(self, seed: int, make: Engines, failing_tables: FailingTables, store: str) -> None:
         self.chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
-        self.make, self.struck, self.store = make, struck, store
-        self.at = make()
+        self.make, self.failing_tables, self.store = make, failing_tables, store
+        self.engine = make()
         self.run = 1
         self.numbers = 0
-        self.states: dict[Version, State] = {EMPTY: {}}
-        self.sure: list[Version] = [EMPTY]
-        self.doubtful: list[Version] = []
+        self.states: dict[VersionId, State] = {EMPTY: {}}
+        self.sure: list[VersionId] = [EMPTY]
+        self.doubtful: list[VersionId] = []
 
     def step(self) -> None:
         """Restart now and then; then run one batch from the newest version, or from the one before it."""
         if self.chance.random() < 0.1:
             self.run += 1
-            self.at = self.make()
+            self.engine = self.make()
         newest = self.sure[-1]
         base = newest if self.chance.random() < 0.8 else self.chance.choice(self.sure[-3:])
         self.numbers += 1
-        under_way = begin(self.at, self.store, attempt(self.numbers), base, run=f"run-{self.run}")
-        made = (base[0] + 1, under_way.attempt)
+        under_way = begin(self.engine, self.store, attempt(self.numbers), base, run=f"run-{self.run}")
+        made = VersionId(base[0] + 1, under_way.attempt)
         state = dict(self.states[base])
-        self._strike()
+        self._plan_faults()
         try:
             for _ in range(self.chance.randrange(4)):
                 changes = self._changes()
-                state = fold([(len(changes), chunk(changes).run)], state)
+                state = fold([(len(changes), chunk(changes).changes)], state)
                 under_way.append(chunk(changes))
             if self.chance.random() < 0.1:
                 under_way.abort()
@@ -1121,18 +1111,18 @@ class Simulation:
             self.states[made] = state
             self.sure.append(made)
         finally:
-            self.struck.strikes.clear()
+            self.failing_tables.faults.clear()
 
     def check(self) -> None:
         """Every version that was committed reads back as the model has it; one in doubt does so, or is not there."""
-        at = self.make()
+        engine = self.make()
         for version in self.sure[1:]:
-            assert read(at, self.store, *version) == self.states[version]
+            assert read(engine, self.store, *version) == self.states[version]
         for version in self.doubtful:
             with contextlib.suppress(VersionMissingError):
-                assert read(at, self.store, *version) == self.states[version]
+                assert read(engine, self.store, *version) == self.states[version]
         have = self.chance.sample(self.sure, min(3, len(self.sure)))
-        opening = at.open(self.store, *self.sure[-1], have) if self.sure[-1] != EMPTY else None
+        opening = engine.open(self.store, *self.sure[-1], have) if self.sure[-1] != EMPTY else None
         if opening is not None:
             assert fold(opening.chunks, self.states[opening.base]) == self.states[self.sure[-1]]
 
@@ -1141,37 +1131,37 @@ class Simulation:
         values = [self.chance.choice((None, b"", self.chance.randbytes(30))) for _ in keys]
         return dict(zip(keys, values, strict=True))
 
-    def _strike(self) -> None:
+    def _plan_faults(self) -> None:
         for verb in ("write", "delete", "get", "advance_epoch", "put_new", "append_version"):
             while self.chance.random() < 0.15:
                 applied = self.chance.random() < 0.5
-                error: DynastateError = UnavailableError("struck")
+                error: DynastateError = UnavailableError("failing")
                 if verb == "append_version" and (applied or self.chance.random() < 0.3):
-                    error = UnknownOutcomeError("struck")
-                self.struck.strike(verb, Strike(error, applied=applied))
+                    error = UnknownOutcomeError("failing")
+                self.failing_tables.fail(verb, Fault(error, applied=applied))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_faults_never_change_a_committed_version(seed: int, memory: MemoryTables, store: str) -> None:
     """Whatever fails, whenever: what was committed reads back exactly, and what was not is not there."""
     print(f"seed={seed}")  # noqa: T201  # shown by pytest when the test fails
-    struck = StruckTables(memory)
-    for make in closing(struck):
-        simulation = Simulation(seed, make, struck, store)
+    failing_tables = FailingTables(memory)
+    for make in closing(failing_tables):
+        simulation = Simulation(seed, make, failing_tables, store)
         for _ in range(40):
             simulation.step()
         assert len(simulation.sure) > 5
         simulation.check()
 
 
-def test_a_namespace_serves_one_query(at: Engine, tables: Tables, store: str) -> None:
+def test_a_namespace_serves_one_query(engine: Engine, tables: Tables, store: str) -> None:
     """A second query that begins in a namespace is refused at its first commit; the first one's state stays."""
-    one = write(at, store, A, {b"k": b"1"}, run="run-1")
-    other = at.begin(store, "run-2", "file:/another/state", 0, NO_ATTEMPT, B)
+    one = write(engine, store, A, {b"k": b"1"}, run="run-1")
+    other = engine.begin(store, "run-2", "file:/another/state", 0, NO_ATTEMPT, B)
     with pytest.raises(ConfigurationError, match=f"namespace belongs to the query with checkpoint {CHECKPOINT}"):
         other.commit({0: 0}, SCHEMA)
     other.abort()
-    assert history(tables, store).versions() == [1]
-    moved = at.begin(store, "run-3", "file:/moved/state", *one, C)
+    assert graph(tables, store).versions() == [1]
+    moved = engine.begin(store, "run-3", "file:/moved/state", *one, C)
     moved.commit({0: 1}, SCHEMA)
-    assert read(at, store, 2) == {b"k": b"1"}
+    assert read(engine, store, 2) == {b"k": b"1"}

@@ -1,4 +1,4 @@
-"""Runs of changes."""
+"""Changes as records."""
 
 from __future__ import annotations
 
@@ -6,69 +6,78 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynastate import rows
 from dynastate.errors import CorruptStateError
-from dynastate.rows import Change
+from dynastate.format.changes import (
+    DROP_FAMILY,
+    FAMILY_MAX,
+    MERGE,
+    PUT,
+    REMOVE_RANGE,
+    Change,
+    RowValue,
+    apply_change,
+    decode_changes,
+    encode_changes,
+    key_hash,
+)
 
 KEYS = st.binary(max_size=40)
 CHANGES = st.one_of(
-    st.builds(Change, st.just(rows.PUT), st.integers(0, rows.FAMILY_MAX), KEYS, st.none() | st.binary(max_size=60)),
-    st.builds(
-        Change, st.sampled_from((rows.MERGE, rows.REMOVE_RANGE)), st.integers(0, rows.FAMILY_MAX), KEYS, st.binary()
-    ),
-    st.builds(Change, st.just(rows.DROP_FAMILY), st.integers(0, rows.FAMILY_MAX), st.just(b""), st.just(b"")),
+    st.builds(Change, st.just(PUT), st.integers(0, FAMILY_MAX), KEYS, st.none() | st.binary(max_size=60)),
+    st.builds(Change, st.sampled_from((MERGE, REMOVE_RANGE)), st.integers(0, FAMILY_MAX), KEYS, st.binary()),
+    st.builds(Change, st.just(DROP_FAMILY), st.integers(0, FAMILY_MAX), st.just(b""), st.just(b"")),
 )
 
 
 @given(st.lists(CHANGES, max_size=8))
 def test_round_trip(changes: list[Change]) -> None:
-    """Changes come back from their run as they were, in order."""
-    assert list(rows.decode(rows.encode(changes))) == changes
+    """Changes come back from their records as they were, in order."""
+    assert list(decode_changes(encode_changes(changes))) == changes
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_changes_or_an_error(run: bytes) -> None:
     """Whatever the bytes are, they give changes that encode to them again, or CorruptStateError."""
     try:
-        changes = list(rows.decode(run))
+        changes = list(decode_changes(run))
     except CorruptStateError:
         return
-    assert rows.encode(changes) == run
+    assert encode_changes(changes) == run
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.data())
-def test_a_run_that_was_cut_is_refused(changes: list[Change], data: st.DataObject) -> None:
-    """A run that ends within a record is refused, never read as fewer or shorter changes."""
-    run = rows.encode(changes)
-    ends = {len(rows.encode(changes[:count])) for count in range(len(changes) + 1)}
+def test_cut_records_are_refused(changes: list[Change], data: st.DataObject) -> None:
+    """Bytes that end within a record are refused, never read as fewer or shorter changes."""
+    run = encode_changes(changes)
+    ends = {len(encode_changes(changes[:count])) for count in range(len(changes) + 1)}
     at = data.draw(st.sampled_from(sorted(set(range(len(run))) - ends)))
     with pytest.raises(CorruptStateError, match="ends within"):
-        list(rows.decode(run[:at]))
+        list(decode_changes(run[:at]))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        Change(rows.MERGE, 0, b"k", None),
-        Change(rows.REMOVE_RANGE, 0, b"k", None),
-        Change(rows.DROP_FAMILY, 0, b"k", b""),
-        Change(rows.DROP_FAMILY, 0, b"", b"v"),
-        Change(rows.DROP_FAMILY, 0, b"", None),
+        Change(MERGE, 0, b"k", None),
+        Change(REMOVE_RANGE, 0, b"k", None),
+        Change(DROP_FAMILY, 0, b"k", b""),
+        Change(DROP_FAMILY, 0, b"", b"v"),
+        Change(DROP_FAMILY, 0, b"", None),
         Change(4, 0, b"k", b"v"),
         Change(15, 0, b"k", b"v"),
     ],
 )
 def test_unknown_changes_are_refused(change: Change) -> None:
-    """An operation of a later format, or one with fields that it does not take, is refused and not passed over."""
+    """An operation of a later format, or one with fields that it does not take, is refused and not skipped."""
     with pytest.raises(CorruptStateError, match="does not know"):
-        list(rows.decode(rows.encode([change])))
+        list(decode_changes(encode_changes([change])))
 
 
 def test_a_delete_marker_is_no_empty_value() -> None:
     """A removed key and a key with an empty value differ, in the bytes and when read back."""
-    removed, empty = Change(rows.PUT, 0, b"k", None), Change(rows.PUT, 0, b"k", b"")
-    assert rows.encode([removed]) != rows.encode([empty])
-    assert list(rows.decode(rows.encode([removed, empty]))) == [removed, empty]
+    removed, empty = Change(PUT, 0, b"k", None), Change(PUT, 0, b"k", b"")
+    assert encode_changes([removed]) != encode_changes([empty])
+    assert list(decode_changes(encode_changes([removed, empty]))) == [removed, empty]
 
 
 @pytest.mark.parametrize("value_length", [-2, -(2**31)])
@@ -76,7 +85,7 @@ def test_other_negative_lengths_are_refused(value_length: int) -> None:
     """-1 is the only negative length that means something."""
     run = bytes(2) + (1).to_bytes(4, "little") + value_length.to_bytes(4, "little", signed=True) + b"k"
     with pytest.raises(CorruptStateError, match="ends within a record"):
-        list(rows.decode(run))
+        list(decode_changes(run))
 
 
 @pytest.mark.parametrize(
@@ -92,13 +101,13 @@ def test_other_negative_lengths_are_refused(value_length: int) -> None:
 )
 def test_the_hash_is_murmur3_as_published(key: bytes, expected: int) -> None:
     """The hash of a key is MurmurHash3 x86 32 bit with seed 0, by values published for it."""
-    assert rows.key_hash(key) == expected
+    assert key_hash(key) == expected
 
 
-@pytest.mark.parametrize("change", [Change(rows.REMOVE_RANGE, 0, b"a", b"b"), Change(rows.DROP_FAMILY, 0, b"", b"")])
-def test_operations_that_no_version_is_made_of_are_refused(change: Change) -> None:
-    """They have numbers in the format, and nobody writes them: to take one for a put would be another state."""
-    found: dict[bytes, rows.Value] = {b"a": b"1"}
+@pytest.mark.parametrize("change", [Change(REMOVE_RANGE, 0, b"a", b"b"), Change(DROP_FAMILY, 0, b"", b"")])
+def test_operations_that_are_never_written_are_refused(change: Change) -> None:
+    """Their numbers are reserved in the format, and no version has them: read as puts they would give a wrong state."""
+    found: dict[bytes, RowValue] = {b"a": b"1"}
     with pytest.raises(CorruptStateError, match="puts, removes and merges only"):
-        rows.apply(found, change.key, change)
+        apply_change(found, change.key, change)
     assert found == {b"a": b"1"}

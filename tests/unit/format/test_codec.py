@@ -10,39 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynastate import blocks
 from dynastate.errors import CorruptStateError
+from dynastate.format.codec import CODECS, FRAGMENT_BYTES_MAX, LZ4, RAW, compress, cut, decompress
 
 
 @given(st.binary(min_size=1, max_size=200) | st.integers(1, 5000).map(bytes), st.booleans())
 def test_round_trip(chunk: bytes, dense: bool) -> None:  # noqa: FBT001  # hypothesis gives it
     """A chunk comes back as it was, and is never stored in more bytes than it has."""
-    codec, packed = blocks.compress(chunk, dense=dense)
-    assert codec in blocks.CODECS
+    codec, packed = compress(chunk, dense=dense)
+    assert codec in CODECS
     assert len(packed) <= len(chunk)
-    assert blocks.decompress(codec, packed, len(chunk)) == chunk
+    assert decompress(codec, packed, len(chunk)) == chunk
 
 
-def test_what_does_not_shrink_is_kept_raw() -> None:
+def test_incompressible_chunks_are_stored_raw() -> None:
     """A chunk that LZ4 would not make smaller is stored as it is."""
     noise = random.Random(1).randbytes(1000)  # noqa: S311  # bytes that LZ4 cannot shrink, no secret
-    assert blocks.compress(noise) == (blocks.RAW, noise)
-    assert blocks.compress(bytes(1000))[0] == blocks.LZ4
+    assert compress(noise) == (RAW, noise)
+    assert compress(bytes(1000))[0] == LZ4
 
 
 def test_dense_blocks_are_smaller() -> None:
-    """Rows of text and numbers take less, and at least a tenth less, where there is time to compress them with care."""
+    """Dense compression saves at least a tenth on rows of text and numbers."""
     random_rows = random.Random(1)  # noqa: S311  # no secret
     rows = b"".join(b"order %010d shipped from depot %04d" % (random_rows.randrange(10**10), n) for n in range(5000))
-    (_, quick), (_, dense) = blocks.compress(rows), blocks.compress(rows, dense=True)
+    (_, quick), (_, dense) = compress(rows), compress(rows, dense=True)
     assert len(dense) < 0.9 * len(quick)
 
 
-@given(st.sampled_from((*blocks.CODECS, "zstd", "")), st.binary(max_size=60), st.integers(-2, 300))
+@given(st.sampled_from((*CODECS, "zstd", "")), st.binary(max_size=60), st.integers(-2, 300))
 def test_any_bytes_are_a_chunk_or_an_error(codec: str, packed: bytes, raw_bytes: int) -> None:
     """Whatever the bytes are, they give a chunk of just the length asked for, or CorruptStateError."""
     with contextlib.suppress(CorruptStateError):
-        assert len(blocks.decompress(codec, packed, raw_bytes)) == raw_bytes
+        assert len(decompress(codec, packed, raw_bytes)) == raw_bytes
 
 
 @pytest.mark.parametrize("raw_bytes", [-1, 0, 4, 6, 2**31, 2**70])
@@ -51,9 +51,9 @@ def test_a_block_of_another_length_is_refused(raw_bytes: int) -> None:
     # Five bytes with a length before them: what -1 would make LZ4 read.
     for packed in (lz4.block.compress(b"12345", store_size=False), lz4.block.compress(b"12345", store_size=True)):
         with pytest.raises(CorruptStateError):
-            blocks.decompress(blocks.LZ4, packed, raw_bytes)
+            decompress(LZ4, packed, raw_bytes)
     with pytest.raises(CorruptStateError, match="wrong length"):
-        blocks.decompress(blocks.RAW, b"12345", raw_bytes)
+        decompress(RAW, b"12345", raw_bytes)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_a_block_of_another_length_is_refused(raw_bytes: int) -> None:
     [
         (0, [0]),
         (1, [1]),
-        (blocks.FRAGMENT_BYTES_MAX, [blocks.FRAGMENT_BYTES_MAX]),
-        (blocks.FRAGMENT_BYTES_MAX + 1, [blocks.FRAGMENT_BYTES_MAX, 1]),
-        (3 * blocks.FRAGMENT_BYTES_MAX, [blocks.FRAGMENT_BYTES_MAX] * 3),
+        (FRAGMENT_BYTES_MAX, [FRAGMENT_BYTES_MAX]),
+        (FRAGMENT_BYTES_MAX + 1, [FRAGMENT_BYTES_MAX, 1]),
+        (3 * FRAGMENT_BYTES_MAX, [FRAGMENT_BYTES_MAX] * 3),
     ],
 )
 def test_cutting(length: int, lengths: list[int]) -> None:
     """Fragments are full but for the last, none but an only one is empty, and together they are what was cut."""
     packed = random.Random(length).randbytes(length)  # noqa: S311  # bytes to cut, no secret
-    fragments = blocks.cut(packed)
+    fragments = cut(packed)
     assert [len(fragment) for fragment in fragments] == lengths
     assert b"".join(fragments) == packed

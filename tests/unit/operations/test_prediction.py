@@ -1,4 +1,4 @@
-"""The formula of docs/operations.md beside what runs of the engine count, with snapshots, clean-ups and restarts."""
+"""The formula of docs/operations.md compared with runs of the engine, with snapshots, clean-ups and restarts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,35 @@ from typing import Any
 
 import pytest
 
-from dynastate import cost, rows, snapshots, spending
-from dynastate.cost import DAY_S, Spending, Workload, predict
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter, units_of_write
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import snapshots
+from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
-from dynastate.layout import CHUNK_BYTES_MAX, item_bytes
+from dynastate.format.changes import key_hash
+from dynastate.format.items import StorageSize, item_bytes
+from dynastate.format.keys import EMPTY, VersionId
+from dynastate.format.parts import CHUNK_BYTES_MAX
+from dynastate.operations import prediction
+from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload, predict
+from dynastate.operations.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
-from dynastate.store import Engine
-from dynastate.stored import Stored
-from dynastate.tables import BotoTables, Meter, Tables, units_of_write
-from tests.fakes import MemoryTables
-from tests.states import EMPTY, Engines, State, Version, attempt, begin, chunk, closing, take_snapshot, write
+from tests.support.engine_driver import (
+    Engines,
+    State,
+    attempt,
+    begin,
+    chunk,
+    closing,
+    commit_attempt,
+    save_snapshot,
+    write,
+)
+from tests.support.fakes import MemoryTables
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 #: What the issue asks of the formula.
 WITHIN = 0.15
 #: Of the usual length: it is read at every look.
@@ -33,14 +49,14 @@ SCHEMA = '{"families":[]}'.ljust(700)
 
 @dataclass
 class Counted:
-    """What operations took, and what was stored after each batch."""
+    """Units of operations, and storage after each batch."""
 
     requests: int = 0
     write_units: int = 0
     read_units: int = 0
     delete_units: int = 0
     snapshots: int = 0
-    stored: list[Stored] = field(default_factory=list)
+    stored: list[StorageSize] = field(default_factory=list)
 
     def add(self, meter: Meter) -> None:
         self.requests += meter.requests
@@ -53,7 +69,7 @@ def chunks_of(changes: State) -> Iterator[State]:
     """Cut changes as the provider does: in the order of their hashes, 256 KiB a chunk."""
     cut: State = {}
     size = 0
-    for key in sorted(changes, key=rows.key_hash):
+    for key in sorted(changes, key=key_hash):
         length = 10 + len(key) + len(changes[key])
         if cut and size + length > CHUNK_BYTES_MAX:
             yield cut
@@ -65,57 +81,57 @@ def chunks_of(changes: State) -> Iterator[State]:
 
 
 class OneStore:
-    """A store as the provider keeps it: its rows, and when it asked for maintenance."""
+    """A store as the provider has it: its rows, and the times of its maintenance."""
 
     def __init__(self, name: str, of: Workload, next_tick: float) -> None:
         self.name = name
-        self.newest: Version = EMPTY
+        self.newest: VersionId = EMPTY
         self._of = of
         self._rows: State = {}
         self._changed: dict[bytes, int] = {}
         self._looked_at = self._cleaned_at = 0
         self._next_tick = next_tick
 
-    def commit(self, at: Engine, run: str, changes: State, counted: Counted) -> Stored:
-        """Commit a batch's changes, and do what maintenance does when its time has come."""
-        under_way = begin(at, self.name, attempt(self.newest[0] + 1), self.newest, run)
+    def commit(self, engine: Engine, run: str, changes: State, counted: Counted) -> StorageSize:
+        """Commit a batch's changes, and run maintenance when it is due."""
+        under_way = begin(engine, self.name, attempt(self.newest[0] + 1), self.newest, run)
         for each in chunks_of(changes):
             under_way.append(chunk(each))
         self._rows |= changes
-        spent = under_way.commit({0: len(self._rows)}, SCHEMA)
-        self.newest = self.newest[0] + 1, under_way.attempt
+        spent = commit_attempt(engine, under_way, len(self._rows))
+        self.newest = VersionId(self.newest[0] + 1, under_way.attempt)
         self._changed |= dict.fromkeys(changes, self.newest[0])
         counted.requests += spent["requests"]
         counted.write_units += spent["writeUnits"]
         counted.read_units += spent["readUnits"]
-        return Stored(spent["storedItems"], spent["storedBytes"])
+        return StorageSize(spent["storedItems"], spent["storedBytes"])
 
-    def maintain(self, at: Engine, run: str, batch: int, counted: Counted) -> None:
-        """Do what Spark's maintenance does, when its time has come."""
+    def maintain(self, engine: Engine, run: str, batch: int, counted: Counted) -> None:
+        """Run maintenance as Spark does, when it is due."""
         if batch < self._next_tick:
             return
         self._next_tick += max(1, self._of.batches_a_day * self._of.maintenance_s / DAY_S)
         version = self.newest[0]
         if version - self._looked_at >= self._of.min_deltas:
             self._looked_at = version
-            self._offer_snapshot(at, run, counted)
+            self._offer_snapshot(engine, run, counted)
         least = math.floor(self._of.extra * self._of.retain + 0.5)
         if self._cleaned_at == 0 or version - self._cleaned_at >= least:
             self._cleaned_at = version
-            counted.add(at.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
+            counted.add(engine.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
 
-    def _offer_snapshot(self, at: Engine, run: str, counted: Counted) -> None:
+    def _offer_snapshot(self, engine: Engine, run: str, counted: Counted) -> None:
         heap = sum(30 + len(key) + len(value) for key, value in self._rows.items())
-        under_way, meter = at.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
+        under_way, meter = engine.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
         counted.add(meter)
         if under_way is None:
             return
         shift = 32 - under_way.bits
         buckets: dict[int, State] = {bucket: {} for bucket in range(1 << under_way.bits)}
         for key, value in self._rows.items():
-            buckets[rows.key_hash(key) >> shift][key] = value
+            buckets[key_hash(key) >> shift][key] = value
         since = under_way.base
-        touched = {rows.key_hash(key) >> shift for key, when in self._changed.items() if when > since}
+        touched = {key_hash(key) >> shift for key, when in self._changed.items() if when > since}
         for bucket, held in buckets.items():
             if since == 0 or bucket in touched:
                 under_way.bucket(bucket)
@@ -125,16 +141,16 @@ class OneStore:
         counted.add(under_way.meter)
         counted.snapshots += 1
 
-    def reopen(self, at: Engine, counted: Counted) -> None:
-        """Read the store as an executor does that has nothing of it."""
-        opening = at.open(self.name, *self.newest)
+    def reopen(self, engine: Engine, counted: Counted) -> None:
+        """Read the store as an executor without any of it does."""
+        opening = engine.open(self.name, *self.newest)
         for each in (opening.snapshot_chunks, opening.chunks):
             list(each)
         counted.add(opening.meter)
 
 
 class Run:
-    """A query of made-up rows on the engine. Each batch changes rows drawn anew, whatever store they are in."""
+    """A query of made-up rows on the engine. Each batch changes random rows of all stores."""
 
     def __init__(self, engines: Engines, tables: Tables, of: Workload, value_bytes: int, seed: int) -> None:
         self.namespace = f"{seed:032x}"
@@ -155,7 +171,7 @@ class Run:
         self._batch(self._keys, Counted())
 
     def play(self, batches: int, restart_every: int = 0) -> Counted:
-        """Play batches, and lose all executors every so often; what that took."""
+        """Run batches, with a restart of all executors every `restart_every`; return the units."""
         counted = Counted()
         for number in range(1, batches + 1):
             if restart_every and number % restart_every == 0:
@@ -166,8 +182,8 @@ class Run:
         return counted
 
     def measured(self) -> Workload:
-        """The workload as a user learns it from what the tables hold, by `dynastate cost NAMESPACE`."""
-        (found,) = spending.holdings(self._tables, self.namespace, Meter()).values()
+        """The workload read from the tables, as `dynastate cost NAMESPACE` does."""
+        (found,) = usage_of_namespace(self._tables, self.namespace, Meter()).values()
         learnt: dict[str, Any] = found.workload()
         return replace(self._of, **learnt)
 
@@ -180,7 +196,7 @@ class Run:
         for key in keys:
             text = b"%d" % self._choose.randrange(10**9)  # a value is half text that compresses, half noise
             value = text.ljust(self._value_bytes // 2) + self._choose.randbytes(self._value_bytes // 2)
-            changes[rows.key_hash(b"partition of " + key) % len(changes)][key] = value
+            changes[key_hash(b"partition of " + key) % len(changes)][key] = value
         run = f"run-{self._runs}"
         told = [
             store.commit(self._at, run, changed, counted) for store, changed in zip(self._stores, changes, strict=True)
@@ -188,7 +204,7 @@ class Run:
         for store in self._stores:
             store.maintain(self._at, run, self._batches, counted)
         self._batches += 1
-        counted.stored.append(Stored(sum(each.items for each in told), sum(each.bytes for each in told)))
+        counted.stored.append(StorageSize(sum(each.items for each in told), sum(each.bytes for each in told)))
 
 
 WORKLOADS = {
@@ -204,7 +220,7 @@ WORKLOADS = {
 
 
 def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
-    """Play until all is as it will always be, measure, predict, play on, and compare."""
+    """Run until the state is steady, measure, predict, run on, and compare."""
     run.play(warm)
     measured = run.measured()
     counted = run.play(batches, restart_every)
@@ -224,18 +240,19 @@ def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
 
 @pytest.fixture
 def engines(memory: MemoryTables) -> Iterator[Engines]:
-    """Make engines on tables in memory; all are closed."""
+    """Make engines on tables in memory, and close them all at the end."""
     yield from closing(memory)
 
 
 @pytest.fixture
 def engines_on_moto(moto: BotoTables) -> Iterator[Engines]:
-    """Make engines on moto; all are closed."""
+    """Make engines on moto, and close them all at the end."""
     yield from closing(moto)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_prediction_is_what_a_run_counts(name: str, engines: Engines, memory: MemoryTables) -> None:
+def test_prediction_is_that_of_a_run(name: str, engines: Engines, memory: MemoryTables) -> None:
     """Within 15 %: requests, write, read and delete units, items and bytes stored."""
     of, value_bytes = WORKLOADS[name]
     is_large = of.changed_rows > 1_000
@@ -243,40 +260,38 @@ def test_prediction_is_what_a_run_counts(name: str, engines: Engines, memory: Me
     compare(run, *((40, 84, 7) if is_large else (250, 300, 43)))
 
 
-def test_prediction_is_what_a_run_on_dynamodb_counts(engines_on_moto: Engines, moto: BotoTables) -> None:
+def test_prediction_is_that_of_a_run_on_dynamodb(engines_on_moto: Engines, moto: BotoTables) -> None:
     """The same through boto3, where requests and units are those of real requests."""
     of, value_bytes = Workload(2, 8640, 50, 0, 400, 0, retain=10), 40
     compare(Run(engines_on_moto, moto, of, value_bytes, seed=2), 50, 60, 29)
 
 
-def test_parts_and_lists_are_what_the_rules_say() -> None:
+def test_units_of_parts_and_lists() -> None:
     """A store whose every batch changes a hundred rows of 100 bytes: 10 KB of parts, a version list of under 1 KB."""
     of = Workload(1, 100, 100, 100, 10_000, 100, compression=1)
     found = predict(of)
     assert found.commits.requests == pytest.approx(200)
-    # 10,230 bytes with what an item has beside its data, give or take 1,000: half a unit more on average.
+    # 10,230 bytes with an item's overhead, with a deviation of 1,000: half a unit more on average.
     assert found.commits.write_units == pytest.approx(100 * (10.5 + 1), rel=0.02)
     assert found.commits.read_units == found.commits.delete_units == 0
     # Everything is deleted in the end, and snapshots are written each time changes are 85 % of the state.
     assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 0.85), rel=0.1)
 
 
-def test_deletes_are_counted_by_what_they_delete(
+def test_units_of_deletes_are_those_of_the_deleted_items(
     engines: Engines, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts, buckets, directories of many buckets and lists: within a tenth of what DynamoDB takes for them."""
+    """Parts, buckets, manifests of many buckets and lists: within a tenth of what DynamoDB takes for them."""
     monkeypatch.setattr(snapshots, "FRACTION", 0.0)
-    at, made = engines(), EMPTY
+    engine, made = engines(), EMPTY
     state: State = {b"%d" % row: bytes(100) for row in range(3_000)}
     for number in range(1, 31):
         part = {key: state[key] for key in list(state)[number * 90 : number * 90 + 90]}
-        made = write(at, store, attempt(number), part, base=made)
+        made = write(engine, store, attempt(number), part, base=made)
         if number % 10 == 0:
-            under_way = take_snapshot(at, store, made, state, lambda _: set(state), bits=6)
-            assert under_way is not None
-            assert under_way.commit()
+            save_snapshot(engine, store, made, state, lambda _: set(state), bits=6)
     before = dict(memory.items)
-    spent, _ = at.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
+    spent, _ = engine.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
     gone = [item for key, item in before.items() if key not in memory.items]
     assert spent.items_deleted == len(gone)
     assert spent.delete_units == pytest.approx(sum(units_of_write(item_bytes(item)) for item in gone), rel=0.1)
@@ -285,12 +300,12 @@ def test_deletes_are_counted_by_what_they_delete(
 def test_an_idle_query_pays_for_its_appends() -> None:
     """Without changes a batch takes one request and one write unit a store, and nothing is snapshotted."""
     found = predict(Workload(200, 8640, 0, 0, 0, 0))
-    assert found.commits == Spending(200 * 8640, 200 * 8640)
+    assert found.commits == PredictedUsage(200 * 8640, 200 * 8640)
     assert found.snapshots.write_units < 0.01 * found.commits.write_units
 
 
-def test_more_of_it_costs_more() -> None:
-    """Each number of a workload that costs something does so in the prediction."""
+def test_larger_workloads_cost_more() -> None:
+    """Each number of a workload that costs something increases the prediction."""
     of = Workload(10, 8640, 1_000, 100, 100_000, 100, restarts_a_day=2)
     cost_of = {
         name: predict(replace(of, **{name: 2 * getattr(of, name)})).day.dollars(DEFAULT_PRICES)
@@ -317,7 +332,7 @@ def test_more_of_it_costs_more() -> None:
         ("maintenance_s", -1),
     ],
 )
-def test_what_is_no_workload_is_refused(name: str, value: float) -> None:
+def test_a_wrong_workload_is_refused(name: str, value: float) -> None:
     """The message names the number."""
     with pytest.raises(ConfigurationError, match=f"a workload's {name} must be .* or more got={value}"):
         replace(Workload(1, 1, 1, 1, 1, 1), **{name: value})  # type: ignore[arg-type]  # what is tested
@@ -329,15 +344,15 @@ def test_what_is_no_workload_is_refused(name: str, value: float) -> None:
 )
 def test_means_of_what_is_rounded_up(mean: float, spread: float, expected: float) -> None:
     """Rounding up adds half a unit on average, unless sizes hardly differ; and nothing takes less than one unit."""
-    assert cost.rounded_up(mean, spread) == pytest.approx(expected, abs=0.01)
+    assert prediction.rounded_up(mean, spread) == pytest.approx(expected, abs=0.01)
 
 
 def test_means_of_what_is_rounded_up_are_means() -> None:
-    """Beside the mean of numbers that are drawn and rounded up."""
+    """The mean is that of random numbers, rounded up."""
     choose = random.Random("rounded up")  # noqa: S311  # test data
     for mean, spread in ((0.7, 0.3), (1.1, 0.2), (3.4, 1.5)):
         drawn = [max(1, math.ceil(choose.gauss(mean, spread))) for _ in range(50_000)]
-        assert cost.rounded_up(mean, spread) == pytest.approx(sum(drawn) / len(drawn), rel=0.01)
+        assert prediction.rounded_up(mean, spread) == pytest.approx(sum(drawn) / len(drawn), rel=0.01)
 
 
 def test_prices() -> None:
@@ -347,11 +362,11 @@ def test_prices() -> None:
     assert [prices.nanodollars(units, 0) for units in range(4)] == [0, 1, 1, 2]
     assert prices.nanodollars(1, 3) == 2
     assert DEFAULT_PRICES.nanodollars(1_000_000, 1_000_000) == 750_000_000
-    assert prices.dollars_a_month(Stored(10, 2**30 - 1_000)) == 0.5
+    assert prices.dollars_a_month(StorageSize(10, 2**30 - 1_000)) == 0.5
 
 
 def test_example_of_the_documentation() -> None:
-    """The example of docs/operations.md prints what stands there."""
+    """The example of docs/operations.md prints the output shown there."""
     text = (ROOT / "docs" / "operations.md").read_text()
     programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert programs

@@ -1,4 +1,4 @@
-"""Checking a store: whatever is wrong is found and named, nothing else is, and nothing is written."""
+"""verify: every defect is found and named, nothing else is, and nothing is written."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dynastate import layout
-from dynastate import verify as verify_module
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import REGION, EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.wire import to_wire
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
-from dynastate.layout import Attempt, Item, Key, Role
-from dynastate.local import REGION, EmbeddedDynamoDB, credentials
-from dynastate.tables import BotoTables, Meter, to_wire
-from dynastate.verify import Checked, Finding, Report, verify
-from tests.damage import SECOND_SNAPSHOT, STORE, Victim, damages, victim
-from tests.fakes import MemoryTables, StruckClient, StruckTables
-from tests.states import (
-    EMPTY,
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import EMPTY, Key, Role, VersionId, group_key, store_shard
+from dynastate.operations import verify as verify_module
+from dynastate.operations.findings import Checked, Finding, Report
+from dynastate.operations.verify import verify
+from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store
+from tests.support.engine_driver import (
     attempt,
     begin,
     chunk,
     commit,
-    engine,
     items_of,
+    make_engine,
+    numbers,
     parts_of,
     recover,
+    save_snapshot,
     take_snapshot,
     write,
     write_versions,
 )
+from tests.support.fakes import FailingClient, FailingTables, MemoryTables
 
 SEED = 20_250_106
 #: Items of which so much is tried; the test of bad bytes tries more, on readers.
@@ -43,17 +47,17 @@ DAMAGES = 250
 
 
 def listed(report: Report) -> list[tuple[str, str]]:
-    """What was found, and where."""
+    """Kind and sort key of each finding."""
     return [(finding.what, finding.key.sort) for finding in report.findings]
 
 
-def readable(report: Report) -> set[tuple[int, Attempt]]:
-    return {(each.version, each.attempt) for each in report.versions if each.is_readable}
+def readable(report: Report) -> set[VersionId]:
+    return {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
 
 
-def can_recover(whole: Victim, tables: MemoryTables) -> set[tuple[int, Attempt]]:
+def can_recover(whole: IntactStore, tables: MemoryTables) -> set[VersionId]:
     """The versions that an engine opens."""
-    at = engine(tables, parallel_requests=1)
+    at = make_engine(tables, parallel_requests=1)
     found = set()
     for node, state in whole.states.items():
         with contextlib.suppress(CorruptStateError, VersionMissingError):
@@ -64,9 +68,9 @@ def can_recover(whole: Victim, tables: MemoryTables) -> set[tuple[int, Attempt]]
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
-def test_nothing_is_wrong_with_a_whole_store(cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    """A store with every kind of item: all versions can be read, every item was, and there is nothing to tell of."""
-    whole = victim(cleaned=cleaned)
+def test_a_whole_store_has_no_findings(cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """In a store with every kind of item all versions can be read, every item is read, and nothing is reported."""
+    whole = intact_store(cleaned=cleaned)
     tables = whole.tables()
     report = verify(tables, STORE)
     assert (report.findings, report.more, report.is_whole) == ((), 0, True)
@@ -83,11 +87,12 @@ def test_nothing_is_wrong_with_a_whole_store(cleaned: bool) -> None:  # noqa: FB
     assert report.stored_bytes == sum(len(each) for each in data if isinstance(each, bytes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
-def test_what_recovery_cannot_read_is_told(cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    """Just those versions are said to be readable that an engine opens, and the item that is wrong is named."""
+def test_items_that_recovery_cannot_read_are_reported(cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """Exactly the versions that an engine opens are reported as readable, and the defective item is named."""
     print(f"seed={SEED}")  # noqa: T201  # shown by pytest when the test fails
-    whole = victim(cleaned=cleaned)
+    whole = intact_store(cleaned=cleaned)
     chance = random.Random(SEED)  # noqa: S311  # which damages, no secret
     every = list(damages(whole.items, chance, 3))
     unnoticed = set()
@@ -97,11 +102,11 @@ def test_what_recovery_cannot_read_is_told(cleaned: bool) -> None:  # noqa: FBT0
         assert readable(report) == can_recover(whole, tables), f"{damage}: {report.findings}"
         if report.is_whole:
             unnoticed.add((damage.kind, damage.attribute))
-            # What a list has lost at its end nobody knows of.
+            # The loss of a list's last entries cannot be noticed.
             assert readable(report) == set(whole.states) or damage.attribute == "versions", damage
         else:
             named = {finding.key for finding in report.findings if finding.what != "orphaned"}
-            # A snapshot's item says which directory there is, and the meta item where parts lie: those are then missed.
+            # A snapshot's item says which manifest there is, and the meta item where parts lie: those are then missed.
             assert named & set(damage.changes) or damage.kind in ("snapshot", "meta", "group"), f"{damage}: {named}"
     # Attributes for people and for clean-up; a snapshot that is away or not done is none, and what it left is orphaned.
     assert unnoticed <= {
@@ -124,23 +129,23 @@ def delete(tables: MemoryTables, sort: str) -> Key:
     return keys[0]
 
 
-def test_each_lost_item_is_told_with_what_names_it() -> None:
-    """Two parts of one version are gone: both are missing, named by their list, and the versions above are in vain."""
-    whole = victim(cleaned=False)
+def test_each_lost_item_is_reported_with_the_item_that_names_it() -> None:
+    """Two missing parts of one version are reported with the list that names them; later versions cannot be read."""
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
     first = delete(tables, f"{3:020d}/{attempt(3).hex()}/000000")
     second = delete(tables, f"{3:020d}/{attempt(3).hex()}/000002")
     report = verify(tables, STORE)
-    why, by = "group/0000000000000000 names it", frozenset([(3, attempt(3))])
+    why, by = "group/0000000000000000 names it", frozenset([VersionId(3, attempt(3))])
     assert report.findings == (Finding("missing", first, why, by), Finding("missing", second, why, by))
     # Version 4 has a snapshot.
     assert sorted(set(whole.states) - readable(report)) == [(3, attempt(3))]
     assert report.lines(tables.names)[2] == f"cannot be read: version=3 attempt={attempt(3).hex()}"
 
 
-def test_a_lost_list_is_told_by_the_versions_that_stood_on_it() -> None:
-    """Without the first version list, and no snapshot above it, nothing of the second can be read."""
-    whole = victim(cleaned=False)
+def test_a_lost_list_is_reported_by_the_versions_that_need_it() -> None:
+    """Without the first version list, and without a snapshot above it, no version of the second list can be read."""
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
     key = delete(tables, "group/0000000000000000")
     delete(tables, f"snapshot/{SECOND_SNAPSHOT:020d}")
@@ -149,7 +154,7 @@ def test_a_lost_list_is_told_by_the_versions_that_stood_on_it() -> None:
     assert [(finding.key, finding.why) for finding in missing] == [
         (
             key,
-            f"version 9 by attempt {attempt(9).hex()}, on which version 10 stands, nor a snapshot of it",
+            f"version 9 by attempt {attempt(9).hex()}, which version 10 needs, nor a snapshot of it",
         )
     ]
     assert readable(report) == set()
@@ -158,11 +163,11 @@ def test_a_lost_list_is_told_by_the_versions_that_stood_on_it() -> None:
     ]
 
 
-def test_a_list_that_was_cut_is_told_by_the_gap() -> None:
-    """Versions 3 to 9 are away from their list, which nobody would miss: version 10 stands on a snapshot."""
-    whole = victim(cleaned=False)
+def test_a_truncated_list_is_reported_by_its_gap() -> None:
+    """Versions 3 to 9 are deleted from their list, which recovery does not notice: version 10 has a snapshot."""
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
-    key = layout.group_key(STORE, 3)
+    key = group_key(STORE, 3)
     versions = tables.items[key]["versions"]
     assert isinstance(versions, list)
     tables.items[key] = tables.items[key] | {"versions": versions[:2]}
@@ -171,13 +176,13 @@ def test_a_list_that_was_cut_is_told_by_the_gap() -> None:
     assert [finding for finding in report.findings if finding.what != "orphaned"] == [Finding("missing", key, why)]
     assert {version for version, _ in readable(report)} == {1, 2, 10, 11, 12}
     assert {finding.named_by for finding in report.findings if finding.what == "orphaned"} >= {
-        frozenset([(3, attempt(3))])
+        frozenset([VersionId(3, attempt(3))])
     }
 
 
 def test_without_its_meta_item_nothing_can_be_read() -> None:
-    """Nobody knows then where parts lie; nor is anything said to be orphaned."""
-    whole = victim(cleaned=False)
+    """Without the meta item the places of parts are unknown, and no item is reported as orphaned."""
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
     delete(tables, "meta")
     report = verify(tables, STORE)
@@ -186,19 +191,19 @@ def test_without_its_meta_item_nothing_can_be_read() -> None:
     assert (report.items, len(report.versions)) == (0, len(whole.states))
 
 
-def test_what_nothing_names_is_orphaned_and_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
-    """Parts of an attempt under way, a snapshot that is being written, items that are not ours: each by its maker."""
-    at = engine(memory)
+def test_orphans_are_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+    """Parts of an attempt under way, a snapshot that is being written and foreign items are orphaned, by maker."""
+    at = make_engine(memory)
     made = write_versions(at, store, 3)
     under_way = begin(at, store, attempt(0xA), made[3])
     for number in range(26):
         under_way.append(chunk({b"%d" % number: b"1"}))
-    under_way._ticket.wait(5)
+    under_way._pending.wait(5)
     snapshot = take_snapshot(at, store, made[3], {b"1": b"1", b"2": b"2", b"3": b"3"}, lambda _: set(), bits=1)
     assert snapshot is not None
     snapshot._end_bucket()
     snapshot._write()
-    shard = layout.store_shard(store, 2)
+    shard = store_shard(store, 2)
     foreign: list[tuple[Role, Item]] = [
         ("delta", {"store_shard": shard, "part": "someone else's"}),
         ("snapshot", {"store_shard": shard, "entry": "someone else's"}),
@@ -207,9 +212,9 @@ def test_what_nothing_names_is_orphaned_and_no_failure(memory: MemoryTables, sto
     report = verify(memory, store)
     found = {(finding.key.role, finding.why): finding.items for finding in report.findings}
     assert found == {
-        ("delta", "of an attempt that no version list names: it is under way, or has failed"): 25,
+        ("delta", "of an attempt that no version list names: under way, or failed"): 25,
         ("delta", "none of dynastate's own"): 1,
-        ("snapshot", "of a snapshot that is being written, or was left so"): 2,
+        ("snapshot", "of a snapshot that is being written, or was abandoned"): 2,
         ("snapshot", "none of dynastate's own"): 1,
     }
     assert report.is_whole
@@ -217,36 +222,34 @@ def test_what_nothing_names_is_orphaned_and_no_failure(memory: MemoryTables, sto
     at.close()
 
 
-def test_an_item_in_another_place_is_missing_and_orphaned() -> None:
-    """A part that lies in another shard than it should: it is missed where it should lie, and found where it does."""
-    whole = victim(cleaned=False)
+def test_an_item_in_the_wrong_place_is_missing_and_orphaned() -> None:
+    """A part in the wrong shard is missing in the one, and orphaned in the other."""
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
     key = delete(tables, f"{1:020d}/")
-    other = key._replace(store_shard=layout.store_shard(STORE, (int(key.store_shard[-1]) + 1) % 4))
-    tables.items[other] = whole.items[key] | layout.item_key(other)
+    other = key._replace(store_shard=store_shard(STORE, (int(key.store_shard[-1]) + 1) % 4))
+    tables.items[other] = whole.items[key] | item_key(other)
     report = verify(tables, STORE)
     assert [(finding.what, finding.key) for finding in report.findings] == [("missing", key), ("orphaned", other)]
     assert report.findings[1].why == "of a listed attempt, where that has no part"
 
 
-def test_dead_branches_are_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
-    """The life of a checkpoint that was deleted ends when clean-up of the next one takes away what it stands on."""
-    at = engine(memory)
+def test_abandoned_attempts_are_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+    """The versions of a deleted checkpoint are abandoned once clean-up of the next one deletes their base."""
+    at = make_engine(memory)
     old = write_versions(at, store, 12)
     made = [EMPTY]
     for number in range(1, 7):
         key = b"%d" % number
         made.append(write(at, store, attempt(100 + number), {key: key}, base=made[-1], run="run-2"))
-    state = {b"%d" % number: b"%d" % number for number in range(1, 5)}
-    under_way = take_snapshot(at, store, made[4], state, lambda _: set(), "run-2")
-    assert under_way is not None
-    assert under_way.commit()
+    state = numbers(4)
+    save_snapshot(at, store, made[4], state, lambda _: set(), "run-2")
     at.clean_up(store, "run-2", *made[6], 2, 0, 0)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == {made[5], made[6]}
-    assert {(each.version, each.attempt) for each in report.versions if each.is_dead} == set(old[5:])
-    # Of the newest run a version that cannot be read is never taken for dead.
+    assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(old[5:])
+    # An unreadable version of the newest run is never reported as abandoned.
     memory.items = {key: item for key, item in memory.items.items() if not key.sort.startswith("snapshot/")}
     report = verify(memory, store)
     assert ("missing", "group/0000000000000000") in listed(report)
@@ -254,29 +257,25 @@ def test_dead_branches_are_no_failure(memory: MemoryTables, store: str, always_w
     at.close()
 
 
-def test_a_clean_up_that_has_not_come_to_its_end_is_no_failure(
-    memory: MemoryTables, store: str, always_worth_it: None
-) -> None:
-    """Versions that stood on what it has taken away so far are dead, as long as newer ones have a snapshot."""
-    at = engine(memory)
+def test_an_unfinished_clean_up_is_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+    """Versions whose base it has deleted are abandoned, as long as newer ones have a snapshot."""
+    at = make_engine(memory)
     made = write_versions(at, store, 12)
-    state = {b"%d" % each: b"%d" % each for each in range(1, 9)}
-    under_way = take_snapshot(at, store, made[8], state, lambda _: set())
-    assert under_way is not None
-    assert under_way.commit()
+    state = numbers(8)
+    save_snapshot(at, store, made[8], state, lambda _: set())
     at.clean_up(store, "run-1", *made[12], 2, 0, 3)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == set(made[8:])
-    assert {(each.version, each.attempt) for each in report.versions if each.is_dead} == set(made[4:8])
+    assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(made[4:8])
     at.close()
 
 
-def test_what_others_do_meanwhile_is_nothing_wrong(memory: MemoryTables, store: str, always_worth_it: None) -> None:
-    """Between any two requests of a check, one commits, another makes a snapshot and cleans up: nothing is found."""
-    at = engine(memory)
+def test_concurrent_writes_are_no_findings(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+    """Commits, snapshots and clean-ups between any two requests of verify are no findings."""
+    at = make_engine(memory)
     made = write_versions(at, store, 8)
-    states = {number: {b"%d" % each: b"%d" % each for each in range(1, number + 1)} for number in range(1, 200)}
+    states = {number: numbers(number) for number in range(1, 200)}
     before = verify(memory, store)
     assert before.is_whole
     requests = 0
@@ -287,14 +286,12 @@ def test_what_others_do_meanwhile_is_nothing_wrong(memory: MemoryTables, store: 
         number = made[-1][0] + 1
         made.append(write(at, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1]))
         if requests % 3 == 0:
-            under_way = take_snapshot(at, store, made[-1], states[number], lambda _: set())
-            assert under_way is not None
-            assert under_way.commit()
+            save_snapshot(at, store, made[-1], states[number], lambda _: set())
             at.clean_up(store, "run-1", *made[-1], 2, 0, 0)
 
     for start in range(3):  # which of the requests clean-up comes at
         requests = start
-        report = verify(StruckTables(memory, act), store)
+        report = verify(FailingTables(memory, act), store)
         assert [finding for finding in report.findings if finding.what != "orphaned"] == []
         assert report.is_whole
         assert requests > 8
@@ -303,18 +300,18 @@ def test_what_others_do_meanwhile_is_nothing_wrong(memory: MemoryTables, store: 
     at.close()
 
 
-def test_it_only_reads_and_consistently(moto: BotoTables, struck_client: StruckClient, store: str) -> None:
-    """Every request is Query, GetItem or BatchGetItem with ConsistentRead, also where things are wrong."""
-    at = engine(moto)
+def test_verify_only_reads_and_consistently(moto: BotoTables, failing_client: FailingClient, store: str) -> None:
+    """Every request is Query, GetItem or BatchGetItem with ConsistentRead, also with findings."""
+    at = make_engine(moto)
     made = write_versions(at, store, 3)
     broken = write(at, store, attempt(9), {b"9": b"9"}, base=made[3])
     (key, item), *_ = parts_of(moto, store)
-    struck_client.put_item(TableName=moto.names["delta"], Item=to_wire(item) | {"strange": {"BOOL": True}})
+    failing_client.put_item(TableName=moto.names["delta"], Item=to_wire(item) | {"strange": {"BOOL": True}})
     moto.delete([parts_of_version[0] for parts_of_version in parts_of_all(moto, store, broken[0])], Meter())
-    before = len(struck_client.requests)
+    before = len(failing_client.requests)
     report = verify(moto, store)
     assert listed(report) == [("broken", key.sort), ("missing", f"{4:020d}/{attempt(9).hex()}/000000")]
-    sent = struck_client.requests[before:]
+    sent = failing_client.requests[before:]
     assert {operation for operation, _ in sent} == {"query", "batch_get_item"}
     for operation, arguments in sent:
         asked = arguments["RequestItems"].values() if operation == "batch_get_item" else [arguments]
@@ -326,19 +323,19 @@ def parts_of_all(tables: BotoTables, store: str, version: int) -> Iterator[tuple
     """Keys of the parts of a version."""
     for shard in range(4):
         low, high = f"{version:020d}", f"{version + 1:020d}"
-        for key in tables.list_keys("delta", layout.store_shard(store, shard), low, high, Meter()):
+        for key in tables.list_keys("delta", store_shard(store, shard), low, high, Meter()):
             yield (key,)
 
 
 def test_keys_are_compared_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever windows end, no item is taken for an orphan, and every orphan is found once."""
-    whole = victim(cleaned=False)
+    """Wherever windows end, no named item is reported as an orphan, and every orphan is found once."""
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
     orphans = 0
     for key, item in whole.items.items():
         if key.role == "delta" and key.store_shard.startswith(STORE):
             other = key._replace(sort=key.sort.replace("/0000", "/f000", 1))
-            tables.items[other] = item | layout.item_key(other)
+            tables.items[other] = item | item_key(other)
             orphans += 1
     for size in (1, 2, 7, 10_000):
         monkeypatch.setattr(verify_module, "KEYS_LISTED", size)
@@ -348,8 +345,8 @@ def test_keys_are_compared_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_memory_is_bounded(memory: MemoryTables, store: str) -> None:
-    """A store of 60 MB is read a window at a time: less than 15 MB are held at once."""
-    at = engine(memory)
+    """A store of 60 MB is read a window at a time, in less than 15 MB of memory."""
+    at = make_engine(memory)
     chance = random.Random(1)  # noqa: S311  # bytes that do not compress
     base = EMPTY
     for number in range(1, 7):
@@ -370,28 +367,28 @@ def test_memory_is_bounded(memory: MemoryTables, store: str) -> None:
 
 
 def test_findings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more findings than are kept only the number is, and the store is not whole."""
+    """Findings beyond the limit are counted only, and the store is not whole."""
     monkeypatch.setattr(verify_module, "FINDINGS_MAX", 2)
-    whole = victim(cleaned=False)
+    whole = intact_store(cleaned=False)
     tables = whole.tables()
     tables.items = {key: item for key, item in tables.items.items() if key.role == "snapshot"}
     report = verify(tables, STORE)
     assert len(report.findings) == 2
     assert report.more > 10
     assert not report.is_whole
-    assert f"and {report.more} findings more" in report.lines(tables.names)
+    assert f"and {report.more} more findings" in report.lines(tables.names)
 
 
 def test_a_store_that_is_not_there_is_an_error(memory: MemoryTables) -> None:
-    """A misspelt name is never a whole store."""
+    """A misspelt name is an error, not a whole store."""
     with pytest.raises(VersionMissingError, match="the tables hold nothing of this store"):
         verify(memory, "ns/0/0/default")
     with pytest.raises(ConfigurationError, match="a store name must have"):
         verify(memory, "ns#0")
 
 
-def test_only_what_is_not_whole_fails(memory: MemoryTables, store: str) -> None:
-    """Of a report, missing and broken items make it not whole; orphans and dead branches do not."""
+def test_only_missing_and_broken_items_fail(memory: MemoryTables, store: str) -> None:
+    """A report with missing or broken items is not whole; orphans and abandoned attempts are allowed."""
     key = Key("delta", store, "part")
     checked = (Checked(1, attempt(1), 1, is_readable=False, is_dead=True),)
     for what, is_whole in (("missing", False), ("broken", False), ("orphaned", True)):
@@ -417,15 +414,15 @@ def lines_of(text: str) -> Sequence[str]:
 
 
 def test_the_command(embedded: EmbeddedDynamoDB, http: BotoTables, store: str) -> None:
-    """Exit code 0 for a whole store, 1 once a part is gone, and 2 where there is no store; JSON says the same."""
-    at = engine(http)
+    """The exit code is 0 for a whole store, 1 without a part, and 2 without a store; JSON has the same report."""
+    at = make_engine(http)
     made = write_versions(at, store, 2)
     commit(at, store, attempt(3), {b"a": b"1"}, base=made[2])
     at.close()
     whole = command(embedded, store)
     assert (whole.returncode, whole.stderr) == (0, "")
     said = lines_of(whole.stdout)
-    assert said[:2] == [f"store {store}", "versions 1-3 can be read; 0 attempts that no run goes on from"]
+    assert said[:2] == [f"store {store}", "versions 1-3 can be read; 0 abandoned attempts"]
     assert said[-1] == "whole: 0 missing, 0 broken, 0 orphaned"
 
     lost = parts_of(http, store)[1][0]

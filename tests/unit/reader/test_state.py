@@ -1,4 +1,4 @@
-"""`open_state` on stores that the engine wrote: rows, versions, changes, partitions, and what each look costs."""
+"""`open_state` on stores that the engine wrote: rows, versions, changes, partitions, and their cost."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ from typing import Any
 
 import pytest
 
-from dynastate import layout, rows, snapshots, upkeep
-from dynastate import store as store_module
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import opening, snapshots
+from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
-from dynastate.forks import fork
-from dynastate.frames import write_parquet
-from dynastate.layout import EMPTY, Chunk
-from dynastate.overview import overview
+from dynastate.format.changes import MERGE, PUT, decode_changes, encode_changes, key_hash
+from dynastate.format.changes import Change as RowChange
+from dynastate.format.keys import EMPTY, VersionId, meta_key
+from dynastate.format.parts import Chunk
+from dynastate.operations.clean import clean_store
+from dynastate.operations.compact import compact_store
+from dynastate.operations.drop import drop_stores
+from dynastate.operations.fork import fork_namespace
+from dynastate.operations.inspect import inspect_store
+from dynastate.reader.arrow import write_parquet
+from dynastate.reader.state import StateReader, open_state
+from dynastate.reader.view import Change, Difference, Past, StateView
 from dynastate.settings import Settings
-from dynastate.state import Change, Difference, Past, StateReader, open_state
-from dynastate.state_keys import KeyEncoder, make_encoder
-from dynastate.store import Engine
-from dynastate.tables import BotoTables, Meter, Tables
-from dynastate.unsafe_row import parse_schema
-from tests.fakes import MemoryTables
-from tests.states import CHECKPOINT, Engines, attempt, history
-from tests.written import RAW, USER, Row, Written, counted, family, struct, user
+from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
+from dynastate.unsaferow.schema import parse_schema
+from tests.support.engine_driver import CHECKPOINT, Engines, attempt, graph
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import RAW, USER, Row, StoreBuilder, counted, family, struct, user
 
 Open = Callable[..., StateReader]
 NAMES = [f"user-{number:02d}" for number in range(40)]
@@ -43,7 +51,7 @@ def tables() -> MemoryTables:
 
 @pytest.fixture
 def opened(tables: MemoryTables) -> Iterator[Open]:
-    """Open stores in memory; all are closed."""
+    """Open stores in memory, and close them all at the end."""
     made: list[StateReader] = []
 
     def open_one(store: str, family: str = "", **settings: Any) -> StateReader:
@@ -56,9 +64,9 @@ def opened(tables: MemoryTables) -> Iterator[Open]:
 
 
 @pytest.fixture
-def written(at: Engine, store: str) -> Written:
+def written(engine: Engine, store: str) -> StoreBuilder:
     """A store of three versions: two rows, one changed and one added, one removed."""
-    made = Written(at, store)
+    made = StoreBuilder(engine, store)
     made.commit((user("a"), counted(1)), (user("b"), counted(1)))
     made.commit((user("a"), counted(2)), (user("c"), counted(1)))
     made.commit((user("b"), None))
@@ -69,15 +77,15 @@ def row(name: str, count: int, note: str = "") -> dict[str, Any]:
     return {"user": name, "count": count, "note": note}
 
 
-def by_user(state: StateReader) -> list[dict[str, Any]]:
+def by_user(state: StateView) -> list[dict[str, Any]]:
     return sorted(state, key=lambda each: str(each["user"]))
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
 
 
-def test_get_and_iterate(written: Written, opened: Open) -> None:
-    """Rows by their key's columns, and all of them; a key that is not there is None."""
+def test_get_and_iterate(written: StoreBuilder, opened: Open) -> None:
+    """Get gives the row of a key, or None; iteration gives all rows."""
     state = opened(written.store)
     assert (state.version, len(state), state.families) == (3, 2, ("default",))
     assert state.get({"user": "a"}) == row("a", 2)
@@ -86,16 +94,16 @@ def test_get_and_iterate(written: Written, opened: Open) -> None:
     assert by_user(state) == [row("a", 2), row("c", 1)]
 
 
-def test_a_wrong_key_is_refused(written: Written, opened: Open) -> None:
-    """A column that is not the key's, or a value of another type, is no key that cannot be there."""
+def test_a_wrong_key_is_refused(written: StoreBuilder, opened: Open) -> None:
+    """A missing or unknown column, or a value of another type, is an error, not an absent key."""
     state = opened(written.store)
     for key in ({}, {"name": "a"}, {"user": "a", "count": 2}, {"user": 1}):
         with pytest.raises(ConfigurationError, match="column"):
             state.get(key)
 
 
-def test_at_other_versions(written: Written, opened: Open) -> None:
-    """Each version as it was; those that are not there are said with those that are."""
+def test_at_other_versions(written: StoreBuilder, opened: Open) -> None:
+    """Each version has its rows; the error for a missing version lists those that are there."""
     state = opened(written.store)
     assert state.versions() == [1, 2, 3]
     assert by_user(state.at(1)) == [row("a", 1), row("b", 1)]
@@ -108,8 +116,8 @@ def test_at_other_versions(written: Written, opened: Open) -> None:
         state.at(0)
 
 
-def test_changes(written: Written, opened: Open) -> None:
-    """What each version changed, in order; from the beginning, or between two."""
+def test_changes(written: StoreBuilder, opened: Open) -> None:
+    """The changes of each version come in order; from the beginning, or between two versions."""
     state = opened(written.store)
     assert list(state.changes(1)) == [
         Change(2, "put", row("a", 2)),
@@ -122,8 +130,8 @@ def test_changes(written: Written, opened: Open) -> None:
         list(state.changes(1, 9))
 
 
-def test_history(written: Written, opened: Open) -> None:
-    """Where a key was put, changed and removed; nothing for one that never was there."""
+def test_history(written: StoreBuilder, opened: Open) -> None:
+    """The history lists where a key was put, changed and removed; it is empty for one that never was there."""
     state = opened(written.store)
     assert state.history({"user": "a"}) == [Past(1, row("a", 1)), Past(2, row("a", 2))]
     assert state.history({"user": "b"}) == [Past(1, row("b", 1)), Past(3, None)]
@@ -132,48 +140,48 @@ def test_history(written: Written, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("is_forked", [False, True])
-def test_what_clean_up_has_passed_is_not_told(
-    written: Written,
-    at: Engine,
+def test_versions_without_their_snapshot_are_reported_as_deleted(
+    written: StoreBuilder,
+    engine: Engine,
     tables: MemoryTables,
     opened: Open,
     always_worth_it: None,
     is_forked: bool,  # noqa: FBT001  # a parameter of the test
 ) -> None:
-    """Versions whose snapshot is gone may still be listed: clean-up has not come to its end, or a fork has the list.
+    """Versions without their snapshot may still be listed: clean-up has not ended, or a fork has pinned the list.
 
-    They are gone, not broken, also for a clean-up that is to retain more.
+    They are reported as deleted, also after a clean-up that retains more.
     """
     for number in range(4, 46):
         written.commit((user("a"), counted(number)))
         if number in (19, 42):
-            assert upkeep.compact(at, tables, written.store) is not None
+            assert compact_store(engine, tables, written.store) is not None
         if number == 43 and is_forked:
-            fork(tables, written.store.partition("/")[0], "test", None, Meter())
+            fork_namespace(tables, written.store.partition("/")[0], "test", None, Meter())
     run, newest, oldest = written.run, written.version, 42 if is_forked else 19
     if is_forked:
-        assert upkeep.clean(at, tables, written.store, 2).oldest == 42
+        assert clean_store(engine, tables, written.store, 2).oldest == 42
     else:
-        assert at.clean_up(written.store, run, *newest, 2, 1, 5)[1] > 0
-    assert min(history(tables, written.store).versions()) < oldest
+        assert engine.clean_up(written.store, run, *newest, 2, 1, 5)[1] > 0
+    assert min(graph(tables, written.store).versions()) < oldest
     state = opened(written.store)
     assert state.versions() == list(range(oldest, 46))
-    assert overview(tables, written.store, Meter()).oldest == oldest
+    assert inspect_store(tables, written.store, Meter()).oldest == oldest
     assert [each.version for each in state.history(user("a"))] == list(range(oldest, 46))
     with pytest.raises(VersionMissingError, match=f"versions={oldest}-45"):
         state.at(oldest - 1)
-    assert at.clean_up(written.store, run, *newest, 40, 1, 0)[0].items_deleted == 0
+    assert engine.clean_up(written.store, run, *newest, 40, 1, 0)[0].items_deleted == 0
     assert opened(written.store).versions() == list(range(oldest, 46))
 
 
-def test_history_does_not_tell_of_what_stayed(written: Written, opened: Open) -> None:
-    """A version that puts the same value again changes nothing."""
+def test_history_omits_equal_values(written: StoreBuilder, opened: Open) -> None:
+    """A version that puts the same value again is not in the history."""
     written.commit((user("a"), counted(2)))
     assert opened(written.store).history({"user": "a"})[-1] == Past(2, row("a", 2))
 
 
-def test_diff(written: Written, opened: Open) -> None:
-    """Keys that differ, either way round; nothing where a version is compared with itself."""
+def test_diff(written: StoreBuilder, opened: Open) -> None:
+    """The keys that differ are found in both directions; a version does not differ from itself."""
     state = opened(written.store)
     forth = sorted(state.diff(1, 3), key=lambda each: str(each.key["user"]))
     assert forth == [
@@ -189,11 +197,11 @@ def test_diff(written: Written, opened: Open) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_versions(
-    at: Engine, store: str, opened: Open, always_worth_it: None, tables: MemoryTables, seed: int
+    engine: Engine, store: str, opened: Open, always_worth_it: None, tables: MemoryTables, seed: int
 ) -> None:
-    """Puts and removes at random, with snapshots on the way: versions, histories and differences are the model's."""
+    """After random puts, removes and snapshots, versions, histories and differences are those of the model."""
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
-    models = random_models(Written(at, store), dice, lambda: upkeep.compact(at, tables, store))
+    models = random_models(StoreBuilder(engine, store), dice, lambda: compact_store(engine, tables, store))
     state = opened(store)
     for number in range(1, 16):
         there = state.at(number)
@@ -210,7 +218,9 @@ def test_random_versions(
         assert differing == {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def random_models(made: Written, dice: random.Random, compact: Callable[[], object]) -> list[dict[str, dict[str, Any]]]:
+def random_models(
+    made: StoreBuilder, dice: random.Random, compact: Callable[[], object]
+) -> list[dict[str, dict[str, Any]]]:
     """Commit 15 versions, with a snapshot after every fifth; the rows of each by their users, from version 0 on."""
     models = [dict[str, dict[str, Any]]()]
     for number in range(1, 16):
@@ -233,11 +243,11 @@ def random_models(made: Written, dice: random.Random, compact: Callable[[], obje
 # ------------------------------------------------------------------------------------------------------ column families
 
 
-def test_lists_and_families(at: Engine, store: str, opened: Open) -> None:
-    """State variables: a list has its values in one column; which one is meant must be said where there are several."""
+def test_lists_and_families(engine: Engine, store: str, opened: Open) -> None:
+    """A list state has its values in one column; with several state variables the family must be given."""
     listed = family(1, "seen", value=(("at", "long"),), multiple=True)
     timers = family(2, "$timers", value=(("__dummy__", "void"),), internal=True)
-    made = Written(at, store, family(), listed, timers)
+    made = StoreBuilder(engine, store, family(), listed, timers)
     made.commit((user("a"), {"at": 1}), (user("a"), {"at": 2}), of=1)
     made.commit((user("a"), {"at": 3}), (user("b"), {"at": 4}), of=1)
     made.commit((user("a"), {"__dummy__": None}), of=2)
@@ -267,17 +277,17 @@ def test_lists_and_families(at: Engine, store: str, opened: Open) -> None:
     assert list(opened(store, "other").at(2).changes(0)) == []
 
 
-def test_a_state_variable_that_went_and_came_again(at: Engine, store: str, opened: Open) -> None:
-    """The versions without it have removed its rows: these are changes like any other."""
+def test_a_state_variable_that_was_dropped_and_added_again(engine: Engine, store: str, opened: Open) -> None:
+    """The version that drops a family removes its rows: these are changes like others."""
     first, second = family(), family(1, "second")
-    made = Written(at, store, first, second)
+    made = StoreBuilder(engine, store, first, second)
     made.commit((user("a"), counted(1)), (user("b"), counted(1)), of=1)
-    described = [rows.Change(rows.PUT, 1, key, None) for _, key in list(made.state)]
-    gone = at.begin(store, made.run, CHECKPOINT, *made.version, attempt(2))
-    hashes = [rows.key_hash(each.key) for each in described]
-    gone.append(Chunk(len(described), min(hashes), max(hashes), rows.encode(described)))
+    described = [RowChange(PUT, 1, key, None) for _, key in list(made.state)]
+    gone = engine.begin(store, made.run, CHECKPOINT, *made.version, attempt(2))
+    hashes = [key_hash(each.key) for each in described]
+    gone.append(Chunk(len(described), min(hashes), max(hashes), encode_changes(described)))
     gone.commit({0: 0}, json.dumps({"families": [first]}, separators=(",", ":")))
-    made.version, made.families = (2, attempt(2)), [first]
+    made.version, made.families = VersionId(2, attempt(2)), [first]
     made.state.clear()
     made.commit()
     made.families = [first, second]
@@ -300,29 +310,29 @@ def test_a_state_variable_that_went_and_came_again(at: Engine, store: str, opene
 
 
 @pytest.mark.parametrize("was", [4, 25])
-def test_a_version_that_the_query_left_behind(
-    at: Engine, tables: MemoryTables, store: str, opened: Open, was: int
+def test_a_version_behind_which_the_query_restarted(
+    engine: Engine, tables: MemoryTables, store: str, opened: Open, was: int
 ) -> None:
-    """The query was set back, and clean-up took what its old versions stand on. They are gone, not broken.
+    """The query restarted at an earlier version, and clean-up deleted the base of its old ones: not corrupt.
 
     Found by the simulation: make sim SEED=423.
     """
-    made = Written(at, store)
+    made = StoreBuilder(engine, store)
     for number in range(1, was + 1):
         made.commit((user("a"), counted(number)))
     behind = opened(store, cache_mb=0)
-    made.version, made.run = (2, attempt(2)), "run-2"
+    made.version, made.run = VersionId(2, attempt(2)), "run-2"
     made.commit((user("a"), counted(103)), by=attempt(103))
-    upkeep.compact(at, tables, store)
+    compact_store(engine, tables, store)
     for number in range(104, 107):
         made.commit((user("a"), counted(number)), by=attempt(number))
-    assert upkeep.clean(at, tables, store, 1).items > 0
+    assert clean_store(engine, tables, store, 1).items > 0
     for look in (lambda: behind.get(user("a")), lambda: list(behind)):
-        with pytest.raises(VersionMissingError, match="the query went back behind it or began anew; refresh"):
+        with pytest.raises(VersionMissingError, match="the query restarted at an earlier one; refresh"):
             look()
     assert behind.refresh()
     assert behind.get(user("a")) == row("a", 106)
-    # What is broken is called so, also where nobody can tell what the newest version is.
+    # Broken items are reported as corrupt, also where the newest version is unknown.
     tables.items = {key: item for key, item in tables.items.items() if key.role == "snapshot"}
     with pytest.raises(CorruptStateError):
         list(behind)
@@ -331,18 +341,18 @@ def test_a_version_that_the_query_left_behind(
         list(behind)
 
 
-def test_a_list_that_was_begun_anew_as_it_was_does_not_differ(at: Engine, store: str, opened: Open) -> None:
-    """Removed, and begun by a merge with the value that it had: nothing changed from one version to the next.
+def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine, store: str, opened: Open) -> None:
+    """A list that is removed and merged again with its old value does not differ between the versions.
 
     Found by the simulation: make sim SEED=108.
     """
-    made = Written(at, store, family(value=(("at", "long"),), multiple=True))
+    made = StoreBuilder(engine, store, family(value=(("at", "long"),), multiple=True))
     made.commit((user("a"), {"at": 1}))
     removed, put = made._record(0, user("a"), None), made._record(0, user("a"), {"at": 1})
-    under_way = at.begin(store, made.run, CHECKPOINT, *made.version, attempt(2))
-    for change in (removed, put._replace(operation=rows.MERGE)):
-        digest = rows.key_hash(change.key)
-        under_way.append(Chunk(1, digest, digest, rows.encode([change])))
+    under_way = engine.begin(store, made.run, CHECKPOINT, *made.version, attempt(2))
+    for change in (removed, put._replace(operation=MERGE)):
+        digest = key_hash(change.key)
+        under_way.append(Chunk(1, digest, digest, encode_changes([change])))
     under_way.commit({0: 1}, json.dumps({"families": made.families}))
     state = opened(store)
     assert state.get(user("a")) == state.at(1).get(user("a")) == {"user": "a", "values": [{"at": 1}]}
@@ -351,9 +361,9 @@ def test_a_list_that_was_begun_anew_as_it_was_does_not_differ(at: Engine, store:
     assert [each.version for each in state.history(user("a"))] == [1]
 
 
-def test_equal_names_are_told_apart(at: Engine, store: str, opened: Open) -> None:
-    """A value's column that is called as one of the key, and two sums, each have a name."""
-    made = Written(at, store, family(value=(("user", "long"), ("sum", "long"), ("sum", "long"))))
+def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened: Open) -> None:
+    """A value column with the name of a key column, and two sums, get distinct names."""
+    made = StoreBuilder(engine, store, family(value=(("user", "long"), ("sum", "long"), ("sum", "long"))))
     made.commit((user("a"), {"user": 1, "sum": 2, "sum#2": 3}))
     state = opened(store)
     assert state.get({"user": "a"}) == {"user": "a", "user#2": 1, "sum": 2, "sum#2": 3}
@@ -363,10 +373,10 @@ def test_equal_names_are_told_apart(at: Engine, store: str, opened: Open) -> Non
 # ----------------------------------------------------------------------------------------------------------- partitions
 
 
-def partitions(at: Engine, store: str, count: int, *, is_placed: bool = True) -> tuple[str, list[Written]]:
-    """An operator whose rows lie where Spark has them, or, unlike Spark, all in its last partitions."""
+def partitions(engine: Engine, store: str, count: int, *, is_placed: bool = True) -> tuple[str, list[StoreBuilder]]:
+    """An operator whose rows lie where Spark places them, or each in the next partition."""
     operator = f"{store.partition('/')[0]}/7"
-    made = [Written(at, f"{operator}/{number}/default") for number in range(count)]
+    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(count)]
     encoder = encoder_of_users()
     homes: list[list[Any]] = [[] for _ in made]
     for name in NAMES:
@@ -381,9 +391,9 @@ def encoder_of_users() -> KeyEncoder:
     return make_encoder(parse_schema(struct(USER)), RAW, "default")
 
 
-def test_an_operator_is_read_in_the_partition_of_the_key(at: Engine, store: str, opened: Open) -> None:
-    """A row costs what it costs in one store; one that is not there, too, once rows confirmed where they lie."""
-    operator, made = partitions(at, store, 5)
+def test_an_operator_is_read_in_the_partition_of_the_key(engine: Engine, store: str, opened: Open) -> None:
+    """A row costs as much as in one store; so does an absent key, once rows have confirmed the placement."""
+    operator, made = partitions(engine, store, 5)
     state = opened(operator)
     assert state.stores == tuple(each.store for each in made)
     assert sorted(each["user"] for each in state) == NAMES
@@ -391,23 +401,23 @@ def test_an_operator_is_read_in_the_partition_of_the_key(at: Engine, store: str,
     before = replace(fresh.meter)
     assert fresh.get(user(NAMES[0])) == row(NAMES[0], 7)
     assert fresh.meter.requests - before.requests <= 3
-    assert fresh.get(user("nobody")) is None
+    assert fresh.get(user("unknown")) is None
     before = replace(fresh.meter)
-    assert [fresh.get(user(f"nobody {number}")) for number in range(50)] == [None] * 50
+    assert [fresh.get(user(f"unknown {number}")) for number in range(50)] == [None] * 50
     assert fresh.meter.requests - before.requests <= 5 * 3
 
 
-def test_few_rows_confirm_nothing(at: Engine, store: str, opened: Open) -> None:
-    """One row may lie by chance where a rule has it: until there are more, all partitions are asked."""
+def test_few_rows_confirm_nothing(engine: Engine, store: str, opened: Open) -> None:
+    """One row may lie by the rule by chance: until there are more, all partitions are read."""
     operator = f"{store.partition('/')[0]}/7"
-    made = [Written(at, f"{operator}/{number}/default") for number in range(2)]
+    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(2)]
     keys = encoder_of_users()
     right = next(name for name in NAMES if keys.partition(user(name), 2) == 0)
     wrong = next(name for name in NAMES if keys.partition(user(name), 2) == 0 and name != right)
     made[0].commit((user(right), counted(1)))
     made[1].commit()
     state = opened(operator)
-    assert state.get(user("nobody")) is None
+    assert state.get(user("unknown")) is None
     made[0].commit()
     made[1].commit((user(wrong), counted(1)))
     assert state.refresh()
@@ -415,16 +425,16 @@ def test_few_rows_confirm_nothing(at: Engine, store: str, opened: Open) -> None:
     assert state.history(user(wrong)) == [Past(2, row(wrong, 1))]
 
 
-def test_partitions_that_come_with_the_first_batch(at: Engine, store: str, opened: Open) -> None:
-    """A gap is said; those at the end are found by a refresh."""
+def test_partitions_added_by_the_first_batch(engine: Engine, store: str, opened: Open) -> None:
+    """A missing partition is an error; later partitions are found by a refresh."""
     operator = f"{store.partition('/')[0]}/7"
-    made = [Written(at, f"{operator}/{number}/default") for number in range(3)]
+    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(3)]
     made[0].commit()
     made[2].commit()
     with pytest.raises(VersionMissingError, match="not committed in all partitions"):
         opened(operator)
     made[1].commit((user("a"), counted(1)))
-    made.append(Written(at, f"{operator}/3/default"))
+    made.append(StoreBuilder(engine, f"{operator}/3/default"))
     state = opened(operator)
     assert len(state.stores) == 3
     for each in made:
@@ -434,10 +444,12 @@ def test_partitions_that_come_with_the_first_batch(at: Engine, store: str, opene
     assert state.get(user("a")) == row("a", 1)
 
 
-def test_partitions_of_a_fork_that_is_being_made(at: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
-    """A reader that was opened too early finds the others by a refresh, whatever version the fork is of."""
+def test_partitions_of_a_fork_that_is_being_made(
+    engine: Engine, tables: MemoryTables, store: str, opened: Open
+) -> None:
+    """A reader that was opened early finds the other partitions by a refresh, at any version of the fork."""
     operator = f"{store.partition('/')[0]}/7"
-    made = [Written(at, f"{operator}/{number}/default") for number in range(3)]
+    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(3)]
     for version in range(5):
         for each in made:
             each.commit((user("a"), counted(version)))
@@ -452,18 +464,18 @@ def test_partitions_of_a_fork_that_is_being_made(at: Engine, tables: MemoryTable
     assert not state.refresh()
 
 
-def test_rows_that_lie_elsewhere_are_found(at: Engine, store: str, opened: Open) -> None:
-    """Where rows do not lie by their hash, every partition is looked into: slower, and right."""
-    operator, _ = partitions(at, store, 5, is_placed=False)
+def test_rows_that_lie_elsewhere_are_found(engine: Engine, store: str, opened: Open) -> None:
+    """Where rows do not lie by their hash, every partition is read."""
+    operator, _ = partitions(engine, store, 5, is_placed=False)
     state = opened(operator)
     assert [state.get(user(name)) for name in NAMES] == [row(name, 7) for name in NAMES]
-    assert state.get(user("nobody")) is None
+    assert state.get(user("unknown")) is None
     assert [each.row for each in state.history(user(NAMES[3]))] == [row(NAMES[3], 7)]
 
 
-def test_the_version_is_one_that_all_partitions_have(at: Engine, store: str, opened: Open) -> None:
+def test_the_version_is_one_that_all_partitions_have(engine: Engine, store: str, opened: Open) -> None:
     """While a batch commits, some partitions are ahead: they are read at the version before."""
-    operator, made = partitions(at, store, 3)
+    operator, made = partitions(engine, store, 3)
     made[0].commit()
     made[2].commit((user("new"), counted(1)))
     state = opened(operator)
@@ -475,11 +487,11 @@ def test_the_version_is_one_that_all_partitions_have(at: Engine, store: str, ope
     assert not state.refresh()
 
 
-def test_which_store_is_meant_must_be_said(at: Engine, store: str, opened: Open) -> None:
-    """A join has four stores a partition; a name that is none, or of nothing, is said."""
+def test_an_ambiguous_store_is_refused(engine: Engine, store: str, opened: Open) -> None:
+    """A join has four stores a partition; a malformed name and an unknown store are errors."""
     namespace = store.partition("/")[0]
     for name in ("left-keyToNumValues", "right-keyToNumValues"):
-        Written(at, f"{namespace}/3/0/{name}").commit((user("a"), counted(1)))
+        StoreBuilder(engine, f"{namespace}/3/0/{name}").commit((user("a"), counted(1)))
     assert len(opened(f"{namespace}/3/*/left-keyToNumValues")) == 1
     with pytest.raises(ConfigurationError, match=r"say which: .*/3/\*/left-keyToNumValues, .*/3/\*/right-keyToNum"):
         opened(f"{namespace}/3")
@@ -495,8 +507,8 @@ def test_which_store_is_meant_must_be_said(at: Engine, store: str, opened: Open)
 # ------------------------------------------------------------------------------------------------- while the query runs
 
 
-def test_a_follower_reads_only_what_is_new(written: Written, opened: Open) -> None:
-    """A refresh costs the version lists' end, and the next get the parts that came; nothing else is read again."""
+def test_a_refresh_reads_only_new_items(written: StoreBuilder, opened: Open) -> None:
+    """A refresh reads the end of the version lists, and the next get the new parts; nothing else is read again."""
     state = opened(written.store)
     for name in "abc":
         state.get(user(name))
@@ -515,13 +527,13 @@ def test_a_follower_reads_only_what_is_new(written: Written, opened: Open) -> No
 
 
 @pytest.mark.parametrize("was", [5, 15])
-def test_a_checkpoint_begun_again(at: Engine, store: str, opened: Open, was: int) -> None:
-    """The newest is what the newest run has come to, though older lives of the store went further."""
-    old = Written(at, store)
+def test_the_newest_version_is_that_of_the_newest_run(engine: Engine, store: str, opened: Open, was: int) -> None:
+    """The newest version is that of the newest run, though an older run had committed higher ones."""
+    old = StoreBuilder(engine, store)
     for number in range(1, was + 1):
         old.commit((user("old"), counted(number)))
     state = opened(store)
-    new = Written(at, store, run="run-2")
+    new = StoreBuilder(engine, store, run="run-2")
     new.commit((user("new"), counted(1)), by=attempt(77))
     assert state.refresh()
     assert (state.version, list(state), state.versions()) == (1, [row("new", 1)], [1])
@@ -529,31 +541,33 @@ def test_a_checkpoint_begun_again(at: Engine, store: str, opened: Open, was: int
         state.at(5)
 
 
-def test_a_follower_lists_no_more_than_there_is(
-    written: Written, at: Engine, opened: Open, always_worth_it: None, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_discards_deleted_versions(
+    written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What clean-up took away is forgotten after a while: a reader may go on for months."""
-    monkeypatch.setattr(store_module, "CAME_MAX", 20)
+    """Deleted versions are discarded after a while, so that a reader may run for months."""
+    monkeypatch.setattr(opening, "ADDED_MAX", 20)
     state = opened(written.store)
     for number in range(4, 100):
         written.commit((user("a"), counted(number)))
         if number % 5 == 0:
-            upkeep.compact(at, tables_of(at), written.store)
-            upkeep.clean(at, tables_of(at), written.store, 2)
+            compact_store(engine, tables_of(engine), written.store)
+            clean_store(engine, tables_of(engine), written.store, 2)
         assert state.refresh()
         assert state.get(user("a")) == row("a", number)
         assert len(state.versions()) <= 20 + 2 + 10  # and those of the list that the last clean-up left
 
 
-def test_a_version_that_clean_up_took_away(written: Written, at: Engine, opened: Open, always_worth_it: None) -> None:
-    """A reader that stayed behind is told so, and goes on after a refresh."""
+def test_a_version_that_clean_up_deleted(
+    written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None
+) -> None:
+    """A reader at a deleted version gets an error, and can read again after a refresh."""
     state = opened(written.store, cache_mb=0)
     old = state.at(1)
     for number in range(4, 12):
         written.commit((user("a"), counted(number)))
-    assert upkeep.compact(at, tables_of(at), written.store) is not None
+    assert compact_store(engine, tables_of(engine), written.store) is not None
     written.commit((user("a"), counted(12)))
-    upkeep.clean(at, tables_of(at), written.store, 2)
+    clean_store(engine, tables_of(engine), written.store, 2)
     with pytest.raises(VersionMissingError):
         old.get(user("a"))
     assert state.refresh()
@@ -561,17 +575,19 @@ def test_a_version_that_clean_up_took_away(written: Written, at: Engine, opened:
     assert state.history(user("a"))[-1] == Past(12, row("a", 12))
 
 
-def tables_of(at: Engine) -> Tables:
-    return at._tables
+def tables_of(engine: Engine) -> Tables:
+    return engine._tables
 
 
-def test_a_broken_snapshot_is_gone_round(written: Written, at: Engine, opened: Open, always_worth_it: None) -> None:
-    """As recovery does: what is older stands in for it; and what nothing stands in for is an error with the table."""
-    assert upkeep.compact(at, tables_of(at), written.store) is not None
-    tables = tables_of(at)
+def test_a_reader_falls_back_from_a_broken_snapshot(
+    written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None
+) -> None:
+    """Readers fall back to older data, as recovery does; without any, the error names the table."""
+    assert compact_store(engine, tables_of(engine), written.store) is not None
+    tables = tables_of(engine)
     assert isinstance(tables, MemoryTables)
-    directory = next(key for key in tables.items if key.sort.startswith("directory/"))
-    tables.items[directory]["data"] = b"broken"
+    manifest = next(key for key in tables.items if key.sort.startswith("directory/"))
+    tables.items[manifest]["data"] = b"broken"
     assert by_user(opened(written.store)) == [row("a", 2), row("c", 1)]
     part = next(key for key in tables.items if key.role == "delta")
     del tables.items[part]
@@ -582,10 +598,10 @@ def test_a_broken_snapshot_is_gone_round(written: Written, at: Engine, opened: O
 # --------------------------------------------------------------------------------------------------------------- frames
 
 
-def test_frames(at: Engine, store: str, opened: Open) -> None:
-    """As tables of Arrow and frames of pandas, with types of their own."""
+def test_frames(engine: Engine, store: str, opened: Open) -> None:
+    """Tables of Arrow and frames of pandas have the columns with their types."""
     value = (("at", "timestamp"), ("price", "decimal(30,2)"), ("tags", {"type": "array", "elementType": "string"}))
-    made = Written(at, store, family(value=value))
+    made = StoreBuilder(engine, store, family(value=value))
     moment = datetime(2024, 5, 1, tzinfo=timezone.utc)
     made.commit((user("a"), {"at": moment, "price": None, "tags": ["x", None]}))
     state = opened(store)
@@ -601,17 +617,20 @@ def test_frames(at: Engine, store: str, opened: Open) -> None:
     assert state.at(1).to_arrow() == table
 
 
-def test_what_parquet_cannot_hold_is_said(at: Engine, store: str, opened: Open, tmp_path: Path) -> None:
-    """Arrow has intervals, Parquet has none."""
-    made = Written(at, store, family(value=(("every", "interval"),)))
+def test_a_type_that_parquet_lacks_is_refused(engine: Engine, store: str, opened: Open, tmp_path: Path) -> None:
+    """An interval, which Arrow has and Parquet has not, is an error."""
+    made = StoreBuilder(engine, store, family(value=(("every", "interval"),)))
     made.commit()
+    state = opened(store)
     with pytest.raises(ConfigurationError, match=r"a column does not fit into Parquet: .*interval"):
-        write_parquet(opened(store), tmp_path / "rows.parquet", lambda _: None)
+        write_parquet(state.columns, state, tmp_path / "rows.parquet", lambda _: None)
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "pandas"])
-def test_frames_are_an_extra(written: Written, opened: Open, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Without it rows can be read all the same, and a frame says what to install."""
+def test_frames_are_an_extra(
+    written: StoreBuilder, opened: Open, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Without the extra rows can be read, and the error of a frame says what to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     state = opened(written.store)
     assert len(list(state)) == 2
@@ -619,12 +638,12 @@ def test_frames_are_an_extra(written: Written, opened: Open, monkeypatch: pytest
         state.to_pandas()
 
 
-def test_no_rows_have_columns_all_the_same(at: Engine, store: str, opened: Open) -> None:
-    """An empty state is an empty table with its columns; a key without columns still has its row."""
-    Written(at, store).commit()
+def test_an_empty_state_has_columns(engine: Engine, store: str, opened: Open) -> None:
+    """An empty state is an empty table with its columns; a key without columns has a row."""
+    StoreBuilder(engine, store).commit()
     assert opened(store).to_arrow().schema.names == ["user", "count", "note"]
     other = f"{store}-global"
-    Written(at, other, family(key=())).commit(({}, counted(5)))
+    StoreBuilder(engine, other, family(key=())).commit(({}, counted(5)))
     state = opened(other)
     assert state.get({}) == {"count": 5, "note": ""}
     assert state.to_arrow().num_rows == 1
@@ -634,10 +653,10 @@ def test_no_rows_have_columns_all_the_same(at: Engine, store: str, opened: Open)
 
 
 def test_open_state_over_http(http: BotoTables, engines: Engines, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The door that users take: endpoint and Region, closed by a `with`."""
+    """open_state takes endpoint and Region, and is closed by a `with`."""
     for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}.items():
         monkeypatch.setenv(name, value)
-    made = Written(engines(http), store)
+    made = StoreBuilder(engines(http), store)
     made.commit((user("a"), counted(1)))
     with open_state(store, endpoint=http.settings.endpoint, region=http.settings.region) as state:
         assert list(state) == [row("a", 1)]
@@ -645,83 +664,87 @@ def test_open_state_over_http(http: BotoTables, engines: Engines, store: str, mo
         open_state(store, endpoint=http.settings.endpoint, region=http.settings.region, snapshot_table="nowhere")
 
 
-def test_snapshots_by_hand_hold_what_executors_would_write(
-    at: Engine, store: str, tables: MemoryTables, opened: Open, monkeypatch: pytest.MonkeyPatch
+def test_snapshots_on_request_are_those_of_executors(
+    engine: Engine, store: str, tables: MemoryTables, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In many buckets, of which a second snapshot writes those that changed only; lists and large rows among them."""
-    monkeypatch.setattr(snapshots, "REST_MAX_S", 0.0)
+    """A second snapshot writes the changed buckets only; lists and large rows are among the rows."""
+    monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
     lists = family(1, "seen", value=(("at", "string"),), multiple=True)
-    made = Written(at, store, family(), lists)
+    made = StoreBuilder(engine, store, family(), lists)
     names = [f"user-{number:05d}" for number in range(3_000)]
     made.commit(*((user(name), counted(1, "n" * 500)) for name in names))
     made.commit(*((user("a"), {"at": f"{n}" * 9_000}) for n in range(100)), of=1)
-    assert at.snapshot(store, "run-1", *made.version, 1, 10)[0] is None
-    first = upkeep.compact(at, tables, store)
+    assert engine.snapshot(store, "run-1", *made.version, 1, 10)[0] is None
+    first = compact_store(engine, tables, store)
     assert first is not None
     assert (first.version, first.rows) == (2, 3_001)
     made.commit((user(names[7]), counted(7)))
-    second = upkeep.compact(at, tables, store)
+    second = compact_store(engine, tables, store)
     assert second is not None
     assert second.bytes_written < first.bytes_written / 2
-    assert upkeep.compact(at, tables, store) is None
-    opening = at.open(store, *made.version)
+    assert compact_store(engine, tables, store) is None
+    opening = engine.open(store, *made.version)
     assert (opening.snapshot, opening.entries) == (3, ())
     found: dict[tuple[int, bytes], list[bytes]] = {}
     for _, run in opening.snapshot_chunks:
-        for change in rows.decode(run):
+        for change in decode_changes(run):
             values = found.setdefault((change.family, change.key), [])
             values.append(change.value or b"")
     assert found == made.state
     assert len(opened(store, "seen").get(user("a"))["values"]) == 100  # type: ignore[index]  # it is there
 
 
-def test_upkeep_goes_by_the_run_that_writes(written: Written, at: Engine, tables: MemoryTables) -> None:
-    """A snapshot or clean-up by hand leaves the epoch as it is, so the query goes on; and nobody's store is refused."""
-    meta = layout.meta_key(written.store)
+def test_compact_and_clean_act_in_the_name_of_the_writing_run(
+    written: StoreBuilder, engine: Engine, tables: MemoryTables
+) -> None:
+    """Compact and clean leave the epoch as it is, so that the query runs on; an unknown store is an error."""
+    meta = meta_key(written.store)
     before = dict(tables.items[meta])
-    assert upkeep.compact(at, tables, written.store) is not None
-    upkeep.clean(at, tables, written.store, 2)
+    assert compact_store(engine, tables, written.store) is not None
+    clean_store(engine, tables, written.store, 2)
     assert tables.items[meta] == before
     written.commit((user("a"), counted(9)))
     with pytest.raises(VersionMissingError, match="no state of this store"):
-        upkeep.compact(at, tables, f"{written.store}-none")
+        compact_store(engine, tables, f"{written.store}-none")
 
 
-def test_upkeep_leaves_a_run_alone_that_has_just_begun(
-    written: Written, at: Engine, engines: Engines, tables: MemoryTables, opened: Open, always_worth_it: None
+def test_compact_and_clean_leave_a_new_run_alone(
+    written: StoreBuilder, engine: Engine, engines: Engines, tables: MemoryTables, opened: Open, always_worth_it: None
 ) -> None:
-    """What it has written at a version that others left behind long ago, and not committed, is not for clean-up."""
+    """Parts that a new run has written at an old version, and not committed yet, are not deleted."""
     for number in range(4, 12):
         written.commit((user("a"), counted(number)))
     other = engines()
-    key = layout.meta_key(written.store)
-    fresh = Written(other, written.store, run="run-2")
+    key = meta_key(written.store)
+    fresh = StoreBuilder(other, written.store, run="run-2")
     under_way = other.begin(written.store, "run-2", CHECKPOINT, *EMPTY, attempt(99))
     record = fresh._record(0, user("b"), counted(1))
-    digest = rows.key_hash(record.key)
-    under_way.append(Chunk(1, digest, digest, rows.encode([record])))
+    digest = key_hash(record.key)
+    under_way.append(Chunk(1, digest, digest, encode_changes([record])))
     under_way._hand_on()
-    other.settle(under_way._ticket)
+    other.commits.settle(under_way._pending)
     before = dict(tables.items)
     for upkept in (
-        lambda: upkeep.compact(at, tables, written.store),
-        lambda: upkeep.clean(at, tables, written.store, 2),
+        lambda: compact_store(engine, tables, written.store),
+        lambda: clean_store(engine, tables, written.store, 2),
     ):
         with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
             upkept()
     assert tables.items == before
     under_way.commit({0: 1}, json.dumps({"families": [family()]}))
     assert tables.items[key]["epoch"] == 2
-    upkeep.clean(at, tables, written.store, 2)
+    clean_store(engine, tables, written.store, 2)
     assert list(opened(written.store)) == [row("b", 1)]
 
 
-def test_drop_leaves_nothing(written: Written, at: Engine, tables: MemoryTables, store: str) -> None:
-    """Version lists first, the meta item last; other stores stay."""
-    other = Written(at, f"{store}-other")
+def test_drop_deletes_all_items_of_a_store(
+    written: StoreBuilder, engine: Engine, tables: MemoryTables, store: str
+) -> None:
+    """Drop deletes all items of a store, and none of other stores."""
+    other = StoreBuilder(engine, f"{store}-other")
     other.commit((user("a"), counted(1)))
-    upkeep.compact(at, tables, written.store)
+    compact_store(engine, tables, written.store)
     mine = [key for key in tables.items if key.store_shard.startswith(f"{written.store}#")]
-    assert upkeep.drop_all(tables, [written.store], Meter()) == len(mine)
+    assert drop_stores(tables, [written.store], Meter()) == len(mine)
     assert {key.store_shard.rpartition("#")[0] for key in tables.items} == {other.store}
     assert written.version != EMPTY

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.frames import key_from_json, to_json
-from dynastate.state_keys import SEED, KeyEncoder, make_encoder, signed
-from dynastate.unsafe_row import CalendarInterval, Struct, parse_schema, shortest, unique
+from dynastate.reader.json_rows import key_from_json, to_json
+from dynastate.unsaferow.key_encoders import SEED, KeyEncoder, make_encoder, signed
+from dynastate.unsaferow.nested import Struct, unique
+from dynastate.unsaferow.scalars import shortest
+from dynastate.unsaferow.schema import parse_schema
+from dynastate.unsaferow.types import CalendarInterval
 
-VECTORS = json.loads((Path(__file__).parent / "vectors" / "unsafe_rows.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "unsafe_rows.json").read_text())
 ROWS: list[dict[str, Any]] = VECTORS["rows"]
 KEYS: list[dict[str, Any]] = VECTORS["keys"]
 UTC = timezone.utc
@@ -175,7 +178,7 @@ def test_a_value_of_another_type_is_refused(kind: Any, wrong: Any) -> None:
 
 
 def test_columns_must_be_all_and_no_others() -> None:
-    """A name that is wrong is told with the right ones."""
+    """An error about a wrong name lists the right ones."""
     with pytest.raises(ConfigurationError, match="the columns are a, b; missing are b"):
         of(("a", "long"), ("b", "long")).encode({"a": 1})
     with pytest.raises(ConfigurationError, match="the columns are a; unknown are B"):
@@ -307,7 +310,7 @@ def test_shortest_two_s_complement() -> None:
 
 
 def test_unique_names() -> None:
-    """Equal names are told apart by their number."""
+    """Repeated names are numbered."""
     assert unique(["a", "b", "a", "a"]) == ("a", "b", "a#2", "a#3")
 
 

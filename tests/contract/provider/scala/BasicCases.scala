@@ -122,7 +122,7 @@ object BasicCases extends Cases {
     val seen = pairs.map { pair =>
       val (key, _) = t.pairOf(pair)
       val number = key(1).asInstanceOf[Int]
-      // What session windows and timers do: each row shown leads to a put of it, and of another.
+      // As in session windows and timers: each returned row leads to a put of it, and of another.
       if (number <= 40) {
         t.put(key, v(-number))
         t.put(v("b", number), v(number))
@@ -151,7 +151,7 @@ object BasicCases extends Cases {
     same("the next attempt has nothing of it", rowsAt(scene.provider(families = families), 2), Seq(v("a", 0) -> v(1), v("c", 0) -> v(3)))
   }
 
-  testBothWays("versions-that-are-not-there") { (scene, families) =>
+  testBothWays("missing-versions") { (scene, families) =>
     import scene._
     val provider = scene.provider(families = families)
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
@@ -167,7 +167,7 @@ object BasicCases extends Cases {
     import scene._
     val provider = scene.provider(families = families)
     write(provider, 0)(_.put(v("a", 0), v(1)))
-    // The two stores of an aggregation, as far as they do not know of each other.
+    // The two stores of an aggregation, without the upgrade.
     val reader = read(provider, 1)
     val writer = open(provider, 1)
     table(writer).put(v("a", 0), v(2))
@@ -230,7 +230,7 @@ object BasicCases extends Cases {
     refuses("another value schema, seen by get", BadValue: _*) {
       read(scene.provider(valueShape, conf = conf), 1).get(Rows.row(WordAndNumber, v("a", 0)), "default")
     }
-    // dropDuplicates has values of another schema than it says, and asks for keys only to be checked.
+    // dropDuplicates has values of another schema than it declares, and turns their check off.
     allows("values that are not to be checked")(pairs(valueShape, Map("formatValidationCheckValue" -> "false")))
   }
 
@@ -424,7 +424,7 @@ object BasicCases extends Cases {
     holds("replaced, reloaded", rowsAt(scene.provider(shape), 2, shape) == Seq(v("a", 1) -> v("small")) ++ large.tail)()
   }
 
-  test("more-changes-than-are-held-back") { scene =>
+  test("more-changes-than-are-sent-at-once") { scene =>
     import scene._
     val shape = Plain.copy(value = OneString)
     val provider = scene.provider(shape)

@@ -9,7 +9,7 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.ObjectMapper
 import io.dynastate.later.Absent
 
-/** What a state store has to do. `needs`: without these the provider must refuse. */
+/** One requirement of state stores. `needs`: a provider without these must refuse. */
 final case class Case(name: String, needs: Set[Need], play: Scene => Unit)
 
 /** A file of cases. `test_conformance.py` reads their names from the source, so they are literals. */
@@ -20,7 +20,7 @@ abstract class Cases {
 
   protected def test(name: String, needs: Need*)(play: Scene => Unit): Unit = registered += Case(name, needs.toSet, play)
 
-  /** The case as it is, and in a provider that uses column families. */
+  /** The case, without and with column families. */
   protected def testBothWays(name: String)(play: (Scene, Boolean) => Unit): Unit = {
     test(name)(play(_, false))
     test(s"$name-in-families", Need.Families)(play(_, true))
@@ -28,14 +28,14 @@ abstract class Cases {
 }
 
 /**
- * Plays every case on every provider of one kind, each in a checkpoint of its own, and prints one JSON object a line:
+ * Runs every case on every provider of one kind, each in its own checkpoint, and prints one JSON object a line:
  * `case`, `provider`, `ms`, and `outcome`, which is one of
  *
  *  - `ok`: every check held;
- *  - `differs: <how>`: exactly those checks did not hold that `Differences` says, for the reason given there;
- *  - `unsupported: <why>`: the provider refused, as `Differences` says;
+ *  - `differs: <how>`: exactly the checks that `Differences` lists did not hold, for its reason;
+ *  - `unsupported: <why>`: the provider refused, as `Differences` lists;
  *  - `absent: <what>`: every check held, up to a call that this Spark does not have;
- *  - `FAIL: <what>`: anything else, such as a difference that is in the table and not in the provider.
+ *  - `FAIL: <what>`: anything else, such as a listed difference that the provider does not have.
  *
  * Arguments: `kind=`, `root=` (a folder), and Spark conf as `name=value`; `only=` a case's name.
  */
@@ -55,11 +55,11 @@ object Conformance {
       each <- cases if arguments.get("only").forall(_ == each.name) && isFor(subject, each)
     } print(subject, each, folder.resolve(subject.name).resolve(each.name))
     System.out.flush()
-    // A provider may have left threads that are not daemons.
+    // A provider may leave threads that are not daemons.
     System.exit(0)
   }
 
-  /** Checkpoint ids are for checkpoint format v2, in which ours plays all cases, and the shipped ones only those. */
+  /** Checkpoint ids belong to checkpoint format v2, in which ours runs all cases, and the shipped ones only those. */
   private def isFor(subject: Subject, each: Case): Boolean = !each.needs(Need.Ids) || subject.name != "dynastate"
 
   private def print(subject: Subject, each: Case, folder: Path): Unit = {
@@ -98,7 +98,7 @@ object Conformance {
     }
   }
 
-  /** Where it was raised at the bottom, and from which line of the case. */
+  /** Where the root cause was raised, and from which line of the case. */
   private def traced(e: Throwable): String = {
     val cause = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).toList.last
     val line = e.getStackTrace.find(_.getFileName.endsWith("Cases.scala"))

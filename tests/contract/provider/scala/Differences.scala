@@ -2,17 +2,15 @@ package io.dynastate.conformance
 
 import org.apache.spark.SPARK_VERSION
 
-/** Checks of a case that a provider does not pass, all of them, and why. */
+/** All checks of a case that a provider does not pass, and why. */
 final case class Difference(reason: String, labels: Set[String])
 
-/** What a provider refuses with where it is asked for something it cannot do. */
+/** The error of a provider that cannot do something. */
 final case class Refusal(condition: String, reason: String)
 
 /**
- * Where providers differ from what the cases expect. The cases expect what Spark's operators rely on, and where they rely on
- * nothing, the kinder behaviour. An entry that is no longer true is a failure.
- *
- * Ours differ in none.
+ * Differences between providers and the cases. The cases expect what Spark's operators rely on, and otherwise the more lenient behaviour.
+ * An entry that is not true is a failure. Ours have no entry.
  */
 object Differences {
   private val OneAtATime = "one store at a time: it waits for the one that is open"
@@ -46,11 +44,11 @@ object Differences {
     "a-reader-beside-a-writer-in-families" -> Difference(OneAtATime, Set(Unreleased)),
     "stores-side-by-side" -> Difference(OneAtATime, Set(Unreleased)),
     "a-zombie-commits-last" -> Difference(OneAtATime, Set(Unreleased)),
-    "stores-that-nobody-ended" -> Difference(OneAtATime, Set(Unreleased)),
+    "unreleased-stores" -> Difference(OneAtATime, Set(Unreleased)),
     "reads-after-commit" -> Difference("after commit the database belongs to the next store", Set("get", "iterate", "exists")),
     "abort-more-than-once" -> Difference("abort after commit is out of order; Spark never does it", Set("abort after commit")),
     "metrics-at-any-time" -> Difference("metrics are those of a commit", Set("before commit")),
-    "removal-of-a-family-is-taken-back" -> Difference(
+    "removal-of-a-family-is-aborted" -> Difference(
       "in checkpoint format v1 the snapshot that the first attempt had to write is read, not the changelog of its retry",
       Set("after the retry")),
     "a-family-made-again-with-other-keys" -> Difference("encoders are cached by the family's name", Set("raises AssertionError")),
@@ -73,14 +71,14 @@ object Differences {
 
   private val known = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB)
 
-  /** Where older Sparks' stores are not like those of the newest; None: there is no difference yet. */
+  /** Differences of older Sparks' stores from the newest; None: no difference. */
   private val ofOlder: Map[(String, String), Map[String, Option[Difference]]] = Map(
     ("4.0", "rocksdb") -> Map(
       "a-reader-beside-a-writer" -> Some(Difference(Shared, Set("the reader sees nothing of it", "nor after commit"))),
       "a-reader-beside-a-writer-in-families" -> Some(Difference(Shared, Set("the reader sees nothing of it", "nor after commit"))),
       "stores-side-by-side" -> Some(Difference(Shared, Set("readers", "readers after a commit", CannotCommit))),
       "a-zombie-commits-last" -> Some(Difference(Shared, Set(CannotCommit))),
-      "stores-that-nobody-ended" -> None,
+      "unreleased-stores" -> None,
       "reads-after-commit" -> None,
       "metrics-at-any-time" -> None,
       "internal-families-are-not-counted" -> Some(Difference("those of before are counted", Set("by another instance")))),

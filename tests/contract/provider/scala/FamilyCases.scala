@@ -6,7 +6,7 @@ import io.dynastate.later._
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Column families: made, removed, made again, in every version for itself. */
+/** Column families: made, removed, made again, independently in every version. */
 object FamilyCases extends Cases {
   import Need.Families
 
@@ -63,11 +63,11 @@ object FamilyCases extends Cases {
     store.abort()
   }
 
-  test("a-family-that-was-never-made", Families) { scene =>
+  test("an-unknown-family", Families) { scene =>
     import scene._
     val store = open(scene.provider(families = true), 0)
-    val t = new Table(store, Prefixed.named("nobody").lists)
-    lazy val ranged = new Table(store, Shapes.TimeFirst.named("nobody").lists)
+    val t = new Table(store, Prefixed.named("unknown").lists)
+    lazy val ranged = new Table(store, Shapes.TimeFirst.named("unknown").lists)
     val key = v("k", 0)
     val calls: Seq[(String, () => Any)] = Seq(
       "get" -> (() => t.get(key)),
@@ -98,7 +98,7 @@ object FamilyCases extends Cases {
     val a = table(store, A)
     same("removed", store.removeColFamilyIfExists("a"), true)
     same("removed again", store.removeColFamilyIfExists("a"), false)
-    sameFamilies("its name is gone", store, Set("default"))
+    sameFamilies("without its name", store, Set("default"))
     refuses("get in the same store", Missing)(a.get(v("k", 0)))
     refuses("put in the same store", Missing)(a.put(v("k", 0), v(2)))
     refuses("iterate in the same store", Missing)(a.rows)
@@ -110,7 +110,7 @@ object FamilyCases extends Cases {
     next.abort()
     val reloaded = open(scene.provider(families = true), 2)
     refuses("get by another instance", Missing)(new Table(reloaded, A).get(v("k", 0)))
-    sameFamilies("its name is gone for another instance", reloaded, Set("default"))
+    sameFamilies("without its name, by another instance", reloaded, Set("default"))
     reloaded.abort()
   }
 
@@ -129,10 +129,10 @@ object FamilyCases extends Cases {
     next.abort()
   }
 
-  test("removing-a-family-that-is-not-there", Families) { scene =>
+  test("removing-a-missing-family", Families) { scene =>
     import scene._
     val store = open(scene.provider(families = true), 0)
-    same("answer", store.removeColFamilyIfExists("nobody"), false)
+    same("answer", store.removeColFamilyIfExists("unknown"), false)
     table(store, A).put(v("k", 0), v(1))
     commit(store)
     sameFamilies("names", store, Set("default", "a"))
@@ -178,7 +178,7 @@ object FamilyCases extends Cases {
     same("keys", counted.metrics.numKeys, 2L)
   }
 
-  test("removal-of-a-family-is-taken-back", Families) { scene =>
+  test("removal-of-a-family-is-aborted", Families) { scene =>
     import scene._
     val provider = scene.provider(families = true)
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
@@ -189,7 +189,7 @@ object FamilyCases extends Cases {
     val removing = open(provider, 1)
     removing.removeColFamilyIfExists("a")
     commit(removing)
-    // The batch is run again from its base: the family is there again.
+    // The batch is run again from its base, which has the family.
     val retry = open(provider, 1)
     sameFamilies("names at the base", retry, Set("default", "a"))
     same("rows at the base", table(retry, A).sorted, Seq(v("k", 0) -> v(1)))
@@ -233,7 +233,7 @@ object FamilyCases extends Cases {
     val store = open(provider, 0)
     shapes.zipWithIndex.foreach { case (shape, at) => table(store, shape).put(v("k", 0), v(at)) }
     commit(store)
-    // Made in another order by the next instance: what they are called counts, not when they were made.
+    // Made in another order by the next instance: families are identified by name, not by order.
     val again = scene.provider(families = true)
     val next = open(again, 1)
     val found = shapes.zipWithIndex.reverse.map { case (shape, at) => table(next, shape).get(v("k", 0)) == v(at) }
@@ -281,7 +281,7 @@ object FamilyCases extends Cases {
     import scene._
     write(scene.provider(families = true), 0, A)(_.put(v("k", 0), v(1)))
     val provider = scene.provider(families = true)
-    // What the state reader does: it registers on one store and reads from the next.
+    // As in the state reader: it registers on one store and reads from the next.
     val first = read(provider, 1)
     first.registerColFamily("a", A.key, A.value, A.spec)
     first.release()

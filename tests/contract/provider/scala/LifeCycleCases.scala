@@ -8,7 +8,7 @@ import io.dynastate.later._
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** A provider's life: what it says of itself, maintenance, threads, and its end. */
+/** A provider's life cycle: metrics, maintenance, threads, close. */
 object LifeCycleCases extends Cases {
   test("metrics-before-init") { scene =>
     import scene._
@@ -78,12 +78,12 @@ object LifeCycleCases extends Cases {
     var expected = (0 until 1000).map(number => v("a", number) -> text(2000)).toMap
     write(provider, 0, shape)(t => expected.foreach { case (key, value) => t.put(key, value) })
     provider.doMaintenance()
-    // The same row again and again: the changes outgrow the snapshot, most of which is as it was.
+    // Updates of one row: the changes outgrow the snapshot, most of which is unchanged.
     for (version <- 1 to 12) {
-      val (gone, hot) = (v("a", version), v("hot", 0) -> text(300000))
-      expected = expected - gone + hot
+      val (removed, hot) = (v("a", version), v("hot", 0) -> text(300000))
+      expected = expected - removed + hot
       write(provider, version, shape) { t =>
-        t.remove(gone)
+        t.remove(removed)
         t.put(hot._1, hot._2)
       }
       provider.doMaintenance()
@@ -94,7 +94,7 @@ object LifeCycleCases extends Cases {
     val again = scene.provider(shape, conf = conf)
     write(again, 13, shape)(_.put(v("b", 0), v("last")))
     again.doMaintenance()
-    holds("goes on from there", rowsAt(scene.provider(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
+    holds("the next version, reloaded", rowsAt(scene.provider(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
   }
 
   test("maintenance-with-nothing-to-do") { scene =>
@@ -154,7 +154,7 @@ object LifeCycleCases extends Cases {
 
   test("readers-in-other-threads") { scene =>
     import scene._
-    // Who has one store at a time must wait for it.
+    // A provider with one store at a time must wait for it.
     val provider = scene.provider(Prefixed, conf = Map("spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs" -> "60000"))
     // At version n every row of every word is n, and there are n words.
     def commitVersion(version: Int): Unit = write(provider, version, Prefixed) { t =>
@@ -193,11 +193,11 @@ object LifeCycleCases extends Cases {
     }
   }
 
-  test("stores-that-nobody-ended") { scene =>
+  test("unreleased-stores") { scene =>
     import scene._
     val provider = scene.provider()
     write(provider, 0)(_.put(v("a", 0), v(1)))
-    // A task died before the second operator took its read store over.
+    // A task died before the second operator upgraded its read store.
     read(provider, 1)
     val store = open(provider, 1)
     new Table(store, Plain).put(v("b", 0), v(2))
@@ -205,7 +205,7 @@ object LifeCycleCases extends Cases {
     same("rows", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("iterators-that-nobody-closed") { scene =>
+  test("unclosed-iterators") { scene =>
     import scene._
     val provider = scene.provider()
     write(provider, 0)(t => for (number <- 1 to 20) t.put(v("a", number), v(number)))
@@ -231,7 +231,7 @@ object LifeCycleCases extends Cases {
     import scene._
     val provider = scene.provider()
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
-    // Offline repartition: the rows are written anew into the next version.
+    // Offline repartition: the rows are written again into the next version.
     val store = openEmpty(provider, 2)
     same("it is empty", new Table(store, Plain).sorted, Nil)
     new Table(store, Plain).put(v("new", 0), v(1))
@@ -246,7 +246,7 @@ object LifeCycleCases extends Cases {
       try Right(scene.provider(families = true, conf = conf))
       catch { case e: Exception => Left(Scene.told(e)) }
     made match {
-      // It may be refused, if the message says what to do; never may rows be read in another encoding than they were written in.
+      // It may be refused with a message that says what to do; rows must never be read in another encoding than they were written in.
       case Left(message) => holds("it says what to set", message.contains("spark.sql.streaming.stateStore.encodingFormat"))(message)
       case Right(_) => holds("only Spark's own store has it", subject.kind == "rocksdb")()
     }

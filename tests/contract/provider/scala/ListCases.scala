@@ -80,7 +80,7 @@ object ListCases extends Cases {
     same("removed", t.list(Key), Nil)
     t.merge(Key, v(4))
     t.merge(Key, v(5))
-    same("begun again", t.list(Key), ints(4, 5))
+    same("a new list", t.list(Key), ints(4, 5))
     commit(store)
     same("in memory", look(provider, 2, Lists)(_.list(Key)), ints(4, 5))
     same("reloaded", look(scene.provider(families = true), 2, Lists)(_.list(Key)), ints(4, 5))
@@ -102,13 +102,13 @@ object ListCases extends Cases {
     same("in memory", look(provider, 12, Lists)(_.list(Key)), upTo(12))
     same("reloaded", look(scene.provider(families = true), 12, Lists)(_.list(Key)), upTo(12))
     same("an older version, reloaded", look(scene.provider(families = true), 5, Lists)(_.list(Key)), upTo(5))
-    // The rest is loaded onto what is held of an older version.
+    // The rest is loaded onto an older version in memory.
     val other = scene.provider(families = true)
     same("an older version first", look(other, 7, Lists)(_.list(Key)), upTo(7))
     same("then the newest", look(other, 12, Lists)(_.list(Key)), upTo(12))
   }
 
-  test("merge-is-taken-back", Families) { scene =>
+  test("merge-is-aborted", Families) { scene =>
     import scene._
     val provider = scene.provider(families = true)
     write(provider, 0, Lists)(_.putList(Key, ints(1, 2): _*))
@@ -122,17 +122,17 @@ object ListCases extends Cases {
       same("a list that was never", t.list(v("new", 1)), Nil)
     }
     write(provider, 1, Lists)(_.merge(Key, v(4)))
-    // The task failed after its commit, and is run again from the same base.
+    // The task failed after its commit, and is retried from the same base.
     write(provider, 1, Lists)(_.merge(Key, v(5)))
     same("a retry appends to the base", look(provider, 2, Lists)(_.list(Key)), ints(1, 2, 5))
     same("a retry, reloaded", look(scene.provider(families = true), 2, Lists)(_.list(Key)), ints(1, 2, 5))
   }
 
-  test("a-list-is-written-anew", Families) { scene =>
+  test("a-list-is-replaced", Families) { scene =>
     import scene._
     val provider = scene.provider(families = true)
     write(provider, 0, Lists)(_.putList(Key, ints(1, 2, 3, 4): _*))
-    // How list state drops values that expired: the first that stays is put, the others are merged.
+    // As list state removes expired values: the first remaining one is put, the others are merged.
     write(provider, 1, Lists) { t =>
       val left = t.list(Key).filter(_.head.asInstanceOf[Int] % 2 == 0)
       t.put(Key, left.head)
@@ -289,7 +289,7 @@ object ListCases extends Cases {
   test("a-long-list", Families) { scene =>
     import scene._
     val provider = scene.provider(families = true)
-    // RocksDB, which counts keys, reads the whole list at every merge: more would take it minutes.
+    // RocksDB counts keys, and reads the whole list at every merge: more would take minutes.
     for (version <- 0 until 4) write(provider, version, Lists)(t => for (at <- 0 until 250) t.merge(Key, v(version * 250 + at)))
     val expected = ints(0 until 1000: _*)
     holds("in memory", look(provider, 4, Lists)(_.list(Key)) == expected)()
@@ -300,7 +300,7 @@ object ListCases extends Cases {
     import scene._
     val shape = Lists.copy(value = OneString)
     val random = new scala.util.Random(11)
-    // 9 MB: changes are sent several times within the batch, and lists go on after it.
+    // 9 MB: changes are sent several times within the batch, and lists continue after it.
     val texts = (1 to 9).map(_ => v(random.alphanumeric.take(1 << 20).mkString))
     val provider = scene.provider(families = true)
     val store = open(provider, 0)
@@ -311,7 +311,7 @@ object ListCases extends Cases {
     write(provider, 1, shape)(_.merge(v("k", 1), v("last")))
     look(scene.provider(families = true), 2, shape) { t =>
       holds("reloaded", t.list(v("k", 0)) == texts.indices.filter(_ % 2 == 0).map(texts))()
-      holds("gone on, reloaded", t.list(v("k", 1)) == texts.indices.filter(_ % 2 == 1).map(texts) :+ v("last"))()
+      holds("continued, reloaded", t.list(v("k", 1)) == texts.indices.filter(_ % 2 == 1).map(texts) :+ v("last"))()
     }
   }
 

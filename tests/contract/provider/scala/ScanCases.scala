@@ -13,7 +13,7 @@ object ScanCases extends Cases {
 
   private val Longs = ranged(LongType).named("longs")
 
-  /** Put keys of one column in a shuffled order; they must come back in the order given, now and reloaded. */
+  /** Put keys of one column in a shuffled order; they must be returned in the given order, now and reloaded. */
   private def comesBackInOrder(scene: Scene, kind: DataType, ordered: Seq[Any]): Unit = {
     import scene._
     val shape = ranged(kind).named(s"by ${kind.simpleString}")
@@ -57,7 +57,7 @@ object ScanCases extends Cases {
   test("range-by-several-columns", Families) { scene =>
     import scene._
     val key = schema("name" -> StringType, "low" -> IntegerType, "high" -> LongType)
-    // First by the last column, then by the one in the middle; the name has no part in it.
+    // First by the last column, then by the one in the middle; not by the name.
     val shape = Plain.copy(key = key, spec = RangeKeyScanStateEncoderSpec(key, Seq(2, 1))).named("several")
     val keys = for (high <- Seq[Any](-1L, 0L, 7L, null); low <- Seq[Any](-5, 0, 3, null)) yield v(s"n$low", low, high)
     val provider = scene.provider(families = true)
@@ -129,7 +129,7 @@ object ScanCases extends Cases {
     write(provider, 0, Longs)(t => for (number <- 0L until 60L) t.put(v(number, "timer"), v(number.toInt)))
     val store = open(provider, 1)
     val t = table(store, Longs)
-    // What timers do: each that is due is removed, and sets others, some of them before the end of the scan.
+    // As in timers: each that is due is removed, and sets others, some of them before the end of the scan.
     val due = t.scan(None, Some(v(40L, "")))
     val fired = due.map { pair =>
       val (key, _) = t.pairOf(pair)
@@ -239,7 +239,7 @@ object ScanCases extends Cases {
     look(provider, 1, shape) { t =>
       val one = t.store.prefixScan(t.prefixRow(v("a")), shape.name)
       val other = t.store.prefixScan(t.prefixRow(v("b")), shape.name)
-      // Rows are reused, so each is read before the next is asked for.
+      // Rows are reused, so each is read before the next.
       val found = (1 to 3).flatMap(_ => Seq(t.pairOf(one.next()), t.pairOf(other.next())))
       same("each shows its own rows", found.map(_._1.head), Seq("a", "b", "a", "b", "a", "b"))
       same("both are at the end", Seq(one.hasNext, other.hasNext), Seq(false, false))
@@ -264,7 +264,7 @@ object ScanCases extends Cases {
     val again = scene.provider(families = true)
     look(again, 1, shape)(check(_, "reloaded"))
     write(again, 1, shape)(t => t.range(None, Some(v("", 0L))).foreach { case (key, _) => t.remove(key) })
-    same("what expired is gone", look(scene.provider(families = true), 2, shape)(_.rows.map(_._1(1))), times.drop(3))
+    same("without what expired", look(scene.provider(families = true), 2, shape)(_.rows.map(_._1(1))), times.drop(3))
   }
 
   test("keys-that-end-with-a-time", Families) { scene =>

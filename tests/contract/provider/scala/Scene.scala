@@ -17,22 +17,22 @@ import org.apache.spark.sql.internal.SQLConf
 final case class Failure(label: String, message: String)
 
 /**
- * Where one case plays: a checkpoint of its own, and the checks. A check that does not hold is noted and the case goes on, so that a
- * provider's known difference in one of them does not hide the others.
+ * The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case continues, so that
+ * a provider's known difference in one of them does not hide the others.
  */
 final class Scene(val subject: Subject, root: String) {
   import Rows.Values
 
   private val providers = mutable.ListBuffer.empty[StateStoreProvider]
   private val noted = mutable.ListBuffer.empty[Failure]
-  /** The checkpoint id of the newest commit of each version, as the driver would hand it on. */
+  /** The checkpoint id of the newest commit of each version, as the driver would pass it on. */
   private val newestIds = TrieMap.empty[Long, String]
 
   def failures: Seq[Failure] = noted.toList
 
   // ---------------------------------------------------------------------------------------------------------- providers
 
-  /** A provider as an executor makes it: every one is an instance that knows nothing, of a query run of its own, if none is given. */
+  /** A provider as an executor makes it: a new instance, of a new run of the query if none is given. */
   def provider(
       shape: Shape = Shapes.Plain, families: Boolean = false, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
       multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: Option[String] = None): StateStoreProvider = {
@@ -40,7 +40,7 @@ final class Scene(val subject: Subject, root: String) {
     val hadoop = new Configuration(Scene.Hadoop)
     val fixed = Map(
       "spark.sql.streaming.stateStore.providerClass" -> subject.providerClass,
-      // There is no driver here to report a commit to.
+      // There is no driver to report a commit to.
       "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
     (fixed ++ subject.conf + format ++ conf).foreach { case (name, value) =>
@@ -91,7 +91,7 @@ final class Scene(val subject: Subject, root: String) {
     commit(store)
   }
 
-  /** Look at a version, and leave it as it is. */
+  /** Read a version, and abort. */
   def look[A](provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain)(at: Table => A): A = {
     val store = open(provider, version)
     try at(table(store, shape)) finally store.abort()
@@ -105,7 +105,7 @@ final class Scene(val subject: Subject, root: String) {
   def same(label: String, found: Any, expected: Any): Unit =
     holds(label, found == expected)(s"found ${shown(found)}, expected ${shown(expected)}")
 
-  /** Where this Spark can ask for them. */
+  /** In a Spark that has the call. */
   def sameFamilies(label: String, store: ReadStateStore, expected: Set[String]): Unit =
     namesOfFamilies(store).foreach(same(label, _, expected))
 
@@ -137,7 +137,7 @@ object Scene {
   /** Hadoop's defaults, read once: without them files are not replaced by a rename. */
   private val Hadoop = new Configuration
 
-  /** What a store says that was committed or aborted. */
+  /** Errors of a store that was committed or aborted. */
   val OutOfOrder: Seq[String] = Seq("STATE_STORE_OPERATION_OUT_OF_ORDER", "STATE_STORE_INVALID_STAMP", "IllegalStateException")
 
   /** Class names and error conditions of an exception and its causes. */

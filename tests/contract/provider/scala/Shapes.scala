@@ -25,13 +25,13 @@ object Shapes {
   val OneString: StructType = schema("value" -> StringType)
   val WordAndTime: StructType = schema("word" -> StringType, "time" -> LongType)
 
-  /** What most cases use, and what Spark's own suites use: (string, int) -> int. */
+  /** The shape of most cases, and of Spark's own suites: (string, int) -> int. */
   val Plain: Shape = Shape(StateStore.DEFAULT_COL_FAMILY_NAME, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
   val Prefixed: Shape = Plain.copy(spec = PrefixKeyScanStateEncoderSpec(WordAndNumber, 1))
   lazy val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = timeFirst(WordAndTime))
   lazy val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = timeLast(WordAndTime))
 
-  /** Keys of these columns, c0, c1, …, in the order of all of them, and a string behind them that has no part in the order. */
+  /** Keys of these columns, c0, c1, …, ordered by all of them, and a string after them that is not part of the order. */
   def ranged(types: DataType*): Shape = {
     val key = schema(types.zipWithIndex.map { case (kind, at) => s"c$at" -> kind } :+ ("rest" -> StringType): _*)
     Plain.copy(key = key, spec = RangeKeyScanStateEncoderSpec(key, types.indices))
@@ -48,10 +48,10 @@ object Rows {
 
   def v(values: Any*): Values = values
 
-  /** A row of its own, which no later call changes. */
+  /** A new row, which no later call changes. */
   def row(schema: StructType, values: Values): UnsafeRow = synchronized {
     require(values.length == schema.length, s"$values are not the columns of $schema")
-    // Interpreted: a hundred schemas are not worth a hundred runs of the Java compiler.
+    // Interpreted, to save the Java compiler's time for a hundred schemas.
     val projection = projections.getOrElseUpdate(schema, InterpretedUnsafeProjection.createProjection(
       schema.fields.toSeq.zipWithIndex.map { case (field, at) => BoundReference(at, field.dataType, nullable = true) }))
     projection(InternalRow.fromSeq(values.map {
@@ -94,10 +94,10 @@ final class Table(val store: ReadStateStore, val shape: Shape) {
 
   def deleteRange(from: Values, until: Values): Unit = writable.deleteRange(keyRow(from), keyRow(until), shape.name)
 
-  /** All pairs, in the order in which the store gives them. */
+  /** All pairs, in the order of the store. */
   def rows: Seq[(Values, Values)] = drain(store.iterator(shape.name))
 
-  /** All pairs, in an order of no meaning that is always the same. */
+  /** All pairs, in a fixed order. */
   def sorted: Seq[(Values, Values)] = rows.sortBy(_.toString)
 
   def allValues: Seq[(Values, Values)] = drain(store.iteratorWithMultiValues(shape.name))

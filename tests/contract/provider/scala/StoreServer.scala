@@ -15,8 +15,8 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 
 /**
- * Does the same to a store of ours and to one of RocksDB's, as told on standard input: one JSON object a line. Answers each with
- * one line on standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
+ * Runs the commands on standard input, one JSON object a line, on a store of ours and on one of RocksDB's. Answers each with one line on
+ * standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
  *
  * {{{
  * begin root format retain   a checkpoint of its own and fresh providers; format 1 or 2; versions that stay in memory.
@@ -31,7 +31,7 @@ import org.apache.spark.sql.types._
  * snapshot | cleanUp         one half of maintenance
  * maintainBeside             maintenance while other things are done; its end is waited for by `await`
  * restart                    a fresh provider; of the query run `run`, if that is given
- * readAfresh version ids     all rows by family, through a provider that knows nothing; what is open stays open
+ * readAfresh version ids     all rows by family, through a new provider; what is open stays open
  * }}}
  *
  * Doubles travel as their bits, and a value as [number, length]: what is stored is a text of that length made of that number,
@@ -49,7 +49,7 @@ object StoreServer {
     Shapes.Plain.named("lists").lists) ++ (if (hasTimes) Seq(Shapes.TimeLast.named("times").lists, Shapes.TimeFirst.named("index")) else Nil)
     ).map(_.copy(value = Value))
 
-  /** What an operator without families has. */
+  /** The family of an operator without families. */
   val OneFamily: Shape = Shapes.Plain.copy(value = Value)
 
   def main(args: Array[String]): Unit = {
@@ -133,7 +133,7 @@ object StoreServer {
         case "maintainBeside" => maintainBeside()
         case "await" => await()
         case "readAfresh" => readAfresh(order.get("version").asLong, idOf(order))
-        // In format 1 RocksDB would read the snapshot of a version that was made anew since.
+        // In format 1 RocksDB would read the snapshot of a version that was committed again since.
         case "maintain" => if (scene.subject.ids || scene.subject.kind == "dynastate") provider.doMaintenance()
       }
     }

@@ -1,6 +1,6 @@
 package io.dynastate.conformance
 
-/** Something a provider may not be able to do at all; it must then say so where it is asked first. */
+/** An ability that a provider may lack; it must then refuse at the first use. */
 sealed trait Need
 object Need {
   case object Families extends Need
@@ -8,7 +8,7 @@ object Need {
   case object Ids extends Need
 }
 
-/** A provider with the conf that makes it the one that is meant. */
+/** A provider and its conf. */
 final case class Subject(name: String, kind: String, providerClass: String, ids: Boolean, conf: Map[String, String]) {
   override def toString: String = name
 }
@@ -22,7 +22,7 @@ object Subjects {
     s"$Conf.rocksdb.lockAcquireTimeoutMs" -> "200")
   private val Ours = "io.dynastate.spark.DynamoDBStateStoreProvider"
 
-  /** By kind: one process plays all of a kind. Ours plays every case in both checkpoint formats, and with little memory. */
+  /** By kind: one process runs all of a kind. Ours runs every case in both checkpoint formats, and with little memory. */
   def of(kind: String, conf: Map[String, String]): Seq[Subject] = kind match {
     case "hdfs" => Seq(Subject("hdfs", kind, s"$Spark.HDFSBackedStateStoreProvider", ids = false, conf))
     case "rocksdb" => Seq(Subject("rocksdb", kind, s"$Spark.RocksDBStateStoreProvider", ids = false, conf ++ RocksDB))

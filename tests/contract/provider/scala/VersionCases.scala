@@ -10,7 +10,7 @@ import io.dynastate.later._
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Which attempt is read: retries, older versions, twins, checkpoint ids, readers that become writers, replay and change feed. */
+/** The attempt that is read: retries, older versions, twins, checkpoint ids, upgraded read stores, replay and change feed. */
 object VersionCases extends Cases {
   import Need.{Families, Ids}
   import Scene.OutOfOrder
@@ -34,7 +34,7 @@ object VersionCases extends Cases {
     same("the last is read", rowsAt(provider, 2), expected)
     same("the last is read by another instance", rowsAt(scene.provider(), 2), expected)
     write(provider, 2)(_.put(v("b", 0), v(5)))
-    same("and is what the next version stands on", rowsAt(scene.provider(), 3), Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
+    same("and is the base of the next version", rowsAt(scene.provider(), 3), Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
   }
 
   test("run-again-by-another-executor") { scene =>
@@ -48,7 +48,7 @@ object VersionCases extends Cases {
     // The first still holds its own attempt at version 2 in memory.
     same("the first reads what the second committed", rowsAt(first, 2), one(3))
     write(first, 2)(_.put(v("b", 0), v(4)))
-    same("and goes on from it", rowsAt(scene.provider(), 3), one(3) :+ (v("b", 0) -> v(4)))
+    same("and its next version is based on it", rowsAt(scene.provider(), 3), one(3) :+ (v("b", 0) -> v(4)))
   }
 
   test("moved-to-another-executor-and-back") { scene =>
@@ -78,7 +78,7 @@ object VersionCases extends Cases {
         t.put(v("v", version + 1), v(0))
       }
     }
-    // Offset and commit log were deleted down to batch 1: the query goes on from version 2.
+    // Offset and commit log were deleted down to batch 1: the query resumes from version 2.
     write(provider, 2)(_.put(v("a", 0), v(30)))
     write(provider, 3)(_.put(v("a", 0), v(40)))
     val expected = Seq(v("a", 0) -> v(40), v("v", 1) -> v(0), v("v", 2) -> v(0))
@@ -98,7 +98,7 @@ object VersionCases extends Cases {
     same("version 1", rowsAt(scene.provider(), 1), one(1))
   }
 
-  test("begun-again-from-nothing") { scene =>
+  test("started-over-at-version-0") { scene =>
     import scene._
     val first = scene.provider()
     for (version <- 0 to 2) write(first, version)(_.put(v("old", version), v(version)))
@@ -155,7 +155,7 @@ object VersionCases extends Cases {
     zombie.commit()
     val rows = { val store = provider.getReadStore(2, wanted); val found = new Table(store, Plain).sorted; store.release(); found }
     val cold = { val store = scene.provider().getReadStore(2, wanted); val found = new Table(store, Plain).sorted; store.release(); found }
-    // By number the last commit counts; by id the one that the driver names, whoever came last.
+    // By number the last commit is read; by id the one that the driver names, whichever was last.
     val expected = if (subject.ids) "retry" else "zombie"
     same("in memory", rows.map(_._1.head), Seq("a", expected))
     same("reloaded", cold.map(_._1.head), Seq("a", expected))
@@ -175,7 +175,7 @@ object VersionCases extends Cases {
   test("a-commit-that-fails") { scene =>
     import scene._
     val shape = Plain.copy(value = OneString)
-    // So much that ours has sent some of it before commit.
+    // Large enough that ours has sent some of it before commit.
     val large = v("x" * (5 << 20))
     val provider = scene.provider(shape)
     write(provider, 0, shape)(_.put(v("a", 0), v("1")))
@@ -192,7 +192,7 @@ object VersionCases extends Cases {
     same("the next attempt, reloaded", rowsAt(scene.provider(shape), 2, shape), Seq(v("a", 0) -> v("1"), v("c", 0) -> v("3")))
   }
 
-  /** Take away what a commit under way stands on; returns how to give it back. */
+  /** Break what a commit needs; returns how to repair it. */
   private def break(scene: Scene): () => Unit =
     if (scene.subject.kind == "dynastate") {
       // The sidecar is this process's only child. The next task starts another.
@@ -247,7 +247,7 @@ object VersionCases extends Cases {
     val provider = scene.provider()
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", 0), v(version + 1)))
     val ids = Seq(
-      "of nobody" -> "6f9619ff-8b86-4011-b42d-00c04fc964ff",
+      "of no attempt" -> "6f9619ff-8b86-4011-b42d-00c04fc964ff",
       "of another version" -> idOf(1).get,
       "of no form at all" -> "nonsense",
       "of zeros" -> "00000000-0000-0000-0000-000000000000")
@@ -457,7 +457,7 @@ object VersionCases extends Cases {
     commit(store)
     write(provider, 1, lists)(_.merge(v("l", 0), v(3)))
     val reader = scene.provider(families = true)
-    // The state reader describes families on a store that it opens before.
+    // The state reader registers families on a store that it opens before.
     look(reader, 2, a)(t => table(t.store, lists))
     same("of a", feed(scene, reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)), Seq((v("k", 0), v(1), 0L)))
     same("of lists", feed(scene, reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
@@ -474,7 +474,7 @@ object VersionCases extends Cases {
       provider.doMaintenance()
     }
     val fresh = scene.provider(conf = conf)
-    // Where a snapshot lies is the provider's business; the shipped ones want one there, ours needs none.
+    // The shipped providers need a snapshot at that version, ours does not.
     def replayed(from: Long, to: Long): Option[Seq[Int]] =
       try {
         val store = replayReadState(replay(fresh), from, to, idOf(from), idOf(to))

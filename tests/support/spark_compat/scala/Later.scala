@@ -1,8 +1,8 @@
 package io.dynastate
 
 /**
- * What later Sparks have, for tests that are written for the newest: where the Spark they run on has no such call, what its
- * operators do instead, and where they do nothing of the kind, `Absent`.
+ * Calls of later Sparks, for tests that are written for the newest. On a Spark without the call, they do what its operators do instead, or
+ * raise `Absent` if its operators do nothing of the kind.
  */
 package object later extends later.Later41 with later.Later42 with later.Later43
 

@@ -8,7 +8,7 @@ trait Later41 {
     def release(): Unit = store.abort()
   }
 
-  /** As list state does it. */
+  /** As in list state. */
   implicit final class StateStore41(store: StateStore) {
     def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit = {
       if (values == null || values.isEmpty) throw new Absent("putList of nothing")
@@ -22,7 +22,7 @@ trait Later41 {
     }
   }
 
-  /** An aggregation opens a store of its own to write. */
+  /** An aggregation opens a second store to write. */
   implicit final class StateStoreProvider41(provider: StateStoreProvider) {
     def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, id: Option[String]): StateStore =
       if (readStore.version == version) provider.getStore(version, id) else throw new Absent("upgradeReadStoreToWriteStore")
@@ -30,12 +30,12 @@ trait Later41 {
     def supportedInstanceMetrics: Seq[AnyRef] = Nil
   }
 
-  /** There are none. */
+  /** None in this Spark. */
   implicit final class StateStoreMetrics41(metrics: StateStoreMetrics) {
     def instanceMetrics: Map[AnyRef, Long] = Map.empty
   }
 
-  /** Versions are named by their numbers here. */
+  /** Versions are identified by number only. */
   def replayReadState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String], toId: Option[String]): ReadStateStore =
     provider.replayReadStateFromSnapshot(from, to)
 

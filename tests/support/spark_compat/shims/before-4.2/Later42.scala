@@ -15,7 +15,7 @@ trait Later42 {
 
   def isTimeLast(spec: KeyStateEncoderSpec): Boolean = false
 
-  /** Nobody can ask. */
+  /** Unknown in this Spark. */
   def namesOfFamilies(store: ReadStateStore): Option[Set[String]] = None
 
   def openForSnapshot(provider: StateStoreProvider, version: Long): StateStore = throw new Absent("forceSnapshotOnCommit")
@@ -43,7 +43,7 @@ trait Later42 {
     def deleteRange(begin: UnsafeRow, end: UnsafeRow, family: String): Unit = throw new Absent("deleteRange")
   }
 
-  /** As timers and time to live do it: a family whose keys have an order is iterated in it. */
+  /** As in timers and time to live: a family with ordered keys is iterated in order. */
   def rangeScan(
       store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow], until: Option[UnsafeRow],
       family: String): StateStoreIterator[UnsafeRowPair] = {

@@ -4,7 +4,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 trait Later43 {
-  /** The state reader makes the family in a store that it aborts. */
+  /** This Spark's state reader makes the family in a store that it aborts. */
   implicit final class ReadStateStore43(store: ReadStateStore) {
     def registerColFamily(name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec): Unit = throw new Absent("registerColFamily")
   }

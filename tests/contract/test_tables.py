@@ -1,0 +1,305 @@
+"""The contract of every implementation of the seam to DynamoDB."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.errors import (
+    ConfigurationError,
+    InternalError,
+)
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
+from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
+from dynastate.format.keys import meta_key as meta_key_of
+from tests.support.fakes import (
+    MemoryTables,
+)
+
+RUN = "6d0f7a3e-0000-4000-8000-000000000000"
+
+
+@pytest.fixture(params=["memory", "moto", "http"])
+def tables(request: pytest.FixtureRequest) -> Tables:
+    """Each implementation of the seam in turn."""
+    found: Tables = request.getfixturevalue(request.param)
+    return found
+
+
+def parts(store: str, count: int, size: int = 10) -> list[tuple[Key, Item]]:
+    """Make items of the delta table, all in one shard."""
+    keys = [part_key(store, 1, NO_ATTEMPT, sequence, 1) for sequence in range(count)]
+    return [(key, item_key(key) | {"format": 1, "data": bytes([n % 256]) * size}) for n, key in enumerate(keys)]
+
+
+def everything(tables: Tables, store: str) -> list[tuple[Key, Item]]:
+    """Read all items of the store's first shard in the delta table."""
+    return tables.query("delta", store_shard(store, 0), "0", "~", Meter())
+
+
+def test_tables_that_fit_have_no_drift(tables: Tables) -> None:
+    """Tables with the right keys are found to fit."""
+    assert tables.check() == []
+
+
+def test_items_come_back_with_every_kind_of_value(tables: Tables, store: str) -> None:
+    """Text, bytes, whole numbers, lists of bytes and maps of numbers come back as they were written."""
+    key = part_key(store, 2**64 - 1, Attempt(b"\xff" * 16), 999_999, 1)
+    values: Item = {
+        "text": "dé\u2028jà \U0001f600 #/",
+        "empty": "",
+        "data": bytes(range(256)),
+        "no_data": b"",
+        "number": 2**63,
+        "negative": -1,
+        "list": [b"", b"\x00", b"two"],
+        "empty_list": [],
+        "map": {"a-run.id": 1, "#": 2},
+        "empty_map": {},
+    }
+    tables.write([(key, item_key(key) | values)], Meter())
+    assert tables.get([key], Meter()) == {key: item_key(key) | values}
+    assert everything(tables, store) == [(key, item_key(key) | values)]
+
+
+def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
+    """Of the keys asked for, those that exist come back, from both tables, and the others are no error."""
+    (part,) = parts(store, 1)
+    meta_key = meta_key_of(store)
+    meta: Item = item_key(meta_key) | {"format": 1}
+    tables.write([part, (meta_key, meta)], Meter())
+    wanted = [part[0], meta_key, group_key(store, 1), part[0]._replace(sort="other")]
+    assert tables.get(wanted, Meter()) == {part[0]: part[1], meta_key: meta}
+    assert tables.get(wanted[2:], Meter()) == {}
+
+
+def test_get_of_some_attributes(tables: Tables, store: str) -> None:
+    """Only those that were asked for come, with the keys, and only their bytes are counted as read."""
+    ((key, item),) = written = parts(store, 1, size=5_000)
+    tables.write(written, Meter())
+    meter = Meter()
+    assert tables.get([key], meter, ["format", "none"]) == {key: item_key(key) | {"format": item["format"]}}
+    assert meter.bytes_read < 200
+
+
+def test_a_hundred_keys_in_one_get(tables: Tables, store: str) -> None:
+    """A hundred items come back by one call, also where they are more than one answer holds."""
+    items = parts(store, 100, size=20_000)
+    for at in range(0, 100, 25):
+        tables.write(items[at : at + 25], Meter())
+    assert tables.get([key for key, _ in items], Meter()) == dict(items)
+
+
+def test_query_gives_a_range_in_order_with_both_ends(tables: Tables, store: str) -> None:
+    """A query gives the items from the low to the high sort key, both with them, in byte order, of one partition."""
+    keys = [Key("snapshot", store, sort) for sort in ("a", "b", "b0", "bé", "c", "d", "Z")]
+    other = Key("snapshot", store + "0", "b")
+    tables.write([(key, item_key(key)) for key in [other, *reversed(keys)]], Meter())
+    found = tables.query("snapshot", store, "b", "c", Meter())
+    assert [key.sort for key, _ in found] == ["b", "b0", "bé", "c"]
+    assert [item for _, item in found] == [item_key(key) for key, _ in found]
+    assert tables.query("snapshot", store, "e", "f", Meter()) == []
+    assert tables.query("delta", store, "a", "d", Meter()) == []
+
+
+def test_query_reads_every_page(tables: Tables, store: str) -> None:
+    """What does not fit into one answer of 1 MB comes all the same, to the last item."""
+    items = parts(store, 7, size=380_000)
+    tables.write(items, Meter())
+    assert everything(tables, store) == items
+
+
+def test_write_replaces_and_is_seen_at_once(tables: Tables, store: str) -> None:
+    """A write is read by the next call, and a second one under the same key replaces the whole item."""
+    ((key, item),) = parts(store, 1)
+    tables.write([(key, item | {"more": 1})], Meter())
+    tables.write([(key, item)], Meter())
+    assert tables.get([key], Meter()) == {key: item}
+
+
+def test_twenty_five_of_both_tables_in_one_write(tables: Tables, store: str) -> None:
+    """One write takes 25 items, of both tables and of several partition keys."""
+    meta = meta_key_of(store)
+    items = [*parts(store, 24), (meta, item_key(meta) | {"format": 1})]
+    tables.write(items, Meter())
+    assert tables.get([key for key, _ in items], Meter()) == dict(items)
+
+
+def test_delete_takes_existing_and_missing_keys(tables: Tables, store: str) -> None:
+    """Deleting removes items, leaves others, and is no error for keys that do not exist."""
+    items = parts(store, 5)
+    tables.write(items, Meter())
+    gone = [key for key, _ in items[:3]]
+    tables.delete([*gone, gone[0]._replace(sort="never there")], Meter())
+    tables.delete(gone, Meter())
+    assert everything(tables, store) == items[3:]
+
+
+def test_put_new_takes_a_key_once(tables: Tables, store: str) -> None:
+    """The first to put an item gets it; a later one leaves it as it is, and gets False."""
+    key = meta_key_of(store)
+    assert tables.put_new(key, item_key(key) | {"who": "first"}, Meter()) is True
+    assert tables.put_new(key, item_key(key) | {"who": "second"}, Meter()) is False
+    assert tables.get([key], Meter()) == {key: item_key(key) | {"who": "first"}}
+
+
+def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
+    """The first append makes the item, later ones add to the end of its list, and the same entry may come twice."""
+    key = group_key(store, 1)
+    for entry in (b"one", b"\x00two", b"one"):
+        tables.append_version(key, entry, Meter())
+    versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
+    assert tables.get([key], Meter()) == {key: item_key(key) | versions}
+
+
+def test_a_full_version_list_is_an_error(moto: BotoTables, store: str) -> None:
+    """An item has 400 KB at most: the error names the list, and what may have filled it."""
+    key = group_key(store, 1)
+    moto.write([(key, item_key(key) | {"format": 1, "versions": [bytes(399_000)]})], Meter())
+    with pytest.raises(ConfigurationError, match=r"version list is full.*thousands of times"):
+        moto.append_version(key, bytes(20_000), Meter())
+
+
+def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
+    """A new run gets the next epoch, in the place of those to forget, unless another one or itself was faster.
+
+    It takes back a drop.
+    """
+    key = meta_key_of(store)
+    meta: Item = item_key(key) | {"format": 1, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
+    tables.put_new(key, meta, Meter())
+    assert tables.advance_epoch(key, RUN, 1, [], Meter()) is False
+    assert tables.get([key], Meter()) == {key: meta}
+    assert tables.advance_epoch(key, "run.2", 1, [], Meter()) is True
+    assert tables.get([key], Meter()) == {
+        key: item_key(key) | {"format": 1, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}
+    }
+    assert tables.advance_epoch(key, "run-3", 1, [RUN], Meter()) is False
+    assert tables.advance_epoch(key, "run-3", 2, [RUN], Meter()) is True
+    expected: Item = {"format": 1, "epoch": 3, "epochs": {"run.2": 2, "run-3": 3}}
+    assert tables.get([key], Meter()) == {key: item_key(key) | expected}
+    assert tables.advance_epoch(key, "run-4", 3, [RUN], Meter()) is False
+    assert tables.get([key], Meter()) == {key: item_key(key) | expected}
+
+
+def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> None:
+    """One write unit a KB of each item, one read unit for 4 KB: of each item in a get, of the sum in a query."""
+    items = parts(store, 3, size=1024)
+    written, gotten, queried, deleted, appended = (Meter() for _ in range(5))
+    tables.write(items, written)
+    assert (written.requests, written.write_units, written.items_written) == (1, 6, 3)
+    assert written.bytes_written == sum(item_bytes(item) for _, item in items)
+    tables.get([key for key, _ in items], gotten)
+    assert (gotten.requests, gotten.read_units, gotten.items_read) == (1, 3, 3)
+    tables.query("delta", store_shard(store, 0), "0", "~", queried)
+    assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
+    tables.delete([key for key, _ in items], deleted)
+    assert (deleted.requests, deleted.items_deleted, deleted.write_units) == (1, 3, 0)
+    tables.append_version(group_key(store, 1), bytes(900), appended)
+    assert (appended.requests, appended.write_units) == (1, 1)
+    tables.append_version(group_key(store, 1), bytes(200), appended)
+    assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
+
+
+def test_26_puts_or_deletes_are_refused(tables: Tables, store: str) -> None:
+    """A write has 1 to 25 items: 26, or none, is a defect of ours that is found before anything is sent."""
+    items = parts(store, 26)
+    keys = [key for key, _ in items]
+    calls: list[Callable[[], object]] = [
+        lambda: tables.write(items, Meter()),
+        lambda: tables.write([], Meter()),
+        lambda: tables.delete(keys, Meter()),
+        lambda: tables.delete([], Meter()),
+    ]
+    for call in calls:
+        with pytest.raises(InternalError, match="no or too many items"):
+            call()
+    assert everything(tables, store) == []
+
+
+def test_101_keys_are_refused(tables: Tables, store: str) -> None:
+    """A get has 1 to 100 keys."""
+    for keys in ([key for key, _ in parts(store, 101)], []):
+        with pytest.raises(InternalError, match="no or too many items"):
+            tables.get(keys, Meter())
+
+
+def test_one_key_twice_is_refused(tables: Tables, store: str) -> None:
+    """DynamoDB refuses the whole request for two items under one key; so do we, and nothing is written."""
+    one, other = parts(store, 2)
+    calls: list[Callable[[], object]] = [
+        lambda: tables.write([one, other, one], Meter()),
+        lambda: tables.delete([one[0], one[0]], Meter()),
+        lambda: tables.get([one[0], one[0]], Meter()),
+    ]
+    for call in calls:
+        with pytest.raises(InternalError, match="one key twice"):
+            call()
+    assert everything(tables, store) == []
+
+
+def test_an_item_over_400_kb_is_refused(tables: Tables, store: str) -> None:
+    """An item larger than DynamoDB takes is refused with all that was to be written with it; the largest goes in."""
+    one, (key, _) = parts(store, 2)
+    room = ITEM_BYTES_MAX - item_bytes(item_key(key) | {"data": b""})
+    largest: Item = item_key(key) | {"data": bytes(room)}
+    larger: Item = item_key(key) | {"data": bytes(room + 1)}
+    with pytest.raises(InternalError, match=f"too large for DynamoDB item={key.sort} item_bytes=400001"):
+        tables.write([one, (key, larger)], Meter())
+    with pytest.raises(InternalError, match="too large for DynamoDB"):
+        tables.put_new(key, larger, Meter())
+    assert everything(tables, store) == []
+    tables.write([(key, largest)], Meter())
+    assert tables.get([key], Meter()) == {key: largest}
+
+
+def test_the_largest_write_fits_into_a_request(tables: Tables, store: str) -> None:
+    """25 items of the largest size are under the 16 MB that DynamoDB takes on the wire, so none is refused for that."""
+    items = parts(store, WRITES_MAX, size=399_000)
+    assert WRITES_MAX * (len(base64.b64encode(bytes(ITEM_BYTES_MAX))) + 1024) < 16_000_000
+    tables.write(items, Meter())
+    tables.delete([key for key, _ in items], Meter())
+
+
+#: Each verb that takes a key.
+VERBS: dict[str, Callable[[Tables, Key], object]] = {
+    "write": lambda tables, key: tables.write([(key, item_key(key))], Meter()),
+    "delete": lambda tables, key: tables.delete([key], Meter()),
+    "get": lambda tables, key: tables.get([key], Meter()),
+    "put_new": lambda tables, key: tables.put_new(key, item_key(key), Meter()),
+    "append_version": lambda tables, key: tables.append_version(key, b"", Meter()),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        Key("snapshot", "", "meta"),
+        Key("snapshot", "store", ""),
+        Key("snapshot", "p" * 2049, "meta"),
+        Key("snapshot", "store", "é" * 513),
+    ],
+    ids=["empty partition key", "empty sort key", "long partition key", "long sort key"],
+)
+def test_keys_that_are_empty_or_too_long_are_refused(tables: Tables, verb: str, key: Key) -> None:
+    """A partition key has 1 to 2,048 bytes, a sort key 1 to 1,024."""
+    with pytest.raises(InternalError, match="empty or too long"):
+        VERBS[verb](tables, key)
+
+
+def test_the_memory_fake_keeps_copies() -> None:
+    """What a test does to an item it has read or written does not change the one in memory."""
+    tables = MemoryTables()
+    key = group_key("s", 1)
+    tables.append_version(key, b"one", Meter())
+    versions = tables.get([key], Meter())[key]["versions"]
+    assert isinstance(versions, list)
+    versions.append(b"two")
+    assert tables.get([key], Meter())[key]["versions"] == [b"one"]

@@ -1,0 +1,175 @@
+"""Python against the test vectors that the Scala tests read too."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.items import Item
+from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
+from dynastate.format.parts import Chunk, join_fragments, parse_part, part_items, parts_digest
+from dynastate.format.version_list import VersionEntry, decode_entry, encode_entry
+from dynastate.sidecar import protocol
+
+Vector = dict[str, Any]
+FOLDER = Path(__file__).parents[1] / "vectors"
+FORMAT: dict[str, Any] = json.loads((FOLDER / "format.json").read_text())
+FRAMES: list[Vector] = json.loads((FOLDER / "protocol.json").read_text())["frames"]
+PART_NUMBERS = ("format", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max", "crc32")
+
+
+def attempt(text: str) -> Attempt:
+    """Read an attempt."""
+    return Attempt(bytes.fromhex(text))
+
+
+def changes(listed: list[Vector]) -> list[Change]:
+    """Read changes."""
+    return [
+        Change(
+            each["operation"],
+            each["family"],
+            bytes.fromhex(each["key"]),
+            None if each["value"] is None else bytes.fromhex(each["value"]),
+        )
+        for each in listed
+    ]
+
+
+def part_item(vector: Vector) -> tuple[Key, Item]:
+    """Read one item of the delta table."""
+    key = Key("delta", vector["store_shard"], vector["part"])
+    item: Item = {name: vector[name] for name in ("store_shard", "part", "codec", *PART_NUMBERS)}
+    return key, item | {"data": bytes.fromhex(vector["data"])}
+
+
+def version_entry(vector: Vector) -> VersionEntry:
+    """Read the fields of a version entry."""
+    return VersionEntry(
+        version=vector["version"],
+        attempt=attempt(vector["attempt"]),
+        parent=attempt(vector["parent"]),
+        epoch=vector["epoch"],
+        schema=bytes.fromhex(vector["schema"]),
+        parts=vector["parts"],
+        records=vector["records"],
+        raw_bytes=vector["raw_bytes"],
+        stored_bytes=vector["stored_bytes"],
+        digest=bytes.fromhex(vector["digest"]),
+        keys=dict(vector["keys"]),
+        home=Home(vector["home"]["store"], vector["home"]["shards"]) if "home" in vector else None,
+    )
+
+
+def items_of(vector: Vector) -> list[tuple[Key, Item]]:
+    """Make the items that a vector's chunk becomes."""
+    chunk = Chunk(vector["records"], vector["hash_min"], vector["hash_max"], bytes.fromhex(vector["run"]))
+    name, first = attempt(vector["attempt"]), vector["first_sequence"]
+    return part_items(vector["store"], vector["version"], name, first, vector["shards"], chunk)
+
+
+@pytest.mark.parametrize("vector", FORMAT["key_hashes"], ids=lambda vector: f"{len(vector['key']) // 2} bytes")
+def test_key_hashes(vector: Vector) -> None:
+    """A key has the hash of the vector."""
+    assert key_hash(bytes.fromhex(vector["key"])) == vector["hash"]
+
+
+@pytest.mark.parametrize("vector", FORMAT["runs"], ids=lambda vector: vector["name"])
+def test_runs(vector: Vector) -> None:
+    """Changes become the records of the vector, and the records those changes."""
+    assert encode_changes(changes(vector["changes"])).hex() == vector["run"]
+    assert list(decode_changes(bytes.fromhex(vector["run"]))) == changes(vector["changes"])
+
+
+@pytest.mark.parametrize("vector", FORMAT["parts"], ids=lambda vector: vector["name"])
+def test_parts(vector: Vector) -> None:
+    """Items are read back as the chunk they hold, and a chunk that is not compressed becomes just these items."""
+    items = [part_item(each) for each in vector["items"]]
+    parts = [parse_part(key, item) for key, item in items]
+    assert join_fragments(items[0][0], parts).hex() == vector["run"]
+    made = items_of(vector)
+    assert [key for key, _ in made] == [key for key, _ in items]
+    assert [item["codec"] for _, item in made] == [item["codec"] for _, item in items]
+    if parts[0].codec == "raw":
+        assert made == items
+
+
+@pytest.mark.parametrize("vector", FORMAT["entries"])
+def test_version_entries(vector: Vector) -> None:
+    """The fields of a version entry become the bytes of the vector, and the bytes those fields."""
+    entry = version_entry(vector)
+    assert encode_entry(vector["store"], entry).hex() == vector["bytes"]
+    assert decode_entry(vector["store"], bytes.fromhex(vector["bytes"])) == entry
+
+
+def test_digests_namespaces_and_keys() -> None:
+    """Digests of parts and schemas, default namespaces and keys of groups are those of the vectors."""
+    for vector in FORMAT["parts_digests"]:
+        assert parts_digest(vector["crc32"]).hex() == vector["digest"]
+    for vector in FORMAT["schema_digests"]:
+        assert schema_digest(vector["text"]).hex() == vector["digest"]
+    for vector in FORMAT["namespaces"]:
+        assert namespace_of(vector["state_root"]) == vector["namespace"]
+    for vector in FORMAT["group_keys"]:
+        key = group_key(vector["store"], vector["version"])
+        assert key == Key("snapshot", vector["store_shard"], vector["entry"])
+
+
+def test_worked_example() -> None:
+    """The worked example of docs/storage-format.md, from the changes to the version entry."""
+    example = FORMAT["worked_example"]
+    listed = changes(example["changes"])
+    assert listed == [Change(PUT, 0, b"\x01", b"\xaa\xbb"), Change(PUT, 0, b"\x02", None)]
+    assert encode_changes(listed).hex() == example["run"] == "0000010000000200000001aabb000001000000ffffffff02"
+    hashes = [key_hash(change.key) for change in listed]
+    assert (min(hashes), max(hashes)) == (example["hash_min"], example["hash_max"])
+    made = items_of(example)
+    assert made == [part_item(each) for each in example["items"]]
+    ((key, item),) = made
+    assert key.store_shard == "ns/0/0/default#1"
+    assert key.sort == "00000000000000000001/000102030405060708090a0b0c0d0e0f/000000"
+    entry = version_entry(example["entry"])
+    assert entry.schema == schema_digest(example["schema"])
+    assert isinstance(item["crc32"], int)
+    assert entry.digest == parts_digest([item["crc32"]])
+    assert encode_entry(example["store"], entry).hex() == example["entry"]["bytes"]
+    expected = Key("snapshot", example["entry_key"]["store_shard"], example["entry_key"]["entry"])
+    assert group_key(example["store"], 1) == expected
+
+
+def name_of(message: type) -> str:
+    """The name of a message in docs/protocol.md: CLEAN_UP of CleanUp."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", message.__name__).upper()
+
+
+def field(message: type, name: str, given: Any) -> Any:
+    """Read the value of a message's field."""
+    if name in ("attempt", "parent", "base_attempt"):
+        return attempt(given)
+    if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows)):
+        return bytes.fromhex(given)
+    if name == "have":
+        return tuple((each["version"], attempt(each["attempt"])) for each in given)
+    return dict(given) if name in ("keys", "counters") else given
+
+
+@pytest.mark.parametrize("vector", FRAMES, ids=lambda vector: vector["name"])
+def test_frames(vector: Vector) -> None:
+    """The fields of a message become the frame of the vector, which is read as those fields."""
+    raw, made = bytes.fromhex(vector["frame"]), protocol.MESSAGES[vector["type"]]
+    message = made(*(field(made, *each) for each in vector["fields"].items()))
+    assert protocol.encode(message) == raw
+    length, number = protocol.HEADER.unpack_from(raw)
+    assert protocol.check_length(length) == len(raw) - protocol.HEADER.size
+    assert (number, name_of(made)) == (vector["type"], vector["name"])
+    assert protocol.decode(number, raw[protocol.HEADER.size :]) == message
+
+
+def test_every_message_has_a_frame() -> None:
+    """There is a vector for each type of message."""
+    assert {vector["name"] for vector in FRAMES} == set(map(name_of, protocol.MESSAGES.values()))

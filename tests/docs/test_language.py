@@ -1,0 +1,119 @@
+"""Language of the repository: phrases to avoid, headings, and one sentence a line in Markdown."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (".ci", ".github", "benchmarks", "docs", "infra", "jvm-bridge", "src", "tests")
+SUFFIXES = {".hcl", ".md", ".py", ".scala", ".sh", ".tf", ".tftpl", ".toml", ".yaml", ".yml"}
+TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "RELEASING.md", "SECURITY.md", "pyproject.toml")
+
+#: Each phrase with what to write in its place; docs/glossary.md has the verbs.
+PHRASES = {
+    r"by heart": "rule of thumb",
+    r"(?:go|goes|gone|going|went) (?:on )?round": "fall back, avoid",
+    r"pass(?:es|ed|ing)? by\b(?! (?:name|value|reference|position|standard|sleeping)\b)": "skip",
+    r"st(?:and|ands|ood|anding) (?:on|upon)": "depend on",
+    r"st(?:and|ands|ood|anding) in for": "fall back to, replace",
+    r"ke(?:ep|eps|pt) standing": "retain",
+    r"(?:is|are|was|were|be|being|been) told": "is reported, is given",
+    r"(?:is|are|was|were) no more\b(?! than)": "no longer",
+    r"nobody": "no reader, no query, nothing",
+    r"what is gone": "deleted items",
+    r"(?:go|goes|gone|going|went) on (?:from|with|after)": "resume, continue",
+    r"(?:new|second|earlier|old|former) life": "restart, run",
+    r"of (?:its|their) own accord": "by itself",
+    r"(?:so|as) many times": "that number of times",
+    r"com(?:e|es|ing) to (?:an|its|their) end": "end",
+    r"(?:give|gives|given|gave|giving) (?:\w+ )?free": "unpin, release",
+    r"anew": "again",
+    r"t(?:ake|akes|aken|ook|aking) away": "delete, remove",
+    r"str(?:ike|ikes|uck|iking) off": "delete",
+    r"(?:try|tries|tried) once more": "retry",
+}
+FORBIDDEN = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
+#: A heading, and the first line of a docstring, is a noun phrase, or a verb and its object.
+FREE_CLAUSE = re.compile(r"(?:What|Who|Whoever|Whatever|Where|Why|That|If)\b(?! to\b)")
+SENTENCE_END = re.compile(r"(?:[a-z0-9)\"*]|[A-Z]{2})[.!?][)\"*]* +(?=[A-Z(\[*\"])")
+ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|etc|vs)\. ")
+
+#: These name the phrases in order to forbid them.
+ALLOWED = {"docs/glossary.md", "tests/docs/test_language.py"}
+#: Files and folders still to be cleaned. The list only ever gets shorter.
+NOT_YET_CLEAN: tuple[str, ...] = (
+    "benchmarks/scala/GrowthBenchmark.scala",  # the class Life
+    "tests/contract/provider/scala/",
+)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text file of the project with its path from the root."""
+    found = [ROOT / name for name in TOP]
+    found += [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
+    for path in found:
+        name = path.relative_to(ROOT).as_posix()
+        if path.is_file() and name not in ALLOWED and not {".terraform", "build"} & set(path.parts[len(ROOT.parts) :]):
+            yield name, path.read_text()
+
+
+TEXTS = dict(texts())
+PAGES = {name: text for name, text in TEXTS.items() if name.endswith(".md")}
+
+
+def running(text: str) -> str:
+    """The text without line breaks and the marks of comments; the words of names count, too."""
+    return re.sub(r"\s*\n\s*(?:#:?|//|\*|--)?\s*", " ", text).replace("_", " ")
+
+
+def phrases(text: str) -> list[str]:
+    """The forbidden phrases in a text, each with the words around it."""
+    plain = running(text)
+    return [plain[max(0, each.start() - 30) : each.end() + 30] for each in FORBIDDEN.finditer(plain)]
+
+
+def prose(page: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page that are running text, by number: no code, table or heading; code in a line is one word."""
+    fenced = False
+    for number, line in enumerate(page.splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not re.match(r"\s*(?:```|\||#|    \S|<|!!!)", line):
+            yield number, re.sub(r"`[^`]*`", "code", re.sub(r"^\s*(?:[-*]|\d+\.) ", "", line))
+
+
+def free_clauses(name: str, text: str) -> list[str]:
+    """Headings of a page, or first lines of docstrings of the package, that are free clauses."""
+    if name.endswith(".md"):
+        outside = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+        firsts = re.findall(r"^#+ (?:\d+\. )?(.*)$", outside, re.MULTILINE)
+    elif name.startswith("src/") and name.endswith(".py"):
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        firsts = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    else:
+        firsts = []
+    return [first.partition("\n")[0] for first in firsts if FREE_CLAUSE.match(first)]
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if not name.startswith(NOT_YET_CLEAN)])
+def test_plain_language(name: str) -> None:
+    """No file has a phrase of the list, a heading that is a free clause, or a docstring that begins with one."""
+    assert not phrases(TEXTS[name]) + free_clauses(name, TEXTS[name])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_one_sentence_a_line(name: str) -> None:
+    """A line of a page holds one sentence, so that a diff shows the sentence that changed."""
+    lines = [(number, ABBREVIATIONS.sub(" ", line)) for number, line in prose(PAGES[name])]
+    assert not [each for each in lines if SENTENCE_END.search(each[1])]
+
+
+def test_a_phrase_of_the_list_is_found() -> None:
+    """In names, comments of several lines and running text, whatever the case."""
+    for text in ("def test_a_new_life_begins", "# version 3 stands\n    # on version 2", "By heart: four units"):
+        assert phrases(text), text
+    assert not phrases("no more than 25 items, the other way round, arguments passed by name")

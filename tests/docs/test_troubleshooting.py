@@ -1,0 +1,134 @@
+"""Messages of docs/troubleshooting.md against those of the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from dynastate import errors
+from dynastate.settings import PREFIX
+from tests.support.pages import DOCS, ROOT
+
+#: The varying part of a message, on the page and in a template from the source.
+VARIES = "…"
+#: Errors that need an action: each must be on the page, which has only the usual ones of the others.
+QUOTED_CLASSES = {"ConfigurationError", "UnavailableError", "UnknownOutcomeError", "VersionMissingError"}
+QUOTED_KINDS = {"Configuration", "Unavailable", "Missing"}
+
+
+def template(node: ast.expr) -> str | None:
+    """The text that an expression makes, its varying parts replaced; None: it is no text."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(piece, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = template(node.left), template(node.right)
+        return None if left is None and right is None else (left or VARIES) + (right or VARIES)
+    return None
+
+
+def piece(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.FormattedValue)
+    return PREFIX if isinstance(node.value, ast.Name) and node.value.id == "PREFIX" else VARIES
+
+
+def one_open(text: str) -> str:
+    """The same with one mark for each run of varying parts, those of log formats included."""
+    return re.sub(f"{VARIES}+", VARIES, re.sub(r"%[sd]|%\.\df", VARIES, text))
+
+
+def python_texts() -> Iterator[tuple[str, str]]:
+    """Every text in the package, and the class of the error whose message it is, or an empty name."""
+    for file in sorted((ROOT / "src" / "dynastate").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        for node in nodes:
+            if isinstance(node, ast.expr) and (said := template(node)) is not None:
+                yield "", one_open(said)
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.args
+                and node.func.id in QUOTED_CLASSES
+            ):
+                for message in messages(node.args[0], nodes):
+                    yield node.func.id, one_open(message)
+
+
+def messages(given: ast.expr, nodes: Sequence[ast.AST]) -> list[str]:
+    """Messages of an error: a text, or every text that is assigned to that name in its file."""
+    made = [given]
+    if isinstance(given, ast.Name):
+        made = [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            and any(isinstance(to, ast.Name) and to.id == given.id for to in node.targets)
+        ]
+    return [said for each in made if (said := template(each)) is not None]
+
+
+_LITERAL = r's?"(?:[^"\\\n]|\\.)*"'
+
+
+def scala_texts() -> Iterator[tuple[str, str]]:
+    """Every text in Scala, and the kind of the error whose message it is, or an empty name."""
+    texts = re.compile(rf"(?:ErrorKind\.(\w+),\s*)?({_LITERAL}(?:\s*\+\s*{_LITERAL})*)")
+    for file in sorted((ROOT / "jvm-bridge").rglob("*.scala")):
+        for kind, found in texts.findall(file.read_text()):
+            literals = re.findall(_LITERAL, found)
+            joined = "".join(one.removeprefix("s")[1:-1] for one in literals)
+            yield kind, one_open(re.sub(r"\$\{[^}]*\}|\$\w+", VARIES, joined))
+
+
+SOURCE = [*python_texts(), *scala_texts()]
+TEXTS = {said for _, said in SOURCE}
+PAGE = (DOCS / "troubleshooting.md").read_text()
+
+
+def quoted() -> list[str]:
+    """Every message on the page: the quoted texts in the first column of a table of messages."""
+    found: list[str] = []
+    for section in PAGE.split("\n| message |")[1:]:
+        rows = section.split("\n\n")[0].splitlines()[2:]
+        for row in rows:
+            found += re.findall(r"`([^`]+)`", row.split(" | ")[0])
+    return found
+
+
+MESSAGES = quoted()
+
+
+def begins(text: str, message: str) -> bool:
+    """Whether a text of the source begins with the message of the page."""
+    return text.startswith(message.removesuffix(VARIES))
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_every_message_on_the_page_is_in_the_source(message: str) -> None:
+    """A changed message needs a changed page."""
+    assert len(re.findall(r"\w+", message)) > 1, "too short to find it in a log"
+    assert any(begins(text, message) for text in TEXTS)
+
+
+def test_every_error_that_needs_an_action_is_on_the_page() -> None:
+    """Errors that need an action: settings, tables, permissions, versions, and an unreachable DynamoDB."""
+    assert len(MESSAGES) == len(set(MESSAGES))
+    made = {said for kind, said in SOURCE if kind in QUOTED_CLASSES | QUOTED_KINDS and re.search(r"\w", said)}
+    assert len(made) > 90
+    assert {said for said in made if not any(begins(said, message) for message in MESSAGES)} == set()
+
+
+def test_kinds_are_those_of_the_errors() -> None:
+    """The table of kinds has each kind's name in the JVM beside its class in Python, in the order of their numbers."""
+    scala = (ROOT / "jvm-bridge/src/main/scala/io/dynastate/DynastateException.scala").read_text()
+    numbers = {name: int(number) for name, number in re.findall(r"val (\w+) = (\d)", scala)}
+    names = {numbers[name]: said for name, said in re.findall(r'(\w+) -> "([^"]+)"', scala)}
+    classes = {kind: each.__name__ for kind, each in errors.BY_KIND.items()}
+    table = re.findall(r"^\| `([^`]+)` \| `(\w+Error)` \|", PAGE, re.MULTILINE)
+    assert table == [(names[kind], classes[kind]) for kind in sorted(names)]

@@ -1,0 +1,286 @@
+"""The command `dynastate` in a process of its own: what only a process shows. Its commands: tests/unit/cli."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import REGION, EmbeddedDynamoDB, credentials
+from dynastate.settings import Settings
+from dynastate.spark.configure import plain_conf
+from tests.support.command_line import command, reported
+from tests.support.engine_driver import make_engine
+from tests.support.store_builder import StoreBuilder, counted, user
+
+#: An error at the start must not take longer: "within seconds, not minutes of retries".
+ERROR_WITHIN_S = 30.0
+#: The command as pip installs it.
+ENTRY_POINT = str(Path(sys.executable).with_name("dynastate"))
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[EmbeddedDynamoDB]:
+    """One server for all tests, with a store of two versions."""
+    with EmbeddedDynamoDB() as running, pytest.MonkeyPatch.context() as patch:
+        for variable, value in credentials().items():
+            patch.setenv(variable, value)
+        tables = BotoTables(running.settings)
+        engine = make_engine(tables)
+        made = StoreBuilder(engine, "look/0/0/default")
+        made.commit((user("a"), counted(1)))
+        made.commit(*((user(str(number)), counted(number)) for number in range(2_000)))
+        engine.close()
+        tables.close()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def where(database: EmbeddedDynamoDB) -> list[str]:
+    """The options that reach it."""
+    return ["--endpoint", database.endpoint, "--region", REGION]
+
+
+def environment() -> dict[str, str]:
+    """Take ours with the dummy credentials, without a Region, and with lines that rich does not break or colour."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("AWS_REGION", "AWS_DEFAULT_REGION", "FORCE_COLOR")
+    }
+    return kept | credentials() | {"NO_COLOR": "1", "AWS_CONFIG_FILE": os.devnull}
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(command(*words), capture_output=True, text=True, env=environment(), timeout=30, check=False)
+
+
+def refused(*words: str) -> str:
+    """Run a command that has to fail; return the one line it writes to standard error."""
+    done = run(*words)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("dynastate: ")
+    return done.stderr
+
+
+def test_exit_codes(database: EmbeddedDynamoDB, where: list[str]) -> None:
+    """0: done; 1: the answer is no; 2: it could not be done; by the command as it is installed, and by its module."""
+    missing = ("get", "look/0", '{"user": "missing"}', *where)
+    for begin in ([ENTRY_POINT], command()):
+        for code, words in ((0, ("stores", *where)), (1, missing), (2, ("show", "look", *where)), (2, ("show",))):
+            done = subprocess.run([*begin, *words], capture_output=True, env=environment(), timeout=30, check=False)
+            assert done.returncode == code, done
+
+
+def test_a_closed_pipe_ends_quietly(where: list[str]) -> None:
+    """As of `head`: exit code 141, and no trace; also where little output is left when the command ends."""
+    for words in (["export", "look/0", "--format", "ndjson"], ["versions", "look/0/0/default"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "wb") as out:  # noqa: PTH123  # a descriptor
+            done = subprocess.run(
+                command(*words, *where), stdout=out, stderr=subprocess.PIPE, env=environment(), timeout=30, check=False
+            )
+        assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_ctrl_c_is_one_line(where: list[str]) -> None:
+    """Exit code 130, and no trace; `top` ends with 0 by it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hangs = ["--endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}", "--region", REGION]
+        words = command("stores", *hangs)
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment()) as running:
+            with silent.accept()[0]:
+                running.send_signal(signal.SIGINT)
+                assert running.communicate(timeout=20)[1] == "dynastate: interrupted\n"
+            assert running.returncode == 130
+    words = command("top", "look", "--json", *where)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+        assert running.stdout is not None
+        assert json.loads(running.stdout.readline())["look"] == 1
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+
+
+def test_completion_in_bash() -> None:
+    """What --show-completion prints completes commands and options in bash."""
+    script = f"""
+        source <({ENTRY_POINT} --show-completion; :)
+        complete_words() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dynastate_completion {ENTRY_POINT}; }}
+        complete_words dynastate to; echo "${{COMPREPLY[@]}}"
+        complete_words dynastate top --look; echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), check=False)
+    assert done.stdout.split() == ["top", "--looks"], done
+
+
+def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
+    """`-` is standard input."""
+    with open(reported(tmp_path, 4)) as lines:  # noqa: PTH123  # a child's standard input
+        piped = subprocess.run(
+            command("cost", "--progress", "-", "--json"),
+            stdin=lines,
+            capture_output=True,
+            env=environment(),
+            timeout=30,
+            check=True,
+        )
+    assert json.loads(piped.stdout)["queries"][0]["batches"] == 4
+
+
+def test_an_unreachable_endpoint_is_reported_within_seconds() -> None:
+    """An endpoint that does not answer is an error within seconds that names it and its setting."""
+    since = time.monotonic()
+    said = refused("tables", "check", "--endpoint", "http://127.0.0.1:9", "--region", REGION)
+    assert time.monotonic() - since < ERROR_WITHIN_S
+    assert "cannot be reached at http://127.0.0.1:9" in said
+    assert "--endpoint" in said
+
+
+def test_no_credentials_is_one_line(database: EmbeddedDynamoDB) -> None:
+    """Where boto3's standard chain finds no credentials, that is said at once."""
+    without = {name: value for name, value in environment().items() if name not in credentials()}
+    without |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+    words = command("tables", "check", "--endpoint", database.endpoint, "--region", REGION)
+    done = subprocess.run(words, capture_output=True, text=True, env=without, timeout=30, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("dynastate: no AWS credentials")
+    assert done.stderr.count("\n") == 1
+
+
+def test_local_reports_a_port_in_use(database: EmbeddedDynamoDB) -> None:
+    """A second embedded DynamoDB on one port is an error that names the port."""
+    port = database.endpoint.rpartition(":")[2]
+    assert f"choose another port, or 0 for a free one port={port}" in refused("local", "--port", port)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_local_runs_until_it_is_stopped(end: signal.Signals) -> None:
+    """`local` prints what Spark needs, serves both tables, and at SIGTERM or Ctrl-C ends with its server."""
+    with subprocess.Popen(
+        command("local", "--port", "0"), stdout=subprocess.PIPE, text=True, env=environment()
+    ) as running:
+        assert running.stdout is not None
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("export AWS_SECRET_ACCESS_KEY"):
+            lines.append(running.stdout.readline().rstrip("\n"))
+            assert running.poll() is None, lines
+        conf = dict(line.split("=", 1) for line in lines if line.startswith("spark."))
+        endpoint = conf["spark.sql.streaming.stateStore.dynastate.endpoint"]
+        check = run("tables", "check", "--endpoint", endpoint, "--region", REGION)
+        running.send_signal(end)
+        assert running.wait(10) == 0
+
+    assert endpoint in lines[0]
+    ours = Settings(endpoint=endpoint, region=REGION, python=sys.executable)
+    assert conf == plain_conf() | ours.to_spark()
+    assert [line for line in lines if line.startswith("export ")] == [
+        f"export {name}={value}" for name, value in credentials().items()
+    ]
+    assert check.returncode == 0, check.stderr
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(endpoint.rpartition(":")[2]))) != 0
+
+
+def test_local_for_programs() -> None:
+    """With --json it writes one line as soon as it serves, with all that the other lines have; and keeps serving."""
+    words = command("local", "--port", "0", "--json")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+        assert running.stdout is not None
+        found = json.loads(running.stdout.readline())
+        check = run("tables", "check", "--endpoint", found["endpoint"], "--region", found["region"])
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.read() == ""
+        assert running.wait(10) == 0
+    assert check.returncode == 0, check.stderr
+    ours = Settings(endpoint=found["endpoint"], region=REGION, python=sys.executable)
+    assert found["spark"] == plain_conf() | ours.to_spark()
+    assert found["environment"] == credentials()
+
+
+def test_local_without_a_spark(tmp_path: Path) -> None:
+    """Where PySpark cannot be imported it serves all the same, and says on standard error why conf is missing."""
+    (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
+    without = environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    words, pipe = command("local", "--port", "0"), subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=without) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        lines = list(takewhile(lambda line: not line.startswith("export AWS_SECRET_ACCESS_KEY"), running.stdout))
+        running.terminate()
+        said = running.stderr.read()
+    assert said.count("\n") == 1
+    assert "not all that Spark needs: pyspark is not installed here" in said
+    names = [line.partition("=")[0].rpartition(".")[2] for line in lines if line.startswith("spark.")]
+    assert names == ["region", "endpoint", "python"]
+
+
+def test_an_unexpected_exception_shows_its_trace() -> None:
+    """What is not an error of dynastate is not hidden: Python's trace is shown."""
+    program = """
+import sys
+from dynastate.dynamodb import admin
+from dynastate.cli import app
+
+admin.check_tables = None
+sys.argv = ["dynastate", "tables", "check"]
+app.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert "TypeError" in done.stderr
+
+
+def on_a_terminal(*words: str) -> tuple[str, str]:
+    """Run a command to its end with a terminal for standard error: its standard output, and what the terminal got."""
+    ours, theirs = pty.openpty()
+    try:
+        try:
+            running = subprocess.Popen(
+                command(*words), stdout=subprocess.PIPE, stderr=theirs, env=environment() | {"TERM": "xterm"}
+            )
+        finally:
+            os.close(theirs)
+        with running:
+            shown = b"".join(read_to_the_end(ours))
+            assert running.stdout is not None
+            said = running.stdout.read()
+            assert running.wait(30) == 0, shown
+    finally:
+        os.close(ours)
+    return said.decode(), shown.decode()
+
+
+def read_to_the_end(terminal: int) -> Iterator[bytes]:
+    with suppress(OSError):  # on Linux, a terminal ends with one
+        while True:
+            yield os.read(terminal, 4_096)
+
+
+def test_progress_is_shown_on_a_terminal_only(where: list[str]) -> None:
+    """On a terminal, standard error shows a bar; standard output is the same JSON; elsewhere there is no bar."""
+    words = ("verify", "look/0/0/default", "--json", *where)
+    quiet = run(*words)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    said, shown = on_a_terminal(*words)
+    assert json.loads(said) == json.loads(quiet.stdout)
+    assert "━" in shown
+    assert "100%" in shown

@@ -1,0 +1,84 @@
+"""The command `dynastate` in this process, as its entry point runs it, and spelt for a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dynastate.cli.app import main
+from dynastate.operations import reports
+
+
+def command(*words: str) -> list[str]:
+    """Spell a command line of dynastate."""
+    return [sys.executable, "-m", "dynastate.cli", *words]
+
+
+class Done(NamedTuple):
+    """What a command left: its exit code, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+    raw: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+def run(*words: str, typed: str = "") -> Done:
+    """Run a command in this process, with what is typed for standard input."""
+    raw, err = io.BytesIO(), io.StringIO()
+    out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "stdin", io.StringIO(typed))
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+    assert isinstance(ended.value.code, int)
+    text = raw.getvalue().decode(errors="replace")
+    return Done(ended.value.code, text, err.getvalue(), raw.getvalue())
+
+
+def shown(*words: str, code: int = 0) -> Any:
+    """Run a command with --json; what it printed."""
+    done = run(*words, "--json")
+    assert done.code == code, done
+    return json.loads(done.out)
+
+
+def refused(*words: str) -> str:
+    """Run a command that has to fail; return the one line it writes to standard error."""
+    done = run(*words)
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.count("\n") == 1, done.err
+    assert done.err.startswith("dynastate: ")
+    return done.err
+
+
+def reported(tmp_path: Path, batches: int) -> str:
+    """Write a file of progress reports: 10 requests, 100 write units and a tenth of a cent each, a minute apart."""
+    names = [*reports.REQUESTS, *reports.WRITE_UNITS, *reports.READ_UNITS, *reports.DELETE_UNITS]
+    metrics = dict.fromkeys([*names, *reports.NANODOLLARS], 0)
+    metrics |= {"dynastateRequests": 10, "dynastateWriteUnits": 100, "dynastateNanodollars": 1_000_000}
+    told = [
+        {
+            "id": "the query's id",
+            "runId": "r",
+            "name": "flights",
+            "batchId": number,
+            "timestamp": f"2025-01-01T00:{number:02d}:00.000Z",
+            "durationMs": {"addBatch": 1},
+            "stateOperators": [{"customMetrics": metrics}],
+        }
+        for number in range(batches)
+    ]
+    file = tmp_path / "progress.json"
+    file.write_text("".join(json.dumps(each) + "\n" for each in told))
+    return str(file)

@@ -1,0 +1,41 @@
+"""JVMs of the tests that run without a Spark session."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+
+from dynastate.spark.jar import jar_path
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The minor version of the Spark that the tests run on.
+SPARK = ".".join(pyspark.__version__.split(".")[:2])
+LOG4J = ROOT / "tests" / "log4j2.properties"
+#: What Spark's launcher passes to a JVM (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
+MODULE_OPTIONS = ROOT / "jvm-bridge" / "module.options"
+#: The tests' own Scala, in one jar, because most of what the compiler takes is its start.
+TESTS_JAR = ROOT / "build" / f"tests-{SPARK}.jar"
+TREES = ("tests/spark/scala", "tests/contract/provider/scala", "tests/support/spark_compat/scala")
+
+
+def build_jar() -> Path:
+    """Build the jar of the tests' own Scala for this Spark, and the bridge's jar, unless both are up to date."""
+    command = [sys.executable, "jvm-bridge/build.py", "--sources", *TREES, "--jar", str(TESTS_JAR)]
+    with (ROOT / "jvm-bridge" / "build.py").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of several builds it
+        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return TESTS_JAR
+
+
+def java_command(main: str, temporary: Path, arguments: Sequence[str], *options: str) -> list[str]:
+    """The command line of a main class, with the bridge and Spark at hand, and `temporary` as its java.io.tmpdir."""
+    classes = os.pathsep.join([str(TESTS_JAR), str(jar_path()), str(Path(pyspark.__file__).parent / "jars" / "*")])
+    own = ["-Xmx1g", "-XX:-UsePerfData", f"-Djava.io.tmpdir={temporary}", f"-Dlog4j2.configurationFile={LOG4J}"]
+    return ["java", *own, *options, f"@{MODULE_OPTIONS}", "-cp", classes, main, *arguments]

@@ -1,0 +1,47 @@
+"""Damage to the stored items of one store, for the checks in the JVM.
+
+python -m tests.support.table_surgery ENDPOINT STORE (oldest | format N | delete-parts | delete-last-bucket)
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.wire import to_wire
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import item_key
+from dynastate.format.keys import Key, Role, graph_range, group_key, store_shard
+from dynastate.settings import Settings
+
+
+def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
+    """Do what `action` says; the oldest version, or the number of items found."""
+    settings = Settings(endpoint=endpoint, region="us-east-1")
+    tables = BotoTables(settings)
+
+    def keys(role: Role, low: str, high: str) -> list[Key]:
+        shards = [store_shard(store, number) for number in range(4)]
+        return [key for shard in shards for key in tables.list_keys(role, shard, low, high, Meter())]
+
+    if action == "oldest":
+        items = tables.query("snapshot", store_shard(store, 0), *graph_range(0, 1000), Meter())
+        return VersionGraph(store, items).versions()[0]
+    if action == "format":
+        make_client(settings).update_item(
+            TableName=settings.snapshot_table,
+            Key=to_wire(item_key(group_key(store, 1))),
+            UpdateExpression="SET #f = :f",
+            ExpressionAttributeNames={"#f": "format"},
+            ExpressionAttributeValues=to_wire({":f": int(numbers[0])}),
+        )
+        return None
+    found = keys("delta", "0", "~") if action == "delete-parts" else keys("snapshot", "bucket/", "bucket/~")
+    tables.delete(found if action == "delete-parts" else [max(found, key=lambda key: key.sort)], Meter())
+    return len(found)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(str(main(*sys.argv[1:])))

@@ -1,0 +1,76 @@
+"""Stores for commands to look at: tables in memory, which `tables` and wrong options do not use, and 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from dynastate.dynamodb import boto_tables
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine import snapshots
+from dynastate.engine.engine import Engine
+from dynastate.operations import verify
+from dynastate.reader import state
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+from tests.support.engine_driver import make_engine
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, user
+
+REGION = "us-east-1"
+
+
+class NamedTables(MemoryTables):
+    """Tables that a command opens by their names."""
+
+    names = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}  # noqa: RUF012  # as those of BotoTables
+
+    def find_stores(self, meter: Meter) -> Iterator[str]:  # noqa: ARG002  # as in BotoTables
+        """Every store."""
+        shards = {key.store_shard for key in self.items if key.role == "snapshot"}
+        return (each.removesuffix("#0") for each in shards if each.endswith("#0"))
+
+    def close(self) -> None:
+        """Stay, for the next command."""
+
+
+@pytest.fixture(scope="package")
+def tables() -> NamedTables:
+    """The tables of all commands but `tables`, for which there are some on moto."""
+    return NamedTables()
+
+
+@pytest.fixture(autouse=True)
+def surroundings(
+    tables: NamedTables, dummy_credentials: None, boto_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A terminal of 80 columns, those tables, and moto with tables of its own. Snapshots do not pause."""
+    for name, value in {"AWS_REGION": REGION, "COLUMNS": "80", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
+    for module in (boto_tables, state, verify):
+        monkeypatch.setattr(module, "BotoTables", lambda _: tables)
+    mock = mock_aws()
+    mock.start(reset=False)
+    yield
+    mock.stop(remove_data=False)
+
+
+@pytest.fixture(scope="package")
+def engine(tables: NamedTables) -> Iterator[Engine]:
+    """An engine on the tables."""
+    made = make_engine(tables)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="package")
+def store(engine: Engine) -> str:
+    """A store of three versions: of a and b, a is changed, c comes, b goes."""
+    made = StoreBuilder(engine, "look/0/0/default")
+    made.commit((user("a"), counted(1, "ä")), (user("b"), counted(1)))
+    made.commit((user("a"), counted(2, "ä")), (user("c"), counted(1)))
+    made.commit((user("b"), None))
+    return made.store

@@ -1,0 +1,88 @@
+"""The command `cost`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dynastate.engine.engine import Engine
+from dynastate.format.keys import EMPTY
+from tests.support.command_line import Done, refused, reported, run, shown
+from tests.support.engine_driver import attempt, write
+
+
+@pytest.fixture(scope="module")
+def namespace(engine: Engine) -> str:
+    """A namespace in which a store has three versions of ten rows."""
+    made = EMPTY
+    for number in range(1, 4):
+        rows = {b"%d" % row: b"value" for row in range(10)}
+        made = write(engine, "spent/0/0/default", attempt(number), rows, base=made)
+    return "spent"
+
+
+def figures(done: Done) -> dict[str, str]:
+    """The rows of a table of one column."""
+    assert done.code == 0, done
+    assert max(map(len, done.lines)) <= 80
+    return dict(re.findall(r"^(\S.*?)  +(\S.*)$", done.out, re.MULTILINE))
+
+
+def test_cost_of_a_namespace(namespace: str) -> None:
+    """For people a table, and for programs an object, of what its stores have; at the price that is given."""
+    rows = figures(run("cost", namespace))
+    found = shown("cost", namespace, "--storage-price", "1000000")
+    (operator,) = found["operators"]
+    assert found["queries"] == []
+    assert (operator["operator"], operator["stores"], operator["versions"], operator["write_units"]) == (0, 1, 3, 6)
+    assert (rows["stores"], rows["versions listed"], rows["items"]) == ("1", "3", str(operator["items"]))
+    assert rows["storage, $ a month"] == "< 0.0001"
+    assert operator["items"] == 6  # three parts, a version list, a schema and a meta item
+    assert operator["storage_dollars_a_month"] == pytest.approx((operator["bytes"] + 600) * 1e6 / 2**30)
+    assert operator["workload"]["changed_rows"] == 10
+
+
+def test_cost_of_other_settings(namespace: str, tmp_path: Path) -> None:
+    """A day as it runs now, with another trigger, with other partitions, and with an item for each row."""
+    words = ("cost", namespace, "--every", "10", "--trigger", "60", "--partitions", "4")
+    now, slower, wider, rows = shown(*words)["predicted"]
+    names = ["as it runs now", "a batch every 60 s", "4 partitions", "an item for each row"]
+    assert [each["way"] for each in (now, slower, wider, rows)] == names
+    assert slower["write_units"] < now["write_units"] / 3
+    assert wider["write_units"] > now["write_units"] * 2
+    assert rows["write_units"] == 2 * rows["delete_units"] == 2 * 10 * 8_640
+    lines = run(*words).lines
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.startswith("write units  ")][-1].split()[2:] == [
+        f"{each['write_units']:,}" for each in (now, slower, wider, rows)
+    ]
+    done = run("cost", namespace, "--progress", reported(tmp_path, 3), "--trigger", "60")
+    assert "a day in the long run, predicted" in done.lines
+    assert "a prediction needs a namespace, and --every" in refused("cost", namespace, "--trigger", "60")
+    assert "a prediction needs a namespace" in refused("cost", "--progress", reported(tmp_path, 3), "--trigger", "60")
+
+
+def test_cost_of_batches(tmp_path: Path) -> None:
+    """From a file and from standard input; no table is read for it."""
+    file = reported(tmp_path, 4)
+    rows = figures(run("cost", "--progress", file))
+    assert (rows["batches"], rows["requests"], rows["write units"]) == ("4", "40", "400")
+    assert (rows["price, $"], rows["price of a day, $"]) == ("0.004000", "1.4400")
+    (query,) = shown("cost", "--progress", file, "--write-price", "1")["queries"]
+    assert (query["name"], query["batches"], query["interval_s"]) == ("flights", 4, 60)
+    assert query["dollars"] == pytest.approx(400e-6)
+
+
+def test_cost_refuses_wrong_arguments(namespace: str, tmp_path: Path) -> None:
+    """No argument, a namespace without stores or with a wrong name, a broken or missing file, a wrong price."""
+    assert "give a namespace, --progress FILE, or both" in refused("cost")
+    assert "no store of this namespace is in the tables" in refused("cost", "missing")
+    assert "namespace must be 1 to 128 characters" in refused("cost", "a/b")
+    assert "--write-price must be a decimal number" in refused("cost", namespace, "--write-price", "$1")
+    for content in (b"no JSON\n", bytes.fromhex("28b52ffd") + b"\xff\xfe\x00"):
+        file = tmp_path / "broken"
+        file.write_bytes(content)
+        assert f"line 1 of {file} is no JSON" in refused("cost", "--progress", str(file))
+    assert "missing" in refused("cost", "--progress", str(tmp_path / "missing"))

@@ -1,0 +1,79 @@
+"""Help texts and completion of every command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import dynastate
+from dynastate.cli.app import EXIT_CODES, app
+from tests.support.command_line import run
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def commands_of(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    """Every command and group of an application, with its name."""
+    yield " ".join(names), command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands_of(each, *names, name)
+
+
+COMMANDS = dict(commands_of(get_command(app)))
+LEAVES = {name: each for name, each in COMMANDS.items() if not hasattr(each, "commands")}
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "dynastate")
+def test_help_fits_80_columns(name: str) -> None:
+    """No line is longer, no word broken, nothing is left of Typer's, and there are examples that can be run."""
+    done = run(*name.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.lines)) <= 80
+    assert not re.search(r"<[a-z]|\[x|\[default|\[required|…|│|\{[A-Za-z]", done.out)
+    command = COMMANDS[name]
+    told = [command.help, *(each.help for each in command.params if each.help)]
+    assert set(" ".join(told).split()) <= set(done.out.split())
+    examples = re.findall(r"^  dynastate (.*)$", done.out.partition("\nExamples:\n")[2], re.MULTILINE)
+    assert examples
+    for example in examples:
+        words = shlex.split(example.partition(" | ")[0].partition(" > ")[0])
+        path = " ".join(words[:2]) if words[0] == "tables" else words[0]
+        assert path.startswith(name)
+        known = {option for each in LEAVES[path].params for option in each.opts}
+        assert {word for word in words if word.startswith("-")} <= known, example
+
+
+def test_a_group_without_a_command_shows_its_help() -> None:
+    """On standard error, as a wrong use."""
+    for words in ((), ("tables",)):
+        done = run(*words)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("Usage: dynastate ")
+
+
+def test_every_command_is_for_programs_too() -> None:
+    """Each takes --json; and where it reads or writes tables, all that says which."""
+    options = {name: {spelt for each in one.params for spelt in each.opts} for name, one in LEAVES.items()}
+    assert len(options) > 18
+    assert [name for name, known in options.items() if "--json" not in known] == []
+    where = {"--endpoint", "--region", "--delta-table", "--snapshot-table"}
+    assert [name for name, known in options.items() if not where <= known] == ["local", "jar", "demo"]
+    assert [name for name, known in options.items() if "--wide" not in known] == ["export", "local", "jar", "demo"]
+
+
+def test_exit_codes_are_documented_once() -> None:
+    """The page has the codes of the help, and no other."""
+    codes = re.findall(r"^  (\d+) ", EXIT_CODES, re.MULTILINE)
+    assert re.findall(r"^\| (\d+) \|", (DOCS / "cli.md").read_text(), re.MULTILINE) == codes
+    assert EXIT_CODES in run("--help").out
+
+
+def test_version() -> None:
+    """`--version` prints name and version of the package."""
+    assert run("--version").out == f"dynastate {dynastate.__version__}\n"

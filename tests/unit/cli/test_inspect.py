@@ -1,0 +1,236 @@
+"""Commands that show stores and their rows, each with a wrong argument, too."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from dynastate.engine.engine import Engine
+from tests.support.command_line import refused, reported, run, shown
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, family, user
+
+JOINED = ("left-keyToNumValues", "right-keyToNumValues")
+DIGEST = "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11"
+
+
+def test_stores(engine: Engine, store: str) -> None:
+    """Stores of a namespace, or all: with version, rows and bytes."""
+    for partition in (2, 10):
+        StoreBuilder(engine, f"many/0/{partition}/default").commit((user("a"), counted(1)))
+    StoreBuilder(engine, "many/1/0/default", family(), family(1, "$timers", internal=True)).commit(
+        (user("a"), counted(1)), of=1
+    )
+    (mine,) = shown("stores", "look")
+    assert (mine["store"], mine["version"], mine["rows"], mine["oldest"], mine["deltas"]) == (store, 3, 2, 1, 3)
+    assert mine["bytes"] > 500
+    found = {each["store"]: each for each in shown("stores")}
+    assert {store, "many/0/2/default", "many/0/10/default", "many/1/0/default"} <= set(found)
+    assert [each for each in found if each.startswith("many/0")] == ["many/0/2/default", "many/0/10/default"]
+    assert found["many/1/0/default"]["rows"] == 0
+    assert run("stores", "look").lines[2].startswith(f"{store} ")
+    assert "no store of this namespace" in refused("stores", "missing")
+
+
+def test_show(store: str) -> None:
+    """Its version, checkpoint and columns; a store that is not there is an error."""
+    found = shown("show", store)
+    (default,) = found["families"]
+    assert (found["version"], default["rows"], default["key"]) == (3, 2, [{"name": "user", "type": "string"}])
+    assert found["checkpoint"]
+    lines = run("show", store).lines
+    assert {"  key        user string", "  value      count long, note string"} < set(lines)
+    assert "the tables hold nothing of this store" in refused("show", f"{store}-none")
+
+
+def test_versions(store: str) -> None:
+    """Every committed attempt."""
+    found = shown("versions", store)
+    assert [(each["version"], each["rows"], each["changes"], each["is_current"]) for each in found] == [
+        (1, 2, 2, True),
+        (2, 3, 2, True),
+        (3, 2, 1, True),
+    ]
+    assert run("versions", store).out.count("yes") == 3
+    assert "the tables hold nothing of this store" in refused("versions", "look")
+
+
+def test_get(store: str) -> None:
+    """A row as JSON; exit code 1 where it is not there; 2 where the key cannot be one."""
+    assert shown("get", store, '{"user": "a"}') == {"user": "a", "count": 2, "note": "ä"}
+    assert shown("get", store, '{"user": "a"}', "--version", "1")["count"] == 1
+    assert shown("get", "look/0", '{"user": "c"}')["count"] == 1
+    assert shown("get", store, '{"user": "b"}', code=1) is None
+    gone = run("get", store, '{"user": "b"}')
+    assert gone[:3] == (1, "", "not there at version 3\n")
+    assert "the key is no JSON" in refused("get", store, "a")
+    assert "a key is an object of JSON with the columns user" in refused("get", store, "[1]")
+    assert "the columns are user; unknown are name" in refused("get", store, '{"name": "a"}')
+    assert "column user has a value that is none of its type" in refused("get", store, '{"user": 1}')
+    assert "versions=1-3" in refused("get", store, '{"user": "a"}', "--version", "9")
+    assert "no column family x" in refused("get", store, '{"user": "a"}', "--family", "x")
+
+
+def test_history(store: str) -> None:
+    """Version by version; exit code 1 where the key never was there."""
+    found = shown("history", store, '{"user": "b"}')
+    assert found == [{"version": 1, "row": {"user": "b", "count": 1, "note": ""}}, {"version": 3, "row": None}]
+    assert run("history", store, '{"user": "b"}').lines[1].split() == ["3", "removed"]
+    assert shown("history", store, '{"user": "d"}', code=1) == []
+    assert "the key is no JSON" in refused("history", store, "{")
+
+
+def test_diff(store: str) -> None:
+    """What differs, as objects and as lines; nothing between equal versions."""
+    found = {each["key"]["user"]: each for each in shown("diff", store, "1", "3")}
+    assert (found["a"]["before"]["count"], found["a"]["after"]["count"]) == (1, 2)
+    assert (found["b"]["after"], found["c"]["before"]) == (None, None)
+    lines = run("diff", store, "1", "3").lines
+    assert sorted(line[0] for line in lines) == ["+", "+", "-", "-"]
+    assert '- {"user": "b", "count": 1, "note": ""}' in lines
+    assert shown("diff", store, "2", "2") == []
+    assert "versions=1-3" in refused("diff", store, "1", "4")
+    assert run("diff", store, "1", "x").code == 2
+
+
+def test_export(store: str, tmp_path: Path) -> None:
+    """All rows into a file of Parquet, of lines, or to standard output."""
+    rows = [{"user": "a", "count": 2, "note": "ä"}, {"user": "c", "count": 1, "note": ""}]
+    lines = run("export", store, "--format", "ndjson")
+    assert lines.code == 0, lines.err
+    assert sorted(map(json.loads, lines.lines), key=str) == sorted(rows, key=str)
+    file = tmp_path / "rows.json"
+    said = shown("export", store, "--format", "ndjson", "--output", str(file), "--version", "1")
+    assert said == {"store": store, "version": 1, "rows": 2, "file": str(file)}
+    assert {json.loads(line)["count"] for line in file.read_text().splitlines()} == {1}
+
+    file = tmp_path / "rows.parquet"
+    assert run("export", store, "--format", "parquet", "--output", str(file)).code == 0
+    assert sorted(parquet.read_table(file).to_pylist(), key=str) == sorted(rows, key=str)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
+    piped = run("export", store, "--format", "parquet").raw
+    assert sorted(parquet.read_table(BytesIO(piped)).to_pylist(), key=str) == sorted(rows, key=str)
+    (tmp_path / "rows.json.part").write_text("mine")
+    assert run("export", store, "--format", "ndjson", "-o", str(tmp_path / "rows.json")).code == 0
+    assert (tmp_path / "rows.json.part").read_text() == "mine"
+    for wrong in ("", ".", "/"):
+        assert "--output is no file" in refused("export", store, "--format", "ndjson", "-o", wrong)
+    assert "give a file with --output" in refused("export", store, "--format", "parquet", "--json")
+    assert run("export", store, "--format", "csv").code == 2
+    assert "cannot be written" in refused(
+        "export", store, "--format", "ndjson", "--output", str(tmp_path / "no" / "folder")
+    )
+
+
+def test_an_export_that_fails_leaves_no_file(engine: Engine, tables: MemoryTables) -> None:
+    """Also at the other end of a pipe: a file of Parquet that ends with the rows so far would be taken for whole."""
+    broken = StoreBuilder(engine, "broken/0/0/default")
+    broken.commit((user("a"), counted(1)))
+    for key in [key for key in tables.items if key.role == "delta" and key.store_shard.startswith(broken.store)]:
+        del tables.items[key]
+    said = refused("export", broken.store, "--format", "parquet")
+    assert "a part that a version list or a manifest names is not in its table" in said
+
+
+def test_text_that_is_no_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> None:
+    """Bytes that no file of UTF-8 takes come as JSON escapes, on every way; as such a key is given."""
+    StoreBuilder(engine, "bytes/0/0/default").commit((user("\udcfaä"), counted(1, "\udcff")))
+    row = {"user": "\udcfaä", "count": 1, "note": "\udcff"}
+    assert shown("get", "bytes/0/0/default", '{"user": "\\udcfaä"}') == row
+    file = tmp_path / "rows.json"
+    for words in (["export", "--format", "ndjson"], ["export", "--format", "ndjson", "--output", str(file)]):
+        assert run(words[0], "bytes/0/0/default", *words[1:]).code == 0
+    assert '"\\udcfaä"' in file.read_text(encoding="utf-8")
+    assert json.loads(file.read_text(encoding="utf-8")) == row
+    assert "\\udcfaä" in run("diff", "bytes/0/0/default", "0", "1").out
+
+
+def test_top(engine: Engine, tmp_path: Path) -> None:
+    """Look by look, what the partitions of an operator have done since; commit times from progress reports."""
+    first, second = (StoreBuilder(engine, f"busy/0/{partition}/default") for partition in range(2))
+    first.commit((user("a"), counted(1)))
+    first.commit((user("a"), counted(2)))
+    second.commit((user("b"), counted(1)))
+    done = run("top", "busy", "--looks", "2", "--interval", "0.1", "--json")
+    assert done.code == 0, done.err
+    looks = [json.loads(line) for line in done.lines]
+    assert [each["look"] for each in looks] == [1, 2]
+    assert looks[0] | {"look": 2, "versions_s": 0, "write_units_s": 0, "changes_s": 0} == looks[1]
+    assert (looks[0]["stores"], looks[0]["partitions"], looks[0]["version"]) == ("busy/0/*/default", 2, 1)
+    assert (looks[0]["lag"], looks[0]["rows"], looks[0]["versions_s"]) == (1, 2, None)
+    assert "no store of this namespace" in refused("top", "missing", "--looks", "1")
+    missing = str(tmp_path / "missing")
+    assert "cannot be read" in refused("top", "busy", "--looks", "1", "--progress", missing)
+
+
+def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
+    """Commit times and throttles are those of the row's own operator, and of this query; a join's are shown once."""
+    for partition in range(2):
+        for place in (f"two/0/{partition}/default", *(f"two/1/{partition}/{name}" for name in JOINED)):
+            StoreBuilder(engine, place, run="its-run").commit((user("a"), counted(1)))
+    words = ("top", "two", "--looks", "1")
+    before = [json.loads(line) for line in run(*words, "--json").lines]
+    file = tmp_path / "progress.json"
+    known = json.loads(Path(reported(tmp_path, 1)).read_text())
+    (operator,) = known["stateOperators"]
+
+    def of(run: str, *figures: tuple[int, int]) -> str:
+        """A report of operators, of milliseconds in commits and requests throttled."""
+        operators = [
+            {"customMetrics": operator["customMetrics"] | {"dynastateCommitMs": ms, "dynastateThrottles": throttles}}
+            for ms, throttles in figures
+        ]
+        return json.dumps(known | {"runId": run, "stateOperators": operators}) + "\n"
+
+    file.write_text(of("its-run", (1, 1), (1, 1)) + of("its-run", (25, 0), (3_000, 7)) + of("another", (5, 5), (5, 5)))
+    done = run(*words, "--progress", str(file), "--json")
+    assert done.code == 0, done.err
+    looked = [json.loads(line) for line in done.lines]
+    names = ["two/0/*/default", *(f"two/1/*/{name}" for name in JOINED)]
+    figures = [(12.5, 0), (750.0, 7), (None, None)]
+    assert [(each["stores"], each["commit_ms"], each["throttles"]) for each in looked] == [
+        (name, *figure) for name, figure in zip(names, figures, strict=True)
+    ]
+    assert [each | {"commit_ms": None, "throttles": None} for each in looked] == before
+    table = run(*words, "--progress", str(file))
+    assert table.lines[1].endswith("  ms  throttles")
+    found = [line.split()[-2:] for line in table.lines[2:] if not line.startswith("two/")]
+    assert found == [["12.5", "0"], ["750.0", "7"], ["-", "-"]]
+    file.write_text(of("another", (5, 5)))
+    assert run(*words, "--progress", str(file)).lines[0].endswith("  commit")
+
+
+def test_no_command_breaks_a_word_at_80_columns(engine: Engine) -> None:
+    """Of a join with a digest for a namespace, no line is longer, and all names and ids are whole or shortened."""
+    for partition in (0, 199):
+        for name in ("left-keyWithIndexToValue", "right-keyToNumValues"):
+            made = StoreBuilder(engine, f"{DIGEST}/0/{partition}/{name}")
+            made.commit((user("a"), counted(1, "words " * 30)))
+            made.commit((user("a"), counted(2)))
+    name, groups = made.store, f"{DIGEST}/0/*/{name.rpartition('/')[2]}"
+    commands: list[tuple[str, ...]] = [
+        ("stores", DIGEST),
+        ("show", name),
+        ("versions", name),
+        ("cost", DIGEST),
+        ("verify", name),
+    ]
+    commands += [("top", DIGEST, "--looks", "2", "--interval", "0.1"), ("history", name, '{"user": "a"}')]
+    for words in [*commands, ("diff", name, "0", "1")]:
+        narrow, wide = run(*words), run(*words, "--wide")
+        assert (narrow.code, wide.code) == (0, 0), narrow
+        assert max(map(len, narrow.lines)) <= 80, narrow.out
+        whole = set(wide.out.split()) | {groups.replace("right", "left"), groups, "partition", "0", "199"}
+        whole |= {group.replace("keyToNumValues", "keyWithIndexToValue") for group in whole}
+        assert {word for word in narrow.out.split() if not any(each.startswith(word) for each in whole)} == set()
+
+
+def test_no_stores_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tables: MemoryTables) -> None:
+    """An empty table says nothing."""
+    monkeypatch.setattr(tables, "items", {})
+    assert run("stores").out == "no stores in dynastate-delta and dynastate-snapshot-group\n"
+    assert shown("stores") == []

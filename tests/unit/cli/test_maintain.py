@@ -1,0 +1,82 @@
+"""Commands that maintain state: compact, clean, fork, drop."""
+
+from __future__ import annotations
+
+import json
+
+from dynastate.engine.engine import Engine
+from tests.support.command_line import refused, run, shown
+from tests.support.store_builder import StoreBuilder, counted, user
+
+JOINED = ("left-keyToNumValues", "right-keyToNumValues")
+
+
+def test_compact_and_clean(engine: Engine) -> None:
+    """A snapshot by hand, then only what two versions need; the query continues."""
+    made = StoreBuilder(engine, "keep/0/0/default")
+    for number in range(1, 8):
+        made.commit((user("a"), counted(number)))
+    (found,) = shown("compact", "keep/0")
+    assert (found["made"], found["version"], found["rows"]) == (True, 7, 1)
+    assert shown("compact", made.store) == [{"store": made.store, "made": False}]
+    made.commit((user("a"), counted(8)))
+    (cleaned,) = shown("clean", made.store, "--retain", "2")
+    assert cleaned["oldest"] == 7
+    assert cleaned["items"] > 0
+    made.commit((user("a"), counted(9)))
+    assert shown("get", made.store, '{"user": "a"}')["count"] == 9
+    assert shown("verify", made.store)["whole"]
+    assert "no state of this store is in the tables" in refused("compact", "keep/0/7/default")
+    assert "no state of this store is in the tables" in refused("clean", "keep/0/7/default")
+    assert run("clean", made.store, "--retain", "1").code == 2
+
+
+def test_fork(engine: Engine) -> None:
+    """A fork reads as its origin, which cannot be dropped before it; a version that some store lacks is refused."""
+    first, second = (StoreBuilder(engine, f"whole/0/{partition}/default") for partition in range(2))
+    for number in range(1, 4):
+        first.commit((user("a"), counted(number)))
+    for number in range(1, 3):
+        second.commit((user("b"), counted(number)))
+    assert "versions=1-2" in refused("fork", "whole", "part", "--version", "3")
+    said = shown("fork", "whole", "part")
+    assert [said[name] for name in ("namespace", "fork", "version", "stores")] == ["whole", "part", 2, 2]
+    assert min(said["items"], said["shared_bytes"], said["write_units"]) > 0
+    assert shown("show", "part/0/0/default")["origin"] == "whole/0/0/default"
+    assert shown("show", "whole/0/0/default")["forks"] == ["part/0/0/default"]
+    assert shown("get", "part/0/0/default", '{"user": "a"}')["count"] == 2
+    assert [(each["version"], each["rows"]) for each in shown("stores", "part")] == [(2, 1)] * 2
+    assert shown("history", "part/0/0/default", '{"user": "a"}')[-1]["version"] == 2
+    exported = run("export", "part/0/1/default", "--format", "ndjson")
+    assert json.loads(exported.out)["count"] == 2
+    assert run("cost", "part").code == 0
+    assert shown("compact", "part/0/0/default")[0]["made"]
+    assert shown("clean", "part/0/0/default")[0]["oldest"] == 1
+    assert shown("verify", "part/0/0/default")["whole"]
+    assert "has state already" in refused("fork", "whole", "part")
+    assert "needs a namespace of its own" in refused("fork", "whole", "whole")
+    assert "no store of this namespace" in refused("fork", "missing", "part")
+    assert "namespace must be" in refused("fork", "whole", "a/b")
+    assert "forks depend on this state: part;" in refused("drop", "whole")
+    words = run("fork", "part", "part-of-part")
+    assert (words.code, "version 2 of 2 stores" in words.out) == (0, True)
+    for namespace in ("part-of-part", "part", "whole"):
+        assert shown("drop", namespace, "--yes")["stores"] == 2
+
+
+def test_drop_asks(engine: Engine, store: str) -> None:
+    """Nothing is deleted without a yes; then all of the namespace, and nothing else."""
+    for partition in range(2):
+        for name in JOINED:
+            StoreBuilder(engine, f"gone/0/{partition}/{name}").commit((user("a"), counted(1)))
+    for answer in ("n\n", ""):
+        asked = run("drop", "gone", typed=answer)
+        assert (asked.code, asked.out.strip()) == (1, "")
+        assert asked.err.startswith("Delete all state of gone, 4 stores? The query must not run. [y/N]:")
+        assert asked.err.endswith("dynastate: not confirmed, nothing was done\n")
+    assert len(shown("stores", "gone")) == 4
+    said = shown("drop", "gone", "--yes")
+    assert (said["namespace"], said["stores"]) == ("gone", 4)
+    assert "no store of this namespace" in refused("drop", "gone", "--yes")
+    assert shown("stores", "look")[0]["store"] == store
+    assert "namespace must be" in refused("drop", "a/b", "--yes")

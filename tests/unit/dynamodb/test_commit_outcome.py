@@ -1,0 +1,156 @@
+"""Commits whose answer is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import botocore.exceptions as boto_errors
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.errors import (
+    ConfigurationError,
+    DynastateError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import Key, group_key
+from dynastate.format.keys import meta_key as meta_key_of
+from dynastate.settings import Settings
+from tests.conftest import REGION
+from tests.support.fakes import (
+    Clock,
+    FailingClient,
+    Fault,
+    Longest,
+    client_error,
+    lost_answer,
+)
+
+
+@pytest.fixture
+def group(store: str) -> Key:
+    """The key of the test's own version list."""
+    return group_key(store, 1)
+
+
+def entries(tables: BotoTables, group: Key) -> list[bytes]:
+    """Read a version list."""
+    found = tables.get([group], Meter()).get(group, {}).get("versions", [])
+    assert isinstance(found, list)
+    return found
+
+
+def quickly(client: FailingClient, **settings: Any) -> tuple[BotoTables, Clock]:
+    """Make tables on a client that may fail, with a clock of their own."""
+    clock, found = Clock(), Settings(region=REGION, **settings)
+    retries = RetryPolicy(found.request_deadline_s, clock=clock, sleep=clock.sleep, randomness=Longest())
+    return BotoTables(found, retries=retries, client=client), clock
+
+
+@pytest.mark.parametrize("error", [lost_answer(), client_error("InternalServerError", 500)], ids=["cut", "500"])
+def test_a_lost_answer_that_was_applied_is_found_in_the_list(
+    failing_client: FailingClient, group: Key, error: Exception
+) -> None:
+    """The append happened and its answer is lost: the list is read, consistently, and nothing is appended again."""
+    tables, _ = quickly(failing_client)
+    meter = Meter()
+    tables.append_version(group, b"before", Meter())
+    failing_client.fail("update_item", Fault(error, applied=True))
+    tables.append_version(group, b"entry", meter)
+    assert entries(tables, group) == [b"before", b"entry"]
+    reads = [arguments for operation, arguments in failing_client.requests if operation == "get_item"]
+    assert [read["ConsistentRead"] for read in reads] == [True]
+    assert (meter.requests, meter.retries, meter.write_units, meter.read_units) == (2, 1, 1, 1)
+
+
+def test_a_lost_answer_that_was_not_applied_is_sent_again(failing_client: FailingClient, group: Key) -> None:
+    """The append did not happen and its answer is lost: the list does not hold it, so it is appended."""
+    tables, _ = quickly(failing_client)
+    failing_client.fail("update_item", Fault(lost_answer()), Fault(lost_answer()))
+    tables.append_version(group, b"entry", Meter())
+    assert entries(tables, group) == [b"entry"]
+
+
+def test_reading_the_list_is_retried_too(failing_client: FailingClient, group: Key) -> None:
+    """The read that resolves a lost answer may be throttled or lost itself; it is repeated until it says."""
+    tables, _ = quickly(failing_client)
+    failing_client.fail("update_item", Fault(lost_answer(), applied=True))
+    failing_client.fail("get_item", Fault(client_error("ThrottlingException")), Fault(lost_answer()))
+    tables.append_version(group, b"entry", Meter())
+    assert entries(tables, group) == [b"entry"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_append_whose_fate_stays_unknown_says_so(failing_client: FailingClient, group: Key, applied: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """When the list cannot be read until the deadline, the outcome is unknown, and not 'nothing was committed'."""
+    tables, clock = quickly(failing_client, request_deadline_s=20)
+    tables.expect_answers()
+    failing_client.fail("update_item", Fault(lost_answer(), applied=applied))
+    failing_client.fail("get_item", *[Fault(lost_answer())] * 1000)
+    with pytest.raises(UnknownOutcomeError, match=r"may have happened; retry the task: .*operation=UpdateItem"):
+        tables.append_version(group, b"entry", Meter())
+    assert clock.now == pytest.approx(20)
+
+
+def test_an_append_that_is_refused_after_doubt_is_unknown(failing_client: FailingClient, group: Key) -> None:
+    """Once an append may have happened, a later refusal does not make it undone: the outcome stays unknown."""
+    tables, _ = quickly(failing_client)
+    failing_client.fail("update_item", Fault(lost_answer(), applied=True))
+    failing_client.fail("get_item", Fault(client_error("AccessDeniedException")))
+    with pytest.raises(UnknownOutcomeError, match="AWS denies permission"):
+        tables.append_version(group, b"entry", Meter())
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (client_error("ThrottlingException"), UnavailableError),
+        (boto_errors.EndpointConnectionError(endpoint_url="http://test"), UnavailableError),
+        (boto_errors.ConnectTimeoutError(endpoint_url="http://test"), UnavailableError),
+        (client_error("AccessDeniedException"), ConfigurationError),
+    ],
+)
+def test_an_append_that_surely_did_not_happen_says_so(
+    failing_client: FailingClient, group: Key, error: Exception, expected: type[DynastateError]
+) -> None:
+    """Throttled, never connected, or refused: nothing was committed, and the error is one that says it."""
+    tables, _ = quickly(failing_client)
+    tables.expect_answers()
+    failing_client.fail("update_item", *[Fault(error)] * 1000)
+    with pytest.raises(expected):
+        tables.append_version(group, b"entry", Meter())
+    assert [operation for operation, _ in failing_client.requests].count("get_item") == 0
+
+
+def test_a_broken_tls_connection_may_have_carried_a_commit(failing_client: FailingClient, group: Key) -> None:
+    """TLS can break after the request was sent, so an append is looked for before it is sent again."""
+    tables, _ = quickly(failing_client)
+    broken = boto_errors.SSLError(endpoint_url="https://test", error="unexpected end")
+    failing_client.fail("update_item", Fault(broken, applied=True))
+    tables.append_version(group, b"entry", Meter())
+    assert entries(tables, group) == [b"entry"]
+
+
+def test_conditional_writes_survive_a_lost_answer(failing_client: FailingClient, store: str) -> None:
+    """An item or a run that went in though its answer was lost is found there at the second try: False, and in once."""
+    tables, _ = quickly(failing_client)
+    meta = meta_key_of(store)
+    failing_client.fail("put_item", Fault(lost_answer(), applied=True))
+    item: Item = item_key(meta) | {"format": 1, "epoch": 1, "epochs": {"a": 1}}
+    assert tables.put_new(meta, item, Meter()) is False
+    failing_client.fail("update_item", Fault(lost_answer(), applied=True))
+    assert tables.advance_epoch(meta, "b", 1, [], Meter()) is False
+    assert tables.get([meta], Meter())[meta]["epochs"] == {"a": 1, "b": 2}
+
+
+def test_an_epoch_that_is_not_known_is_no_unknown_commit(failing_client: FailingClient, store: str) -> None:
+    """Only an append to the version list can leave a commit in doubt; an epoch without an answer commits nothing."""
+    tables, _ = quickly(failing_client)
+    tables.expect_answers()
+    failing_client.fail("update_item", *[Fault(lost_answer())] * 1000)
+    with pytest.raises(UnavailableError, match="no proper answer until the deadline"):
+        tables.advance_epoch(meta_key_of(store), "run", 1, [], Meter())

@@ -1,0 +1,241 @@
+"""Errors that a user can act on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import botocore.exceptions as boto_errors
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S
+from dynastate.dynamodb.wire import from_wire
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    UnavailableError,
+)
+from dynastate.settings import PREFIX, Settings
+from tests.conftest import REGION
+from tests.contract.test_tables import parts
+from tests.support.fakes import (
+    lost_answer,
+    wire_error,
+)
+from tests.unit.dynamodb.rig import Rig
+
+OK: tuple[int, dict[str, Any]] = (200, {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            wire_error("ResourceNotFoundException"),
+            rf"table dynastate-delta \({PREFIX}deltaTable\) does not exist at the Region us-east-1; make it with Terr",
+        ),
+        (
+            wire_error("AccessDeniedException", "User: arn is not authorized"),
+            "denies permission for BatchWriteItem on table dynastate-delta; grant it .*User: arn is not authorized",
+        ),
+        (wire_error("KMSAccessDeniedException"), "denies permission for BatchWriteItem"),
+        (wire_error("UnrecognizedClientException", "invalid token"), "AWS refuses the credentials: invalid token"),
+        (wire_error("InvalidSignatureException"), "AWS refuses the credentials"),
+        (wire_error("ExpiredTokenException"), "AWS refuses the credentials"),
+        (wire_error("MissingAuthenticationTokenException"), "AWS refuses the credentials"),
+        (wire_error("IncompleteSignatureException"), "AWS refuses the credentials"),
+        (
+            wire_error("ValidationException", "Missing the key part"),
+            r"'dynastate tables check' tells whether table dynastate-delta .* has the right keys: Missing the key part",
+        ),
+        (
+            wire_error("SomethingNewException", "what it says"),
+            "refuses the request: SomethingNewException: what it says",
+        ),
+        ((404, "<html>Not found</html>"), "refuses the request: 404"),
+    ],
+)
+def test_refusals_are_configuration_errors_at_once(rig: Callable[..., Rig], answer: Any, said: str) -> None:
+    """What trying again does not mend is said after one request, with operation, table and what to do."""
+    at = rig(answer)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        at.tables.write(parts("s", 1), at.meter)
+    assert str(refused.value).endswith("operation=BatchWriteItem table=dynastate-delta")
+    assert (at.meter.requests, at.clock.slept) == (1, [])
+
+
+def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[..., Rig]) -> None:
+    """Each table has its own setting, and the error names the right one, with the endpoint that was asked."""
+    at = rig(wire_error("ResourceNotFoundException"), endpoint="http://127.0.0.1:1", snapshot_table="other")
+    said = rf"table other \({PREFIX}snapshotTable\) .* at http://127\.0\.0\.1:1; "
+    with pytest.raises(ConfigurationError, match=said):
+        at.tables.query("snapshot", "s", "a", "b", at.meter)
+
+
+def test_no_credentials_is_said_at_once(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials nothing is sent, and the error says where they are looked for."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    tables, meter = BotoTables(Settings(region=REGION)), Meter()
+    with pytest.raises(ConfigurationError, match="no AWS credentials: boto3's standard chain found none"):
+        tables.write(parts("s", 1), meter)
+    tables.close()
+    assert meter.requests == 1
+
+
+def test_credentials_that_cannot_be_read_are_said_at_once(
+    dummy_credentials: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where a pod's token is not mounted: the error names the file, and nothing of it is a defect."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/spark")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    tables, meter = BotoTables(Settings(region=REGION)), Meter()
+    with pytest.raises(ConfigurationError, match=f"AWS credentials cannot be read, .*{tmp_path / 'token'}.*BatchWrite"):
+        tables.write(parts("s", 1), meter)
+    tables.close()
+    assert meter.requests == 1
+
+
+def test_no_region_is_said_when_the_client_is_made(dummy_credentials: None) -> None:
+    """Without a Region no client is made, and the error names the setting and the variable."""
+    with pytest.raises(ConfigurationError, match=rf"no AWS Region is known; set {PREFIX}region .*AWS_REGION"):
+        BotoTables(Settings())
+
+
+def test_region_of_the_environment(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting wins, then AWS_REGION, then what boto3 finds."""
+    found = []
+    for name, value, region in [
+        ("AWS_DEFAULT_REGION", "eu-north-1", ""),
+        ("AWS_REGION", "eu-west-1", ""),
+        ("AWS_REGION", "eu-west-1", "eu-central-1"),
+    ]:
+        monkeypatch.setenv(name, value)
+        client = make_client(Settings(region=region))
+        found.append(client.meta.region_name)
+        client.close()
+    assert found == ["eu-north-1", "eu-west-1", "eu-central-1"]
+
+
+def test_a_wrong_profile_is_said_when_the_client_is_made(
+    dummy_credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An AWS profile that does not exist is a configuration error."""
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(ConfigurationError, match=r"check .*the AWS profile: .*missing"):
+        BotoTables(Settings(region=REGION))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        boto_errors.EndpointConnectionError(endpoint_url="http://test"),
+        boto_errors.ConnectTimeoutError(endpoint_url="http://test"),
+        boto_errors.SSLError(endpoint_url="http://test", error="wrong version number"),
+        lost_answer(),
+        wire_error("ServiceUnavailable", status=503),
+    ],
+)
+def test_at_first_contact_an_unreachable_endpoint_is_said_within_seconds(rig: Callable[..., Rig], error: Any) -> None:
+    """Before DynamoDB has answered once, its absence is a wrong setting: said in six seconds, not at the deadline."""
+    at = rig(error, endpoint="http://127.0.0.1:9", request_deadline_s=3600)
+    expected = UnavailableError if isinstance(error, tuple) else ConfigurationError
+    at.clock.answer_s = 0.01
+    with pytest.raises(expected) as failed:
+        at.tables.check()
+    if expected is ConfigurationError:
+        assert f"cannot be reached at http://127.0.0.1:9; check {PREFIX}endpoint" in str(failed.value)
+        assert at.clock.now <= FIRST_CONTACT_DEADLINE_S + 0.1
+
+
+def test_after_first_contact_the_deadline_is_the_users(rig: Callable[..., Rig]) -> None:
+    """Once DynamoDB has answered, an outage is waited for until the deadline, and is no configuration error."""
+    gone = boto_errors.EndpointConnectionError(endpoint_url="http://test")
+    at = rig(OK, gone, request_deadline_s=100)
+    at.tables.write(parts("s", 1), at.meter)
+    with pytest.raises(UnavailableError, match="no proper answer until the deadline: Could not connect"):
+        at.tables.write(parts("s", 1), at.meter)
+    assert at.clock.now == pytest.approx(100)
+
+
+def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> None:
+    """Time that passes in the request itself counts: two timeouts of two seconds each, and the third is the last."""
+    at = rig(boto_errors.ConnectTimeoutError(endpoint_url="http://test"), answer_s=2.0, endpoint="http://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match="cannot be reached"):
+        at.tables.check()
+    assert len(at.wire.requests) <= 4
+
+
+@pytest.mark.parametrize("body", [{}, {"hello": "world"}, "<html>hello</html>"])
+def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
+    """Something else that answers 200 at the endpoint is reported as no DynamoDB, with the setting."""
+    at = rig((200, body), endpoint="http://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match=rf"http://127\.0\.0\.1:9.* check {PREFIX}endpoint"):
+        at.tables.check()
+
+
+@pytest.mark.parametrize(
+    ("hash_key", "range_key", "kind", "status", "said"),
+    [
+        ("store_shard", "part", "S", "ACTIVE", []),
+        ("store_shard", "part", "S", "UPDATING", []),
+        ("store_shard", "part", "S", "CREATING", ["is CREATING, needed is ACTIVE"]),
+        ("store_shard", "part", "B", "ACTIVE", [r"part (RANGE, B), needed are store_shard (HASH, S), part (RANGE, S)"]),
+        ("store", "part", "S", "ACTIVE", ["has keys store (HASH, S), part (RANGE, S), needed"]),
+        ("store_shard", None, "S", "ACTIVE", ["has keys store_shard (HASH, S), needed"]),
+    ],
+)
+def test_check_tells_how_a_table_differs(
+    rig: Callable[..., Rig], hash_key: str, range_key: str | None, kind: str, status: str, said: list[str]
+) -> None:
+    """Wrong names, kinds or number of keys, and a table that is not ready, are reported with what is needed."""
+    keys = [(hash_key, "HASH", "S"), *([(range_key, "RANGE", kind)] if range_key else [])]
+    delta = {
+        "TableStatus": status,
+        "KeySchema": [{"AttributeName": name, "KeyType": role} for name, role, _ in keys],
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": data} for name, _, data in keys],
+    }
+    names = ("store_shard", "HASH"), ("entry", "RANGE")
+    snapshot = {
+        "TableStatus": "ACTIVE",
+        "KeySchema": [{"AttributeName": name, "KeyType": role} for name, role in names],
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in names],
+    }
+    drift = rig((200, {"Table": delta}), (200, {"Table": snapshot})).tables.check()
+    assert len(drift) == len(said)
+    for line, part in zip(drift, said, strict=True):
+        assert line.startswith("table dynastate-delta ")
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"BOOL": True}, {"NULL": True}, {"NS": ["1"]}, {"N": "1.5"}, {"L": [{"S": "a"}]}, {"M": {"a": {"S": "b"}}}],
+)
+def test_values_that_dynastate_never_writes_are_refused(value: dict[str, Any]) -> None:
+    """An item with a value of another kind is someone else's; the error names the attribute."""
+    with pytest.raises(CorruptStateError, match="never writes attribute=strange"):
+        from_wire({"fine": {"S": "text"}, "strange": value})
+
+
+def test_a_request_that_boto3_cannot_send_is_said(rig: Callable[..., Rig]) -> None:
+    """An error of boto3 itself, that no retry mends, is a configuration error and not a loop."""
+    at = rig(boto_errors.UnknownRegionError(region_name="x", error_msg="what it says"))
+    with pytest.raises(ConfigurationError, match="boto3 cannot send this request"):
+        at.tables.write(parts("s", 1), at.meter)
+    assert at.meter.requests == 1
+
+
+def test_meters_add_up() -> None:
+    """Two meters together hold the sum of each figure."""
+    one, other = Meter(requests=1, write_units=2), Meter(requests=10, items_deleted=5)
+    one.add(other)
+    assert (one.requests, one.write_units, one.items_deleted) == (11, 2, 5)

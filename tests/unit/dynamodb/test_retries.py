@@ -1,0 +1,193 @@
+"""Retries of BotoTables when DynamoDB throttles or fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dynastate.dynamodb.retries import BACK_OFF_FIRST_S, BACK_OFF_MAX_S
+from dynastate.dynamodb.wire import to_wire
+from dynastate.errors import (
+    UnavailableError,
+)
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import Key, group_key
+from dynastate.settings import PREFIX
+from tests.contract.test_tables import VERBS, parts
+from tests.support.fakes import (
+    lost_answer,
+    wire_error,
+)
+from tests.unit.dynamodb.rig import Rig
+
+OK: tuple[int, dict[str, Any]] = (200, {})
+THROTTLED = wire_error("ThrottlingException")
+GROUP = group_key("ns/0/0/default", 1)
+
+
+def unprocessed(items: list[tuple[Key, Item]], table: str = "dynastate-delta") -> tuple[int, dict[str, Any]]:
+    """Answer a BatchWriteItem of which these items were not done."""
+    requests = [{"PutRequest": {"Item": {"n": {"N": str(place)}}}} for place, _ in enumerate(items)]
+    return 200, {"UnprocessedItems": {table: requests} if items else {}}
+
+
+def test_unprocessed_items_are_sent_again_with_growing_pauses(rig: Callable[..., Rig]) -> None:
+    """Only the items not processed are sent again, and each time without progress the pause may be twice as long."""
+    items = parts("s", 3)
+    at = rig(*[unprocessed(items)] * 9, unprocessed([]))
+    at.tables.write(items, at.meter)
+    assert at.chance.bounds == [(0, min(BACK_OFF_FIRST_S * 2**n, BACK_OFF_MAX_S)) for n in range(9)]
+    assert at.clock.slept == [bound for _, bound in at.chance.bounds]
+    assert (at.meter.requests, at.meter.retries, at.meter.throttles) == (10, 9, 9)
+    assert [len(body["RequestItems"]["dynastate-delta"]) for _, body in at.wire.requests] == [3] * 10
+    assert (at.meter.items_written, at.meter.write_units) == (3, 3)
+
+
+def test_progress_resets_the_back_off_and_the_deadline(rig: Callable[..., Rig]) -> None:
+    """As long as something is done each time, the pause starts small again and the deadline does not come."""
+    items = parts("s", 25)
+    at = rig(*[unprocessed(items[:left]) for left in range(24, -1, -1)], request_deadline_s=1, answer_s=0.4)
+    at.tables.write(items, at.meter)
+    assert [bound for _, bound in at.chance.bounds] == [BACK_OFF_FIRST_S] * 24
+    assert at.clock.now > 10 * at.settings.request_deadline_s
+
+
+def test_the_deadline_ends_a_write_that_makes_no_progress(rig: Callable[..., Rig]) -> None:
+    """Items that stay unprocessed until the deadline are an UnavailableError that names the table throttled."""
+    at = rig(unprocessed(parts("s", 1), "dynastate-snapshot-group"), request_deadline_s=10)
+    with pytest.raises(UnavailableError) as failed:
+        at.tables.write(parts("s", 2), at.meter)
+    said = str(failed.value)
+    assert "throttled" in said
+    assert f"{PREFIX}requestDeadlineS" in said
+    assert "operation=BatchWriteItem table=dynastate-snapshot-group" in said
+    assert at.clock.now == pytest.approx(10)
+    assert at.meter.items_written == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "member"),
+    [
+        ("ProvisionedThroughputExceededException", "ThrottlingReasons"),
+        ("RequestLimitExceeded", "ThrottlingReasons"),
+        ("ThrottlingException", "throttlingReasons"),
+    ],
+)
+def test_throttling_until_the_deadline_tells_the_reasons(rig: Callable[..., Rig], code: str, member: str) -> None:
+    """The error at the deadline names table and ThrottlingReasons, however DynamoDB spells them."""
+    arn = "arn:aws:dynamodb:us-east-1:1:table/dynastate-delta"
+    reasons = [{"reason": "TableWriteKeyRangeThroughputExceeded", "resource": arn}]
+    members: dict[str, Any] = {member: reasons}
+    at = rig(wire_error(code, **members), request_deadline_s=2)
+    with pytest.raises(UnavailableError) as failed:
+        at.tables.write(parts("s", 1), at.meter)
+    assert f"table=dynastate-delta tries={at.meter.requests} " in str(failed.value)
+    assert f"reasons=TableWriteKeyRangeThroughputExceeded:{arn}" in str(failed.value)
+    assert at.meter.throttles == at.meter.requests > 3
+
+
+def test_the_log_warns_of_retries_but_not_of_each(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    """A throttled table is logged at the first retry, and then every ten seconds, with its reasons."""
+    reason = {"reason": "TableWriteMaxOnDemandThroughputExceeded", "resource": "arn"}
+    at = rig(wire_error("ProvisionedThroughputExceededException", ThrottlingReasons=[reason]), request_deadline_s=35)
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            at.tables.write(parts("s", 1), at.meter)
+    throttled = (
+        "DynamoDB throttles reasons=TableWriteMaxOnDemandThroughputExceeded:arn; retried operation=BatchWriteItem "
+        "table=dynastate-delta"
+    )
+    assert [record.getMessage() for record in caplog.records] == [throttled] * 7
+    assert at.meter.requests > 20
+    caplog.clear()
+    at.wire._answers = [(500, {})]
+    with pytest.raises(UnavailableError):
+        at.tables.put_new(GROUP, item_key(GROUP), at.meter)
+    assert "DynamoDB gives no proper answer: " in caplog.records[0].getMessage()
+    assert caplog.records[0].getMessage().endswith("retried operation=PutItem table=dynastate-snapshot-group")
+
+
+def test_the_pause_stays_bounded_however_often_it_fails(rig: Callable[..., Rig]) -> None:
+    """An hour of failures ends at its deadline, not a pause before, with the same error as a second of them."""
+    at = rig(THROTTLED, request_deadline_s=3600)
+    at.tables._retries._random = random.Random(1)  # noqa: S311  # jitter is no secret; shorter pauses than the longest
+    with pytest.raises(UnavailableError, match=r"tries=1\d\d\d "):
+        at.tables.write(parts("s", 1), at.meter)
+    assert at.meter.requests > 1100, "more doublings than a float can hold"
+    assert at.clock.now == pytest.approx(3600)
+
+
+def test_unprocessed_keys_are_asked_for_again_and_consistently(rig: Callable[..., Rig]) -> None:
+    """Keys not processed are read again, strongly consistent as the first time, until all items are there."""
+    items = parts("s", 3)
+    keys = [key for key, _ in items]
+    wires = [to_wire(item_key(key)) for key in keys]
+
+    def answer(found: list[int], left: list[int]) -> tuple[int, dict[str, Any]]:
+        rest = {"dynastate-delta": {"Keys": [wires[n] for n in left]}} if left else {}
+        return 200, {"Responses": {"dynastate-delta": [wires[n] for n in found]}, "UnprocessedKeys": rest}
+
+    at = rig(answer([], [0, 1, 2]), answer([1], [0, 2]), answer([2], [0]), answer([], [0]), answer([0], []))
+    assert at.tables.get(keys, at.meter) == {key: item_key(key) for key in keys}
+    assert [len(body["RequestItems"]["dynastate-delta"]["Keys"]) for _, body in at.wire.requests] == [3, 3, 2, 1, 1]
+    assert all(body["RequestItems"]["dynastate-delta"]["ConsistentRead"] for _, body in at.wire.requests)
+    assert [bound for _, bound in at.chance.bounds] == [BACK_OFF_FIRST_S * factor for factor in (1, 1, 1, 2)]
+
+
+def test_the_deadline_ends_a_read_that_makes_no_progress(rig: Callable[..., Rig]) -> None:
+    """Keys that stay unprocessed until the deadline are an UnavailableError, and no smaller answer."""
+    rest = {"dynastate-delta": {"Keys": [to_wire(item_key(key)) for key, _ in parts("s", 1)]}}
+    at = rig((200, {"Responses": {}, "UnprocessedKeys": rest}), request_deadline_s=3)
+    with pytest.raises(UnavailableError, match="operation=BatchGetItem table=dynastate-delta"):
+        at.tables.get([key for key, _ in parts("s", 1)], at.meter)
+
+
+def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) -> None:
+    """A page without items is not the end while it has a LastEvaluatedKey; every page is strongly consistent."""
+    wire = to_wire(item_key(GROUP))
+    at = rig(
+        (200, {"Items": [], "LastEvaluatedKey": wire}),
+        THROTTLED,
+        (200, {"Items": [wire], "LastEvaluatedKey": wire}),
+        (200, {"Items": []}),
+    )
+    assert at.tables.query("snapshot", GROUP.store_shard, "a", "z", at.meter) == [(GROUP, item_key(GROUP))]
+    assert [body.get("ExclusiveStartKey") for _, body in at.wire.requests] == [None, wire, wire, wire]
+    assert all(body["ConsistentRead"] for _, body in at.wire.requests)
+
+
+def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> None:
+    """A scan's page without items is not the end either."""
+    key = to_wire(item_key(GROUP))
+    found = to_wire({"store_shard": GROUP.store_shard})
+    at = rig(
+        (200, {"Items": [], "LastEvaluatedKey": key}),
+        (200, {"Items": [found], "LastEvaluatedKey": key}),
+        (200, {"Items": []}),
+    )
+    assert list(at.tables.find_stores(at.meter)) == [GROUP.store_shard.removesuffix("#0")]
+    assert [body.get("ExclusiveStartKey", {}).get("entry") for _, body in at.wire.requests] == [
+        None,
+        key["entry"],
+        {"S": "\U0010ffff"},
+    ]
+
+
+@pytest.mark.parametrize("verb", ["write", "delete"])
+def test_a_500_on_a_write_is_sent_again(rig: Callable[..., Rig], verb: str) -> None:
+    """A write that DynamoDB failed to answer may have happened; puts and deletes are idempotent, so it is repeated."""
+    at = rig(wire_error("InternalServerError", status=500), (503, "no JSON"), lost_answer(), OK)
+    VERBS[verb](at.tables, GROUP)
+    assert [operation for operation, _ in at.wire.requests] == ["BatchWriteItem"] * 4
+    assert len(at.clock.slept) == 3
+
+
+def test_500s_until_the_deadline_are_unavailable(rig: Callable[..., Rig]) -> None:
+    """A DynamoDB that fails until the deadline is unavailable, and the error says what it said."""
+    at = rig(wire_error("InternalServerError", "it broke", status=500), request_deadline_s=5).has_answered()
+    with pytest.raises(UnavailableError, match=r"no proper answer until the deadline: .*it broke"):
+        at.tables.write(parts("s", 1), at.meter)
+    assert at.clock.now == pytest.approx(5)

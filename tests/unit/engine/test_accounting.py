@@ -1,0 +1,188 @@
+"""Storage accounting of an engine, compared with a listing of both tables."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.accounting import StorageAccounting
+from dynastate.format.items import StorageSize, item_bytes
+from dynastate.format.keys import EMPTY, GROUP_SIZE, SPECS, store_shard
+from tests.support.engine_driver import (
+    SHARDS,
+    Engines,
+    State,
+    attempt,
+    begin,
+    chunk,
+    commit,
+    entry,
+    graph,
+    numbers,
+    read,
+    save_snapshot,
+    take_snapshot,
+    write,
+    write_versions,
+)
+
+pytestmark = pytest.mark.usefixtures("always_worth_it")
+
+
+def listed(tables: Tables, store: str) -> StorageSize:
+    """Everything both tables have of a store, by a Query of every shard."""
+    found = [
+        item
+        for role in SPECS
+        for shard in range(SHARDS)
+        for _, item in tables.query(role, store_shard(store, shard), "!", "~", Meter())
+    ]
+    return StorageSize(len(found), sum(map(item_bytes, found)))
+
+
+def assert_about(said: StorageSize, there: StorageSize) -> None:
+    """Items are counted one by one; of each item's size, a few digits of its numbers are not known."""
+    assert said.items == there.items
+    assert abs(said.bytes - there.bytes) <= 10 * there.items
+    assert said.bytes == pytest.approx(there.bytes, rel=0.05)
+
+
+def reported(spent: dict[str, int]) -> StorageSize:
+    return StorageSize(spent["storedItems"], spent["storedBytes"])
+
+
+@pytest.mark.parametrize("tables", ["memory"], indirect=True)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables: Tables, store: str) -> None:
+    """After each of many commits, with snapshots, clean-ups, twins, aborts and restarts between them."""
+    choose = random.Random(f"stored/{seed}")  # noqa: S311  # test data
+    engine, run = engines(), 1
+    newest, state = EMPTY, State()
+    changed_at: dict[bytes, int] = {}
+    snapshots_made = removed = 0
+    for number in range(1, 121):
+        changes = {b"%d" % choose.randrange(400): choose.randbytes(choose.randrange(40)) for _ in range(30)}
+        if choose.random() < 0.1:  # a twin commits before it, and is abandoned
+            write(engine, store, attempt(10_000 + number), changes, base=newest, run=f"run-{run}")
+        if choose.random() < 0.1:
+            dropped = begin(engine, store, attempt(20_000 + number), newest, f"run-{run}")
+            dropped.append(chunk(changes))
+            dropped.abort()
+        chunks = [changes] if choose.random() < 0.9 else []
+        newest, spent = commit(engine, store, attempt(number), *chunks, base=newest, run=f"run-{run}")
+        for key, value in changes.items() if chunks else ():
+            state[key] = value
+            changed_at[key] = newest[0]
+        assert_about(reported(spent), listed(tables, store))
+        if choose.random() < 0.2:
+            changed = lambda since: {key for key, when in changed_at.items() if when > since}  # noqa: E731
+            under_way = take_snapshot(engine, store, newest, state, changed, f"run-{run}", bits=choose.choice((0, 3)))
+            if under_way is not None and choose.random() < 0.8:
+                snapshots_made += under_way.commit()
+            elif under_way is not None:
+                under_way.abort()
+        if choose.random() < 0.15:
+            least = choose.randrange(1, 10)
+            removed += engine.clean_up(store, f"run-{run}", *newest, retain=5, least=least, most=0)[0].items_deleted
+        if choose.random() < 0.05:  # another executor takes over, reads all, and cleans up first
+            engine, run = engines(), run + 1
+            assert read(engine, store, *newest) == state
+            newest, _ = commit(engine, store, attempt(30_000 + number), base=newest, run=f"run-{run}")
+            engine.clean_up(store, f"run-{run}", *newest, retain=2, least=1, most=0)
+    assert snapshots_made > 5
+    assert removed > 50
+    assert_about(engine.accounting.stored(store), listed(tables, store))
+
+
+def test_orphans_are_not_counted(engines: Engines, tables: Tables, store: str) -> None:
+    """Parts of a crashed attempt stay until clean-up, and are not counted for the store."""
+    engine = engines()
+    made = write_versions(engine, store, 12)
+    crashed = begin(engine, store, attempt(99), made[12])
+    for number in range(GROUP_SIZE * 3):
+        crashed.append(chunk({b"%d" % number: b"lost"}))
+    engine.commits.settle(crashed._pending)
+    said, there = engine.accounting.stored(store), listed(tables, store)
+    assert there.items == said.items + 25
+    state = numbers(12)
+    save_snapshot(engine, store, made[12], state)
+    newest = write_versions(engine, store, 3, made[12])[-1]
+    assert listed(tables, store).items == engine.accounting.stored(store).items + 25
+    engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
+    assert listed(tables, store).items == engine.accounting.stored(store).items + 25, "they are of a version that stays"
+    newest = write_versions(engine, store, 3, newest)[-1]
+    save_snapshot(engine, store, newest, state)
+    newest = write_versions(engine, store, 3, newest)[-1]
+    engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
+    assert_about(engine.accounting.stored(store), listed(tables, store))
+
+
+def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables, store: str) -> None:
+    """A restarted sidecar reports no account until maintenance has read the lists."""
+    newest = write_versions(engines(), store, 25)[-1]
+    engine = engines()
+    newest, spent = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)
+    assert reported(spent) == StorageSize()
+    engine.open(store, *newest, have=[newest])
+    assert engine.accounting.stored(store) == StorageSize()
+    engine.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
+    assert_about(engine.accounting.stored(store), listed(tables, store))
+
+
+def test_reading_an_older_version_does_not_mislead(engines: Engines, tables: Tables, store: str) -> None:
+    """Opening an older version shows no later snapshots, so it does not change the account."""
+    engine = engines()
+    made = write_versions(engine, store, 20)
+    state = numbers(20)
+    save_snapshot(engine, store, made[20], state)
+    assert_about(engine.accounting.stored(store), listed(tables, store))
+    read(engine, store, *made[7])
+    assert_about(engine.accounting.stored(store), listed(tables, store))
+
+
+def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables, store: str) -> None:
+    """It counts with all its buckets, as if it reused none, until clean-up has read its manifest."""
+    engine = engines()
+    state = {b"%d" % number: b"one" for number in range(100)}
+    first = write(engine, store, attempt(1), state)
+    save_snapshot(engine, store, first, state)
+    second = write(engine, store, attempt(2), {b"7": b"two"}, base=first)
+    save_snapshot(engine, store, second, state | {b"7": b"two"}, lambda _: {b"7"})
+
+    other = engines()
+    opening = other.open(store, *second)
+    assert opening.snapshot == 2
+    said, there = other.accounting.stored(store), listed(tables, store)
+    snapshot = graph(tables, store).snapshot(*first)
+    assert snapshot is not None
+    carried = snapshot.stored_bytes
+    assert there.bytes - 2_000 < said.bytes <= there.bytes + carried
+    third = write(other, store, attempt(3), base=second)
+    other.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
+    assert_about(other.accounting.stored(store), listed(tables, store))
+
+
+def test_cost_is_the_price_of_the_units(engines: Engines, store: str) -> None:
+    """Commits report the price of their units in nanodollars: 625 a write unit and 125 a read unit by default."""
+    _, spent = commit(engines(), store, attempt(1), {b"1": b"1"})
+    assert spent["nanodollars"] == 625 * spent["writeUnits"] + 125 * spent["readUnits"] > 0
+
+
+def test_the_latest_listing_wins(engines: Engines, tables: Tables, store: str) -> None:
+    """A clean-up that ends after maintenance has read the lists again does not reset the account."""
+    engine = engines()
+    made = write_versions(engine, store, 5)
+    then = graph(tables, store)
+    newest = write_versions(engine, store, 7, made[5])[-1]
+    accounts = StorageAccounting()
+    accounts.read(then)
+    accounts.read(graph(tables, store), newest[0])
+    accounts.cleaned(then, [], [])
+    # The history that tests read leaves out the schema item.
+    there = listed(tables, store)
+    assert accounts.stored(store).items == there.items - 1
+    accounts.committed(store, entry(tables, store, 12))
+    assert accounts.stored(store).items == there.items - 1, "what was read already counts once"

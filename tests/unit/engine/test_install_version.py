@@ -1,0 +1,147 @@
+"""Versions without a parent, as an import writes them: a snapshot, then an entry without parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.engine import Engine
+from dynastate.engine.install import InstallAttempt, InstalledVersion
+from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, VersionMissingError
+from dynastate.format.changes import key_hash
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
+from dynastate.operations.verify import verify
+from tests.support.engine_driver import (
+    CHECKPOINT,
+    SCHEMA,
+    State,
+    attempt,
+    chunk,
+    closing,
+    entry,
+    graph,
+    items_of,
+    read,
+    write,
+    write_versions,
+)
+from tests.support.fakes import FailingTables, MemoryTables
+
+NUMBER = 43
+#: The run that imports, and the one that continues.
+IMPORT, QUERY = "import-1", "run-2"
+ROWS: State = {b"%d" % number: b"value %d" % number for number in range(500)}
+
+
+def begin_install(
+    engine: Engine, store: str, by: Attempt, state: State, number: int = NUMBER, bits: int = 3
+) -> InstallAttempt:
+    """Send all rows of a version without a parent, as the provider does; the caller ends it."""
+    version = InstalledVersion(number, by, {0: len(state)}, SCHEMA)
+    begun = engine.begin_install(store, IMPORT, CHECKPOINT, version, (512 * 1024) << bits)
+    for bucket in range(1 << begun.bits):
+        begun.bucket(bucket)
+        held = {key: value for key, value in state.items() if key_hash(key) >> 32 - begun.bits == bucket}
+        if held:
+            begun.append(chunk(held))
+    return begun
+
+
+def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tables, store: str) -> None:
+    """It has no parent; later versions depend on it as on any other, and all of them are intact."""
+    assert begin_install(engine, store, attempt(1), ROWS).commit()
+    assert read(engine, store, NUMBER) == ROWS
+    found = entry(tables, store, NUMBER)
+    assert (found.parts, found.keys) == (0, {0: len(ROWS)})
+    base = VersionId(NUMBER, attempt(1))
+    for number in range(12):
+        base = write(engine, store, attempt(2 + number), {b"new": b"%d" % number}, base=base, run=QUERY)
+    assert read(engine, store, *base) == ROWS | {b"new": b"11"}
+    assert [each.version for each in engine.lineage(store).entries] == list(range(NUMBER, NUMBER + 13))
+    assert verify(tables, store).findings == ()
+    engine.clean_up(store, QUERY, *base, 3, 1, 0)
+    assert read(engine, store, *base) == ROWS | {b"new": b"11"}
+    assert verify(tables, store).findings == ()
+    with pytest.raises(VersionMissingError):
+        engine.open(store, NUMBER - 1, NO_ATTEMPT)
+
+
+def test_an_installed_version_without_rows(engine: Engine, tables: Tables, store: str) -> None:
+    """A partition without rows has a version all the same."""
+    assert begin_install(engine, store, attempt(1), {}).commit()
+    assert read(engine, store, NUMBER) == {}
+    assert verify(tables, store).findings == ()
+
+
+def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables, store: str) -> None:
+    """If its snapshot is lost, it is lost, even though there are older versions: their rows are not its rows."""
+    made = write_versions(engine, store, NUMBER - 1, run=IMPORT)
+    assert begin_install(engine, store, attempt(1_000), ROWS).commit()
+    assert read(engine, store, NUMBER) == ROWS
+    assert read(engine, store, *made[-1]) != ROWS
+    snapshot = next(each for each in graph(tables, store).snapshots() if each.version == NUMBER)
+    tables.delete([snapshot_key(store, snapshot.version, snapshot.attempt)], Meter())
+    with pytest.raises(CorruptStateError, match="the parent of a version is not there, nor a snapshot"):
+        engine.open(store, NUMBER, NO_ATTEMPT)
+
+
+def test_the_namespace_of_another_query_is_refused(engine: Engine, tables: Tables, store: str) -> None:
+    """The check precedes the first write."""
+    made = engine.begin(store, "run-1", "file:/tmp/another/state", 0, NO_ATTEMPT, attempt(1))
+    made.append(chunk({b"key": b"value"}))
+    made.commit({0: 1}, SCHEMA)
+    before = items_of(tables, store)
+    with pytest.raises(ConfigurationError, match="this namespace belongs to the query with checkpoint"):
+        begin_install(engine, store, attempt(2), ROWS)
+    assert items_of(tables, store) == before
+
+
+def test_an_attempt_is_begun_once(engine: Engine, store: str) -> None:
+    """A second one by the same id would write beside the first."""
+    begin_install(engine, store, attempt(1), ROWS)
+    with pytest.raises(InternalError, match="has a snapshot already"):
+        begin_install(engine, store, attempt(1), ROWS)
+
+
+def test_abort_leaves_nothing(engine: Engine, tables: Tables, store: str) -> None:
+    """Only what the next attempt needs too is left: the meta item and the schema."""
+    begin_install(engine, store, attempt(1), ROWS).abort()
+    assert {sort.partition("/")[0] for sort in items_of(tables, store)} == {"meta", "schema"}
+
+
+class DiedError(Exception):
+    """The process ended."""
+
+
+def test_a_crash_at_any_request(memory: MemoryTables, store: str) -> None:
+    """The version is complete or missing; another attempt can make it then, and orphans do no harm."""
+    requests: list[str] = []
+    for make in closing(FailingTables(memory, requests.append)):
+        begin_install(make(), store, attempt(1), ROWS).commit()
+    assert len(requests) > 8
+
+    def die_at(last: int) -> MemoryTables:
+        tables, seen = MemoryTables(), 0
+
+        def count(_: str) -> None:
+            nonlocal seen
+            seen += 1
+            if seen > last:
+                raise DiedError
+
+        for make in closing(FailingTables(tables, count)):
+            with pytest.raises(DiedError):
+                begin_install(make(), store, attempt(1), ROWS).commit()
+        return tables
+
+    for last in range(len(requests)):
+        tables = die_at(last)
+        for make in closing(tables):
+            engine = make()
+            if graph(tables, store).versions():
+                assert read(engine, store, NUMBER) == ROWS
+            assert begin_install(engine, store, attempt(2), ROWS | {b"more": b"1"}).commit()
+            assert read(engine, store, NUMBER, attempt(2)) == ROWS | {b"more": b"1"}
+            assert read(engine, store, NUMBER) == ROWS | {b"more": b"1"}
+        assert [each.what for each in verify(tables, store).findings if each.what != "orphaned"] == []

@@ -1,0 +1,121 @@
+"""Versions, parents and routes in the version graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.format.graph import VersionGraph, since
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key, store_shard
+from dynastate.format.parts import parts_digest
+from dynastate.format.version_list import VersionEntry, encode_entry
+
+STORE = "ns/0/0/default"
+A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
+
+
+def entry(version: int, attempt: Attempt, parent: Attempt = NO_ATTEMPT, epoch: int = 1) -> VersionEntry:
+    """Make a version entry without parts."""
+    return VersionEntry(version, attempt, parent, epoch, bytes(8), 0, 0, 0, 0, parts_digest([]), {0: 0})
+
+
+def group(*entries: VersionEntry) -> tuple[Key, Item]:
+    """Make the item of the group that these entries lie in."""
+    key = group_key(STORE, entries[0].version)
+    item: Item = item_key(key) | {"format": FORMAT}
+    return key, item | {"versions": [encode_entry(STORE, each) for each in entries]}
+
+
+def test_find_takes_the_attempt_asked_for_and_no_other() -> None:
+    """With an attempt named, that one is found, or nothing is: the error names the attempts there are."""
+    graph = VersionGraph(STORE, [group(entry(1, A, epoch=1), entry(1, B, epoch=9))])
+    assert graph.find(1, A).attempt == A
+    with pytest.raises(
+        VersionMissingError, match=f"not by that attempt .*attempt={C.hex()} attempts={A.hex()},{B.hex()}"
+    ):
+        graph.find(1, C)
+
+
+def test_find_takes_the_highest_epoch_and_of_equals_the_last() -> None:
+    """Without an attempt, the highest epoch wins wherever it is listed, and of equal epochs the last appended."""
+    assert VersionGraph(STORE, [group(entry(1, A, epoch=2), entry(1, B, epoch=1))]).find(1, NO_ATTEMPT).attempt == A
+    assert VersionGraph(STORE, [group(entry(1, A, epoch=2), entry(1, B, epoch=2))]).find(1, NO_ATTEMPT).attempt == B
+
+
+def test_an_attempt_listed_twice_counts_at_its_first_place() -> None:
+    """A repeated append changes nothing: an attempt that came after the first of the two still wins."""
+    graph = VersionGraph(STORE, [group(entry(1, A), entry(1, B), entry(1, A))])
+    assert graph.find(1, NO_ATTEMPT).attempt == B
+
+
+def test_a_missing_version_is_reported_with_those_there() -> None:
+    """A version that is not there is an error that names those that are, as ranges."""
+    items = [group(entry(1, A), entry(2, B, A), entry(5, C, B)), group(entry(12, A, B))]
+    with pytest.raises(VersionMissingError, match=rf"does not exist store={STORE} version=4 versions=1-2,5,12"):
+        VersionGraph(STORE, items).find(4, NO_ATTEMPT)
+    with pytest.raises(
+        VersionMissingError, match=r"checkpoint was copied or moved, set spark\.sql.*dynastate\.namespace"
+    ):
+        VersionGraph(STORE, []).find(4, NO_ATTEMPT)
+
+
+def test_a_route_follows_parents_not_epochs() -> None:
+    """A route follows each entry's parent, even where another attempt of that version has a higher epoch."""
+    graph = VersionGraph(STORE, [group(entry(1, A), entry(1, B, epoch=9), entry(2, C, A))])
+    base, entries = graph.route(2, C)
+    assert base == EMPTY
+    assert [each.id for each in entries] == [(1, A), (2, C)]
+
+
+def test_the_newest_version_held_on_a_path() -> None:
+    """Of the versions held, the newest on the path is the base; one of another attempt, or older, is none."""
+    graph = VersionGraph(STORE, [group(entry(1, A), entry(2, A, A), entry(2, B, A), entry(3, C, B))])
+
+    def after(*held: tuple[int, Attempt]) -> tuple[VersionId, list[int]] | None:
+        found = since(graph.ancestors(graph.find(3, C)), [VersionId(*each) for each in held])
+        return found and (found[0], [each.version for each in found[1]])
+
+    assert after((1, A), (2, A)) == ((1, A), [2, 3])
+    assert after((1, A), (2, B), (2, A)) == ((2, B), [3])
+    assert after((3, C)) == ((3, C), [])
+    assert after((2, A)) is None
+
+
+def test_a_lost_parent_is_an_error() -> None:
+    """A parent that is not there is lost state: the error names store, version, attempt and the group to look at."""
+    graph = VersionGraph(STORE, [group(entry(12, C, B))])
+    where = f"table=snapshot store_shard={STORE}#0 item=group/0000000000000001"
+    said = f"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} {where}"
+    with pytest.raises(CorruptStateError, match=said):
+        graph.route(12, C)
+    with pytest.raises(CorruptStateError, match="names no parent"):
+        VersionGraph(STORE, [group(entry(12, C))]).route(12, C)
+
+
+def test_a_parent_that_was_not_read() -> None:
+    """Where only the newest version lists were read, a held parent below them is found; another is none."""
+    graph = VersionGraph(STORE, [group(entry(12, C, B))], lowest=12)
+    path = list(graph.ancestors(graph.find(12, C)))
+    assert since(path, [VersionId(11, B)]) == ((11, B), tuple(path))
+    assert since(path, [VersionId(11, A)]) is None
+
+
+@pytest.mark.parametrize(
+    ("sort", "item"),
+    [
+        ("group/0000000000000000", {"versions": []}),
+        ("group/0000000000000000", {"format": 1}),
+        ("group/0000000000000000", {"format": 1, "versions": "text"}),
+        ("group/0000000000000000", {"format": 1, "versions": [b""]}),
+        ("group/0000000000000000", {"format": 1, "versions": [b"\x01broken"]}),
+        ("group/0000000000000000", {"format": 2, "versions": []}),
+        ("meta", {"format": 2}),
+        ("snapshot/00000000000000000007/00", {"format": 1}),
+    ],
+)
+def test_a_broken_or_newer_item_of_the_graph_is_named(sort: str, item: Item) -> None:
+    """An item of the snapshot-group table that is broken, or written by a newer package, is named with its store."""
+    key = Key("snapshot", store_shard(STORE, 0), sort)
+    with pytest.raises(CorruptStateError, match=f"store_shard={STORE}#0 item={sort}"):
+        VersionGraph(STORE, [(key, item)])

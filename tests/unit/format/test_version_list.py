@@ -1,0 +1,91 @@
+"""Version entries as bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.binary import seal
+from dynastate.format.changes import FAMILY_MAX
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
+from dynastate.format.keys import (
+    SHARDS_MAX,
+    Attempt,
+    Home,
+    group_key,
+)
+from dynastate.format.version_list import VersionEntry, decode_entry, encode_entry
+
+STORE = "ns/0/0/default"
+A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
+U64 = st.integers(0, 2**64 - 1)
+ATTEMPTS = st.binary(min_size=16, max_size=16).map(Attempt)
+DIGESTS = st.binary(min_size=8, max_size=8)
+ENTRIES = st.builds(
+    VersionEntry,
+    version=U64,
+    attempt=ATTEMPTS,
+    parent=ATTEMPTS,
+    epoch=U64,
+    schema=DIGESTS,
+    parts=U64,
+    records=U64,
+    raw_bytes=U64,
+    stored_bytes=U64,
+    digest=DIGESTS,
+    keys=st.dictionaries(st.integers(0, FAMILY_MAX), U64, max_size=4),
+    home=st.none()
+    | st.builds(
+        Home,
+        store=st.text(st.characters(exclude_characters="#", exclude_categories=["Cs"]), min_size=1, max_size=200),
+        shards=st.integers(1, SHARDS_MAX),
+    ),
+)
+
+
+@given(ENTRIES)
+def test_an_entry_comes_back(made: VersionEntry) -> None:
+    """A version entry is read back as it was written."""
+    assert decode_entry(STORE, encode_entry(STORE, made)) == made
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_an_entry_or_an_error(raw: bytes) -> None:
+    """Whatever the bytes are, they are a version entry or CorruptStateError, with and without a right checksum."""
+    for candidate in (raw, seal(STORE, b"\x01" + raw), seal(STORE, b"\x02" + raw)):
+        with contextlib.suppress(CorruptStateError):
+            assert decode_entry(STORE, candidate).schema in candidate
+
+
+@given(ENTRIES, st.data())
+def test_an_entry_with_a_wrong_byte_is_refused(made: VersionEntry, data: st.DataObject) -> None:
+    """One changed byte, a byte less or one more, or another store's name: a version entry is refused."""
+    raw = encode_entry(STORE, made)
+    at = data.draw(st.integers(0, len(raw) - 1))
+    for broken in (raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :], raw[:-1], raw + b"x"):
+        with pytest.raises(CorruptStateError):
+            decode_entry(STORE, broken)
+    with pytest.raises(CorruptStateError, match="wrong checksum"):
+        decode_entry("ns/0/1/default", raw)
+
+
+def test_ten_entries_cost_one_write_unit() -> None:
+    """The item of a full group of one-family entries stays under 1 KB."""
+    entries = [
+        VersionEntry(1000 + n, A, B, 100, bytes(8), 40, 100_000, 10_000_000, 4_000_000, bytes(8), {0: 1_000_000})
+        for n in range(10)
+    ]
+    item: Item = item_key(group_key(STORE, 1000)) | {"format": FORMAT}
+    item |= {"versions": [encode_entry(STORE, each) for each in entries]}
+    assert item_bytes(item | {"store_shard": "", "entry": ""}) + 80 + 22 <= 1024
+
+
+def test_entries_are_immutable() -> None:
+    """A version entry cannot be changed once it is made."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        VersionEntry(1, A, B, 1, bytes(8), 0, 0, 0, 0, bytes(8), {}).version = 2  # type: ignore[misc]  # that is what is tested

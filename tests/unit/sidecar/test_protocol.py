@@ -1,0 +1,183 @@
+"""Frames, and their legal order."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynastate.errors import MismatchError
+from dynastate.format.keys import NO_ATTEMPT, Attempt
+from dynastate.sidecar import protocol
+from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Open, Read, State, Whole
+
+HEAD = protocol.HEADER.size
+A = Attempt(b"a" * 16)
+U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
+TEXT = st.text("ab \0\u00e9\u2028\U0001f600", max_size=20)  # hypothesis takes seconds to list all of Unicode
+ATTEMPTS = st.binary(min_size=16, max_size=16).map(Attempt)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    protocol.U8: st.integers(0, 255),
+    protocol.U16: U16,
+    protocol.U32: U32,
+    protocol.U64: U64,
+    protocol.Version: st.integers(1, 2**64 - 1),
+    protocol.Text: TEXT,
+    protocol.Readable: TEXT,
+    protocol.Id: ATTEMPTS,
+    protocol.Token: st.binary(min_size=32, max_size=32),
+    protocol.Rest: st.binary(max_size=40),
+    protocol.Keys: st.dictionaries(U16, U64, max_size=5),
+    protocol.Counters: st.dictionaries(TEXT, U64, max_size=5),
+    protocol.VersionIds: st.lists(st.tuples(U64, ATTEMPTS), max_size=3).map(tuple),
+}
+messages = pytest.mark.parametrize("made", MESSAGES.values(), ids=lambda made: str(made.__name__))
+
+
+def kinds(made: type) -> list[Any]:
+    """Kinds of a message's fields."""
+    return list(get_type_hints(made, include_extras=True).values())
+
+
+def decode(frame: bytes) -> object:
+    return protocol.decode(frame[HEAD - 1], frame[HEAD:])
+
+
+@messages
+@given(data=st.data())
+def test_messages_round_trip(made: Any, data: st.DataObject) -> None:
+    """A message is read as it was written, unless it has values that no sender may give."""
+    message = made(*(data.draw(VALUES[kind]) for kind in kinds(made)))
+    frame = protocol.encode(message)
+    assert frame[: HEAD - 1] == (len(frame) - HEAD + 1).to_bytes(4, "little")
+    try:
+        getattr(message, "check", lambda: None)()
+    except MismatchError:
+        with pytest.raises(MismatchError):
+            decode(frame)
+    else:
+        assert decode(frame) == message
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_the_token_is_taken_before_the_rest(token: bytes) -> None:
+    """The token of a HELLO can be taken before the rest is read."""
+    assert protocol.token_of_hello(protocol.encode(protocol.Hello(1, token, "", ""))[HEAD:]) == token
+
+
+@messages
+@given(body=st.binary(max_size=120))
+def test_any_bytes_are_a_message_or_an_error(made: Any, body: bytes) -> None:
+    """A body is a message, or MismatchError."""
+    number = next(number for number, each in MESSAGES.items() if each is made)
+    try:
+        protocol.decode(number, body)
+    except MismatchError:
+        return
+
+
+@pytest.mark.parametrize("made", [made for made in MESSAGES.values() if protocol.Rest not in kinds(made)])
+@given(data=st.data())
+@settings(max_examples=5)
+def test_a_body_of_another_length_is_refused(made: Any, data: st.DataObject) -> None:
+    """Every body that is cut, and one with bytes left, is refused."""
+    frame = protocol.encode(made(*(data.draw(VALUES[kind]) for kind in kinds(made))))
+    for length in range(HEAD, len(frame)):
+        with pytest.raises(MismatchError, match="ends within a field"):
+            decode(frame[:length])
+    with pytest.raises(MismatchError, match="bytes too many"):
+        decode(frame + b"x")
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    """Text fields are UTF-8."""
+    frame = protocol.encode(Open("store", 1, A, ())).replace(b"store", b"st\xffre")
+    with pytest.raises(MismatchError, match="not UTF-8"):
+        decode(frame)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Open("s", 0, NO_ATTEMPT, ()),
+        Read("s", 1, A, 13, 0),
+        Read("s", 1, A, 1, 2),
+        Begin("s", "r", "c", 0, A, A),
+        Begin("s", "r", "c", 1, NO_ATTEMPT, A),
+        Begin("s", "r", "c", 0, NO_ATTEMPT, NO_ATTEMPT),
+        Begin("s", "r", "c", 2**63 - 1, A, A),
+        Begin("s", "r", "c", 2**64 - 1, A, A),
+        Whole("s", "r", "c", 1, A, 0, {}, ""),
+        Whole("s", "r", "c", 2, NO_ATTEMPT, 0, {}, ""),
+        Whole("s", "r", "c", 2**63, A, 0, {}, ""),
+        Append(1, 0, 0, b""),
+        Append(0, 0, 0, b"x"),
+        Append(1, 2, 1, b"x"),
+        Changes("s", 0, 1, A),
+        Changes("s", 2, 1, A),
+    ],
+    ids=str,
+)
+def test_impossible_requests_are_refused(message: tuple[object, ...]) -> None:
+    """Version 0 is not opened; an attempt has a parent exactly when its base is not version 0; a chunk has changes.
+
+    A version without a parent is above 1.
+    """
+    with pytest.raises(MismatchError):
+        decode(protocol.encode(message))
+
+
+def test_the_last_version_can_be_made() -> None:
+    """Versions go up to 2^63 - 1."""
+    last = Begin("s", "r", "c", 2**63 - 2, A, A)
+    assert decode(protocol.encode(last)) == last
+
+
+@pytest.mark.parametrize("length", [0, protocol.FRAME_BYTES_MAX + 1, 2**32 - 1])
+def test_impossible_lengths_are_refused(length: int) -> None:
+    """A frame is neither empty nor larger than the largest row with what surrounds it."""
+    with pytest.raises(MismatchError, match=f"impossible length length={length}"):
+        protocol.check_length(length)
+    assert protocol.check_length(1) == 0
+    assert protocol.check_length(protocol.FRAME_BYTES_MAX) == protocol.FRAME_BYTES_MAX - 1
+
+
+#: docs/protocol.md, "Order": what may follow what, and the state after it.
+LEGAL = {
+    (State.NEW, 1): State.READY,
+    (State.READY, 2): State.READY,
+    (State.READY, 7): State.READY,
+    (State.READY, 3): State.WRITING,
+    (State.WRITING, 4): State.WRITING,
+    (State.WRITING, 5): State.READY,
+    (State.WRITING, 6): State.READY,
+    (State.READY, 11): State.READY,
+    (State.READY, 12): State.READY,
+    (State.READY, 13): State.READY,
+    (State.READY, 14): State.READY,
+    (State.READY, 8): State.SNAPSHOT,
+    (State.READY, 15): State.SNAPSHOT,
+    (State.SNAPSHOT, 9): State.SNAPSHOT,
+    (State.SNAPSHOT, 4): State.SNAPSHOT,
+    (State.SNAPSHOT, 10): State.READY,
+    (State.SNAPSHOT, 6): State.READY,
+}
+
+
+def test_transitions() -> None:
+    """Of all states and all 256 frame types just the steps of the docs are legal; any other is refused."""
+    for state, frame_type in itertools.product(State, range(256)):
+        if (state, frame_type) in LEGAL:
+            assert protocol.follow(state, frame_type) is LEGAL[state, frame_type]
+        else:
+            with pytest.raises(MismatchError, match=f"out of order state={state.value} type={frame_type}"):
+                protocol.follow(state, frame_type)
+
+
+def test_an_error_with_text_that_is_no_utf8_is_still_sent() -> None:
+    """An error message that cannot be written as UTF-8 is made readable, instead of failing itself."""
+    frame = protocol.encode(protocol.Error(1, "s", "unknown setting \ud800"))
+    assert decode(frame) == protocol.Error(1, "s", "unknown setting ?")

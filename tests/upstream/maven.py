@@ -1,0 +1,60 @@
+"""Jars from Maven Central, as pom.xml beside this lists them, below build/upstream/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NoReturn
+
+import pytest
+
+POM: Final = Path(__file__).parent / "pom.xml"
+BUILD: Final = POM.parents[2] / "build" / "upstream"
+FETCH_DEADLINE_S: Final = 900
+ATTEMPTS: Final = 3
+
+
+def jars(profile: str) -> Path:
+    """The folder with the jars of a profile of the POM; fetched once, and again when the POM changes.
+
+    Without Maven or a network the tests are skipped; in CI they fail.
+    """
+    folder = BUILD / profile
+    stamp = folder / ".fetched"
+    wanted = sha256(POM.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return folder
+    if shutil.which("mvn") is None:
+        _missing("Maven is missing; install it (Debian: apt-get install maven)")
+    shutil.rmtree(folder, ignore_errors=True)
+    command = ["mvn", "--quiet", "--batch-mode", "--file", str(POM), "--activate-profiles", profile]
+    command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    for _ in range(ATTEMPTS):  # another attempt fetches only what is missing
+        fetched = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_DEADLINE_S)
+        if fetched.returncode == 0:
+            break
+    else:
+        _missing(f"Maven Central did not give the jars: {' '.join(fetched.stdout.split())[:300]}")
+    stamp.write_text(wanted)
+    return folder
+
+
+def unpacked(jar: Path) -> Path:
+    """The folder that a jar of tests is unpacked in: they read files that are among its resources."""
+    folder = jar.with_suffix("")
+    if not folder.is_dir():
+        partial = jar.with_suffix(".partial")
+        with zipfile.ZipFile(jar) as archive:
+            archive.extractall(partial)
+        partial.rename(folder)
+    return folder
+
+
+def _missing(what: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)

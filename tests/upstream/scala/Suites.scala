@@ -1,0 +1,42 @@
+package org.apache.spark.sql.dynastate.upstream
+
+import io.dynastate.spark.DynamoDBStateStoreProvider
+
+import org.apache.spark.sql.execution.datasources.v2.state._
+import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.streaming._
+
+// Suites that take the session's provider need no subclass.
+
+class TransformWithState extends TransformWithStateUnsafeRowSuite with OnDynamoDB
+class TransformWithListState extends TransformWithListStateSuite with OnDynamoDB
+class TransformWithMapState extends TransformWithMapStateSuite with OnDynamoDB
+class TransformWithValueStateTTL extends TransformWithValueStateTTLSuite with OnDynamoDB
+class TransformWithListStateTTL extends TransformWithListStateTTLSuite with OnDynamoDB
+class TransformWithMapStateTTL extends TransformWithMapStateTTLSuite with OnDynamoDB
+class TransformWithStateChaining extends TransformWithStateChainingSuite with OnDynamoDB
+class TransformWithStateInitialState extends TransformWithStateInitialStateSuite with OnDynamoDB
+
+class InnerJoinV4 extends StreamingInnerJoinV4Suite with OnDynamoDB
+class OuterJoinV4 extends StreamingOuterJoinV4Suite with OnDynamoDB
+class FullOuterJoinV4 extends StreamingFullOuterJoinV4Suite with OnDynamoDB
+class LeftSemiJoinV4 extends StreamingLeftSemiJoinV4Suite with OnDynamoDB
+
+class TransformWithStateReader extends StateDataSourceTransformWithStateSuite with OnDynamoDB
+
+class StateReader extends StateDataSourceReadSuite {
+  override def newStateStoreProvider(): StateStoreProvider = new DynamoDBStateStoreProvider
+  override def beforeAll(): Unit = {
+    super.beforeAll()
+    spark.conf.set(SQLConf.STATE_STORE_PROVIDER_CLASS, classOf[DynamoDBStateStoreProvider].getName)
+  }
+}
+
+class ChangeFeed extends StateDataSourceChangeDataReaderSuite {
+  override def newStateStoreProvider(): StateStoreProvider = new DynamoDBStateStoreProvider
+  override def beforeAll(): Unit = {
+    super.beforeAll()
+    spark.conf.set(SQLConf.STATE_STORE_PROVIDER_CLASS, classOf[DynamoDBStateStoreProvider].getName)
+  }
+}

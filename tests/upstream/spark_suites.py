@@ -1,0 +1,166 @@
+"""Spark's own suites on our provider: which run, how a JVM runs them, and what became of each test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from dynastate.settings import PREFIX, Settings
+from dynastate.spark.configure import EXTENSION_CLASS, EXTENSIONS, LAG_REPORTS, PROVIDER, PROVIDER_CLASS
+from tests.support.jvm import LOG4J, MODULE_OPTIONS, ROOT
+from tests.upstream.maven import BUILD, jars, unpacked
+
+#: The minor of Spark whose tests are published, and the environment that compiles for it.
+SPARK: Final = "4.2"
+SCALA: Final = Path(__file__).parent / "scala"
+PACKAGE: Final = "org.apache.spark.sql."
+OURS: Final = "org.apache.spark.sql.dynastate.upstream."
+#: Until a JVM counts as hanging; several times what the longest takes on two cores.
+DEADLINE_S: Final = 1_800
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Classes of tests that one JVM runs.
+
+    Args:
+        name: of the group.
+        classes: without `org.apache.spark.sql.`; of ours, without their package.
+        only: run tests whose name contains it; empty: all.
+        fast: whether it is in `make test-upstream-fast`.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    only: str = ""
+    fast: bool = False
+
+
+SUITES: Final = (
+    Suite("store", ("DynamoDBStateStoreSuite",), fast=True),
+    Suite("list-state-unsaferow", ("TransformWithListState",), only="encoding = unsaferow", fast=True),
+    Suite("aggregation", ("streaming.StreamingAggregationSuite",)),
+    Suite("session-window", ("streaming.StreamingSessionWindowSuite",)),
+    Suite("several-operators", ("streaming.MultiStatefulOperatorsSuite",)),
+    Suite("inner-join", ("streaming.StreamingInnerJoinWithoutVCFSuite",)),
+    Suite("outer-join", ("streaming.StreamingOuterJoinWithoutVCFSuite",)),
+    Suite("full-outer-join", ("streaming.StreamingFullOuterJoinWithoutVCFSuite",)),
+    Suite("left-semi-join", ("streaming.StreamingLeftSemiJoinWithoutVCFSuite",)),
+    Suite("join-format-4", ("InnerJoinV4", "OuterJoinV4", "FullOuterJoinV4", "LeftSemiJoinV4")),
+    Suite("watermark", ("streaming.EventTimeWatermarkSuite",)),
+    Suite("query", ("streaming.StreamingQuerySuite",)),
+    Suite("stream", ("streaming.StreamSuite",)),
+    Suite(
+        "deduplication",
+        ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
+    ),
+    Suite("group-state", ("streaming.FlatMapGroupsWithStateSuite",)),
+    Suite("group-state-initial", ("streaming.FlatMapGroupsWithStateWithInitialStateSuite",)),
+    Suite("transform-with-state", ("TransformWithState",)),
+    Suite("list-state", ("TransformWithListState",)),
+    Suite("map-state", ("TransformWithMapState",)),
+    Suite("state-ttl", ("TransformWithValueStateTTL", "TransformWithListStateTTL", "TransformWithMapStateTTL")),
+    Suite("state-chaining", ("TransformWithStateChaining",)),
+    Suite("state-initial", ("TransformWithStateInitialState",)),
+    Suite("state-reader", ("StateReader",)),
+    Suite("state-reader-transform", ("TransformWithStateReader",)),
+    Suite("change-feed", ("ChangeFeed",)),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test; `failure` is empty when it passed."""
+
+    suite: str
+    test: str
+    failure: str = ""
+
+
+def classpath() -> list[Path]:
+    """Everything a JVM needs: Spark's tests, unpacked and first, our subclasses of them, the bridge, and the jars."""
+    spark = jars("spark")
+    (tests,) = spark.glob("spark-sql_2.13-*-tests.jar")
+    # Its classes are empty, and have the names of Spark's.
+    others = sorted(each for each in spark.glob("*.jar") if each != tests and "-connect-shims_" not in each.name)
+    needed = [each for each in others if each.name.endswith("-tests.jar") or each.name.startswith(("scalat", "scalac"))]
+    folder = unpacked(tests)
+    ours = BUILD / "suites.jar"
+    python = [str(ROOT / "build" / f"spark-{SPARK}" / "bin" / "python"), "jvm-bridge/build.py"]
+    _run([sys.executable, "jvm-bridge/build.py", "--fetch", SPARK])
+    _run([*python, "--sources", str(SCALA), "--jar", str(ours), "--classpath", str(folder), *map(str, needed)])
+    (bridge,) = (ROOT / "src" / "dynastate" / "jars").glob(f"dynastate-spark-{SPARK}_*.jar")
+    return [folder, ours, bridge, *others]
+
+
+def _run(command: Sequence[str]) -> None:
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def run(
+    suite: Suite, classes: Sequence[Path], database: Settings, scratch: Path, alone: Sequence[Outcome] = ()
+) -> list[Outcome]:
+    """Run a suite, or some tests of it alone, in a JVM of its own. It writes its log to build/upstream/logs/.
+
+    Raises:
+        AssertionError: it hung, or ended without a report of each class.
+    """
+    reports, temporary = scratch / "reports", scratch / "tmp"
+    temporary.mkdir(parents=True)
+    log = BUILD / "logs" / f"{suite.name}{'-again' if alone else ''}.log"
+    log.parent.mkdir(exist_ok=True)
+    conf = {
+        PROVIDER: PROVIDER_CLASS,
+        EXTENSIONS: EXTENSION_CLASS,
+        **dict.fromkeys(LAG_REPORTS, "false"),
+        f"{PREFIX}endpoint": database.endpoint,
+        f"{PREFIX}region": database.region,
+        f"{PREFIX}python": sys.executable,
+        "spark.testing": "true",
+        "spark.test.home": str(scratch),
+        "spark.ui.enabled": "false",
+        "java.io.tmpdir": str(temporary),
+        "log4j2.configurationFile": str(LOG4J),
+    }
+    command = ["java", "-Xmx3g", "-Xss4m", "-XX:-UsePerfData", "-XX:ReservedCodeCacheSize=512m"]
+    command += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += [f"-D{name}={value}" for name, value in conf.items()]
+    command += [f"@{MODULE_OPTIONS}", "-cp", ":".join(map(str, classes)), "org.scalatest.tools.Runner"]
+    command += ["-R", str(classes[0]), "-oW", "-u", str(reports)]
+    names = [(PACKAGE if "." in each else OURS) + each for each in suite.classes]
+    for name in names:
+        tests = [outcome.test for outcome in alone if outcome.suite == _short(name)]
+        if tests or not alone:
+            command += ["-s", name, *(word for test in tests for word in ("-t", test))]
+    command += ["-z", suite.only] if suite.only and not alone else []
+    with log.open("wb") as output:
+        try:
+            subprocess.run(
+                command, cwd=scratch, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=DEADLINE_S
+            )
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{suite.name} did not end within {DEADLINE_S} s, see {log}") from None
+    found = {name: reports / f"TEST-{name}.xml" for name in names if name in command}
+    missing = [name for name, report in found.items() if not report.is_file()]
+    assert not missing, f"no report of {', '.join(missing)}, see {log}"
+    return [outcome for name, report in found.items() for outcome in _outcomes(_short(name), report)]
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _outcomes(suite: str, report: Path) -> list[Outcome]:
+    found = []
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # written by scalatest, a moment ago
+        if case.find("skipped") is None:
+            failed = [each for each in case if each.tag in {"failure", "error"}]
+            why = "".join(each.get("message") or each.get("type") or "failed" for each in failed)
+            found.append(Outcome(suite, case.get("name", ""), " ".join(why.split())[:300]))
+    return found

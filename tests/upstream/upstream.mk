@@ -1,0 +1,15 @@
+# What others wrote, from Maven Central: Spark's own suites, and AWS's DynamoDB Local as the engine of our tests.
+# Needs Maven and a network once; where they are missing, it says so and ends, and in CI it fails.
+.PHONY: test-upstream test-upstream-fast
+
+ON_DYNAMODB_LOCAL := tests/unit/engine tests/unit/reader tests/unit/operations tests/process/test_cli.py \
+	tests/process/test_sidecar.py tests/process/test_under_load.py tests/process/test_security.py
+
+test-upstream: $(READY) fast-engine
+	@$(PYTHON) -m pytest --dynamodb-local tests/contract/test_tables.py $(ON_DYNAMODB_LOCAL) $(PYTEST)
+	@$(PYTHON) -m pytest tests/upstream $(PYTEST)
+
+# In three minutes, and a part of `make test-all`.
+test-upstream-fast: $(READY) fast-engine
+	@$(PYTHON) -m pytest --dynamodb-local tests/contract/test_tables.py $(PYTEST)
+	@$(PYTHON) -m pytest -m 'not slow' tests/upstream $(PYTEST)
