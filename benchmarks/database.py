@@ -65,7 +65,7 @@ def database(endpoint: str | None, engine: str) -> Iterator[Database]:
             yield started
         return
     # Only here: the other stores can be measured where our package is not installed.
-    from dynastate.local import EmbeddedDynamoDB
+    from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 
     with EmbeddedDynamoDB() as embedded:
         yield Database(embedded.endpoint, environment, f"{MOTO} {version(MOTO)}")

@@ -28,10 +28,12 @@ from rich.console import Console
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
 
-from dynastate import layout
-from dynastate.layout import History, Item, Key
+from dynastate.dynamodb.meter import units_of_write
+from dynastate.dynamodb.wire import from_wire
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import SPECS, Key, Role, namespace_of
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
-from dynastate.tables import from_wire, units_of_write
 
 #: Partitions of the checkpoint, as `GrowthBenchmark.scala` numbers them.
 STORES = {"maintained": 0, "unmaintained": 1, "fresh": 2}
@@ -88,8 +90,8 @@ class Stored:
         """Every item of a store."""
         return [(key, item) for key, item in self._items if key.store_shard.rsplit("#", 1)[0] == store]
 
-    def _scan(self, role: layout.Role, table: str) -> Iterator[tuple[Key, Item]]:
-        names = layout.SPECS[role]
+    def _scan(self, role: Role, table: str) -> Iterator[tuple[Key, Item]]:
+        names = SPECS[role]
         for page in self._client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
             for raw in page["Items"]:
                 item = from_wire(raw)
@@ -105,20 +107,20 @@ def sizes(items: list[tuple[Key, Item]]) -> dict[str, Any]:
     count, size = Counter[str](), Counter[str]()
     for key, item in items:
         count[kind_of(key)] += 1
-        size[kind_of(key)] += layout.item_bytes(item)
+        size[kind_of(key)] += item_bytes(item)
     return {"items": count.total(), "bytes": size.total(), "items_by_kind": dict(count), "bytes_by_kind": dict(size)}
 
 
-def history_of(store: str, items: list[tuple[Key, Item]]) -> History:
+def graph_of(store: str, items: list[tuple[Key, Item]]) -> VersionGraph:
     """What the version lists and what lies beside them say; a history knows no item that holds rows."""
-    return History(
+    return VersionGraph(
         store, [(key, item) for key, item in items if kind_of(key) in ("group", "meta", "schema", "snapshot")]
     )
 
 
 def compressed_bytes(store: str, items: list[tuple[Key, Item]], versions: range) -> int:
     """Bytes of the parts' data of these versions, by their version entries, all of which must be there."""
-    entries = [entry for entry in history_of(store, items).entries() if entry.version in versions]
+    entries = [entry for entry in graph_of(store, items).entries() if entry.version in versions]
     if [entry.version for entry in entries] != list(versions):
         sys.exit(f"benchmark: of the versions {versions} without maintenance, {len(entries)} are there")
     return sum(entry.stored_bytes for entry in entries)
@@ -131,7 +133,7 @@ def per_key_units(store: str, plan: Plan) -> tuple[int, int]:
         The units of all puts; and those of the deletes that the delta table needs in the end.
     """
     one: Item = {"store": store, "key": bytes(KEY_BYTES), "value": bytes(plan.value_bytes), "version": plan.versions}
-    units = units_of_write(layout.item_bytes(one)) * plan.updates * plan.versions
+    units = units_of_write(item_bytes(one)) * plan.updates * plan.versions
     return 2 * units, units
 
 
@@ -139,7 +141,7 @@ def live(plan: Plan, contender: Contender, used: Database, folder: Path, log: st
     """Let the stores of one checkpoint live; what each cost, and what is left of it."""
     conf = {**contender.conf, "spark.sql.streaming.minBatchesToRetain": str(plan.retain)}
     found = run("GrowthBenchmark", replace(contender, conf=conf), plan.own, folder=folder, heap=plan.heap, log=log)
-    namespace = layout.namespace_of((folder / "state").as_uri())
+    namespace = namespace_of((folder / "state").as_uri())
     stored = Stored(used)
     names = {name: f"{namespace}/0/{partition}/default" for name, partition in STORES.items()}
     items = {name: stored.of(store) for name, store in names.items()}
@@ -150,9 +152,9 @@ def live(plan: Plan, contender: Contender, used: Database, folder: Path, log: st
     # Where nothing was cleaned up, the version entries say what every version took. The first one was the load.
     counted = range(WARMUP + 2, WARMUP + 2 + plan.versions)
     found["changed_kb"] = compressed_bytes(names["unmaintained"], items["unmaintained"], counted) / 1024
-    history = history_of(names["maintained"], items["maintained"])
-    found["versions_left"] = len(history.versions())
-    newest_snapshot = max((snapshot.version for snapshot in history.snapshots()), default=0)
+    graph = graph_of(names["maintained"], items["maintained"])
+    found["versions_left"] = len(graph.versions())
+    newest_snapshot = max((snapshot.version for snapshot in graph.snapshots()), default=0)
     found["versions_since_snapshot"] = found["version"] - newest_snapshot
     return found
 

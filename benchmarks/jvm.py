@@ -1,4 +1,4 @@
-"""The JVMs of the benchmarks: their jar, their command line, and the providers that are put through them."""
+"""JVMs of the benchmarks: their jar, their command line, and the providers to compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyspark
 from database import REGION, Database, database
 from targets import RESULTS, ROOT
 
-from dynastate.spark import jar_path
+from dynastate.spark.jar import jar_path
 
 JAR = ROOT / "build" / "benchmarks.jar"
 PACKAGE = "io.dynastate.benchmarks"
@@ -26,29 +26,7 @@ OURS = "ours"
 #: One process. A million rows take half a minute on two cores; this is for slow machines and larger states.
 RUN_TIMEOUT_S = 1800
 #: What Spark's launcher passes (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
-MODULE_OPTIONS = [
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in (
-            "java.lang",
-            "java.lang.invoke",
-            "java.lang.reflect",
-            "java.io",
-            "java.net",
-            "java.nio",
-            "java.util",
-            "java.util.concurrent",
-            "java.util.concurrent.atomic",
-            "jdk.internal.ref",
-            "sun.nio.ch",
-            "sun.nio.cs",
-            "sun.security.action",
-            "sun.util.calendar",
-        )
-    ),
-    "-Dio.netty.tryReflectionSetAccessible=true",
-]
+MODULE_OPTIONS = ROOT / "jvm-bridge" / "module.options"
 Figures = Mapping[str, Any]
 
 
@@ -103,7 +81,7 @@ def run(
     """
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *MODULE_OPTIONS]
+    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", f"@{MODULE_OPTIONS}"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
     state = (folder / "state").as_uri()
     arguments = {"provider": contender.provider, "checkpoint": state, **own, **contender.conf}

@@ -26,13 +26,15 @@ from database import REGION, add_arguments, database
 from rich.table import Table
 from targets import Target, console, save, show
 
-from dynastate import rows, snapshots
-from dynastate.layout import EMPTY, Attempt, Chunk
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine import snapshots
+from dynastate.engine.engine import Engine
+from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.keys import EMPTY, Attempt, VersionId
+from dynastate.format.parts import Chunk
+from dynastate.reader.state import StateReader, open_state
 from dynastate.settings import Settings
-from dynastate.state import StateReader, open_state
-from dynastate.store import Engine
-from dynastate.tables import BotoTables
-from dynastate.unsafe_row import parse_schema
+from dynastate.unsaferow.schema import parse_schema
 
 STORE = "lookup/0/0/default"
 RUN = "lookup"
@@ -80,21 +82,21 @@ class Writer:
         for chunk in chunks(self._record(number, count) for number in numbers):
             under_way.append(chunk)
         under_way.commit({0: self._keys}, SCHEMA)
-        self._version = (self._version[0] + 1, attempt)
+        self._version = VersionId(self._version[0] + 1, attempt)
 
     def snapshot(self) -> None:
         """Make a snapshot of all there is."""
         opening = self._engine.open(STORE, *self._version)
-        state = {change.key: change for _, run in opening.chunks for change in rows.decode(run)}
+        state = {change.key: change for _, run in opening.chunks for change in decode_changes(run)}
         raw_bytes = sum(len(change.key) + len(change.value or b"") + 10 for change in state.values())
         begun, _ = self._engine.snapshot(STORE, RUN, *self._version, raw_bytes, 1)
         if begun is None:
             sys.exit("benchmark: the engine wants no snapshot")
-        begun._pace = snapshots.Pace(sleep=lambda _: None)  # noqa: SLF001  # nobody else needs the machine
+        begun._pace = snapshots.Pace(sleep=lambda _: None)  # noqa: SLF001  # nothing else runs here
         buckets: dict[int, list[Record]] = {}
         for change in state.values():
-            digest = rows.key_hash(change.key)
-            buckets.setdefault(digest >> 32 - begun.bits, []).append((digest, rows.encode([change])))
+            digest = key_hash(change.key)
+            buckets.setdefault(digest >> 32 - begun.bits, []).append((digest, encode_changes([change])))
         for number in sorted(buckets):
             begun.bucket(number)
             for chunk in cut(buckets[number]):
@@ -105,7 +107,7 @@ class Writer:
     def _record(self, number: int, count: int) -> Record:
         key = self._key.encode(key_of(number))
         value = self._value.encode({"count": count, "note": f"note {number * 7919 % 100_003:06d}"})
-        return rows.key_hash(key), rows.encode([rows.Change(rows.PUT, 0, key, value)])
+        return key_hash(key), encode_changes([Change(PUT, 0, key, value)])
 
 
 def chunks(records: Iterable[Record]) -> Iterator[Chunk]:

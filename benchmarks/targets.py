@@ -34,7 +34,7 @@ class Target:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        # JSON has no word for "not a number", which stands for what could not be measured.
+        # JSON has no "not a number", which is what could not be measured.
         measured = self.measured if math.isfinite(self.measured) else None
         return {"figure": self.text, "measured": measured, "at_most": self.limit, "verdict": self.verdict}
 

@@ -1,8 +1,8 @@
-# Alarms for what a query cannot cure by itself. It repeats throttled and failed requests until its deadline
-# (requestDeadlineS): a few of them are only slow, many for minutes are capacity that is missing.
+# Alarms for what a query cannot solve by itself. It retries throttled and failed requests until its deadline
+# (requestDeadlineS): a few of them only cost time, many of them for minutes mean that capacity is missing.
 #
-# DynamoDB counts throttles by table, and system errors by table and operation, so those are added up here. UserErrors
-# it counts for the whole account and Region only: they would ring for somebody else's table.
+# DynamoDB counts throttles by table, and system errors by table and operation: the alarm adds these up. DynamoDB counts
+# UserErrors only for the whole account and Region: an alarm on them would fire for other tables.
 locals {
   throttles = var.alarms == null ? {} : {
     for pair in setproduct(keys(local.tables), ["read", "write"]) : "${pair[0]}/${pair[1]}" => {
@@ -11,13 +11,13 @@ locals {
     }
   }
 
-  # The operations of the writer's policy: whatever reads, uses some of them.
+  # The operations of the writer's policy. Readers use a subset.
   operations = {
     delta          = ["BatchGetItem", "BatchWriteItem", "Query"]
     snapshot_group = ["BatchGetItem", "BatchWriteItem", "DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem"]
   }
 
-  # Three minutes of the last five, so that neither one burst rings nor a minute without traffic ends it.
+  # Three minutes of the last five: one burst raises no alarm, and one minute without traffic ends none.
   alarm_period_s            = 60
   alarm_evaluation_periods  = 5
   alarm_datapoints_to_alarm = 3

@@ -1,5 +1,5 @@
-# Capacity that follows the load, for tables that are not on demand. Its bounds hold from the first apply on: a table
-# whose capacity lies outside them is moved inside, so a change of min or max needs nothing else.
+# Autoscaling for tables in provisioned mode. Its bounds hold from the first apply on: it moves a capacity outside of
+# them inside, so a change of min or max needs no other step.
 locals {
   scaled = var.provisioned_capacity == null ? {} : {
     for pair in setproduct(keys(local.tables), ["read", "write"]) : "${pair[0]}/${pair[1]}" => {

@@ -1,5 +1,5 @@
-# The two tables differ in name and sort key and in nothing else, so there is one resource:
-# what is changed for one table cannot be forgotten for the other.
+# The two tables differ only in name and sort key, so there is one resource:
+# a change for one table cannot be forgotten for the other.
 #
 # The keys are the stored format. Changing one makes Terraform replace the table, and its state is lost with it.
 locals {
@@ -34,7 +34,7 @@ resource "aws_dynamodb_table" "state" {
   stream_enabled   = length(var.replicas) > 0
   stream_view_type = length(var.replicas) > 0 ? "NEW_AND_OLD_IMAGES" : null
 
-  # Only keys are declared: DynamoDB wants no schema for the other attributes.
+  # Only keys are declared: DynamoDB takes no schema for the other attributes.
   attribute {
     name = local.hash_key
     type = "S"
@@ -49,8 +49,8 @@ resource "aws_dynamodb_table" "state" {
     enabled = var.point_in_time_recovery
   }
 
-  # Enabled without a key means the AWS managed key. Not enabled would still encrypt, but with a key that AWS owns
-  # and that shows neither in KMS nor in CloudTrail.
+  # Enabled without a key means the AWS managed key. Disabled would mean a key that AWS owns, which appears
+  # neither in KMS nor in CloudTrail.
   server_side_encryption {
     enabled     = true
     kms_key_arn = var.kms_key_arn
@@ -75,7 +75,7 @@ resource "aws_dynamodb_table" "state" {
     }
   }
 
-  # Autoscaling moves the capacity; what it chose is no drift. A table on demand has none, so nothing is lost there.
+  # Autoscaling changes the capacity: its choice is no drift. A table on demand has no capacity to ignore.
   lifecycle {
     ignore_changes = [read_capacity, write_capacity]
   }

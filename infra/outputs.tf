@@ -32,11 +32,11 @@ output "writer_policies" {
 }
 
 output "reader_policies" {
-  description = "IAM policy documents (JSON) for whoever only reads state, by namespace."
+  description = "IAM policy documents (JSON) for readers of state, by namespace."
   value       = local.namespaced_policies["reader"]
 }
 
 output "operator_policy" {
-  description = "IAM policy document (JSON) for whoever makes, changes and destroys the tables, without access to what is in them."
+  description = "IAM policy document (JSON) for operators who create, change and destroy the tables, without access to the items."
   value       = local.operator_policy
 }

@@ -1,4 +1,4 @@
-# What each role may do, and no more: policies/ holds one document for each, with holes for the tables' ARNs and the
+# Least-privilege policies: policies/ holds a template for each role, with placeholders for the tables' ARNs and the
 # namespace. tests/infra/test_policies.py compares them with the requests that the code sends.
 locals {
   # Everything is in the tables' account and Region: of arn:aws:dynamodb:R:A:table/T, arn:aws:kms:R:A:key/* are the keys.
@@ -16,7 +16,7 @@ locals {
     },
   )
 
-  # Decoded and encoded again, so that what is no JSON is found here, and the documents come without blanks.
+  # Decoding and encoding finds invalid JSON here and removes blanks.
   namespaced_policies = {
     for role in ["writer", "reader"] : role => {
       for namespace in var.namespaces :

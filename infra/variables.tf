@@ -54,7 +54,7 @@ variable "deletion_protection" {
 }
 
 variable "provisioned_capacity" {
-  description = "Capacity units a second of each table, which autoscaling moves between min and max so that target_utilization_percent of them are used. Null: on demand."
+  description = "Provisioned capacity units per second of each table. Autoscaling keeps them between min and max, at target_utilization_percent. Null: on demand."
   type = object({
     delta = object({
       read  = object({ min = number, max = number })
@@ -87,7 +87,7 @@ variable "provisioned_capacity" {
 }
 
 variable "on_demand_throughput" {
-  description = "The most request units a second that each table on demand gives: what goes beyond is throttled, and not paid for. Null: the account's quota. A limit that was set stays until -1 has been applied."
+  description = "Maximum request units per second of each table in on-demand mode. DynamoDB throttles what exceeds it and does not charge for it. Null: the account's quota. A limit that was set remains until -1 has been applied."
   type = object({
     delta = optional(object({
       max_read_request_units  = optional(number)
@@ -116,7 +116,7 @@ variable "on_demand_throughput" {
 }
 
 variable "warm_throughput" {
-  description = "Units a second that each table is made ready for in advance. It can only be raised. Needs the AWS CLI where Terraform runs; AWS charges once for what is added."
+  description = "Warm throughput of each table, in units per second. It can only be raised. Needs the AWS CLI where Terraform runs; AWS charges once for each increase."
   type = object({
     delta = optional(object({
       read_units_per_second  = number
@@ -160,7 +160,7 @@ variable "table_class" {
 }
 
 variable "replicas" {
-  description = "Regions, as in eu-west-1, that get a copy of both tables, each with the ARN of a KMS key of that Region where kms_key_arn is set."
+  description = "Regions (for example eu-west-1) that get a replica of both tables, each with the ARN of a KMS key of that Region if kms_key_arn is set."
   type        = map(object({ kms_key_arn = optional(string) }))
   default     = {}
   nullable    = false
@@ -187,7 +187,7 @@ variable "replicas" {
 }
 
 variable "alarms" {
-  description = "CloudWatch alarms on throttled requests and system errors of each table: how many a minute are too many, and the ARNs (of SNS topics, say) to notify. Null: none."
+  description = "CloudWatch alarms on throttled requests and system errors of each table: thresholds per minute, and the ARNs to notify (for example of SNS topics). Null: no alarms."
   type = object({
     actions                  = optional(set(string), [])
     throttle_events_a_minute = optional(number, 100)
@@ -212,7 +212,7 @@ variable "alarms" {
 }
 
 variable "namespaces" {
-  description = "Namespaces to give policies for: what a query has as its setting namespace, or the 32 hex digits it takes by itself. \"*\" stands for all."
+  description = "Namespaces to write policies for: a query's setting namespace, or the 32 hex digits of its default. \"*\" means all."
   type        = set(string)
   default     = ["*"]
   nullable    = false
@@ -225,7 +225,7 @@ variable "namespaces" {
 }
 
 variable "tags" {
-  description = "Tags for everything that the module makes, on top of the provider's default tags."
+  description = "Tags for every resource of the module, in addition to the provider's default tags."
   type        = map(string)
   default     = {}
   nullable    = false

@@ -1,6 +1,6 @@
-# The AWS provider knows warm throughput from 6.13 on, and this module takes older ones, too: so it is asked for with
-# the AWS command line. It can only grow: DynamoDB has no request that takes it back, and what once was asked for is
-# neither looked up again nor undone.
+# The AWS provider supports warm throughput from 6.13 on, and this module supports older providers too: so the AWS
+# command line sets it. Warm throughput can only grow: DynamoDB has no request that lowers it, and Terraform neither
+# reads it back nor undoes it.
 locals {
   warm = { for key in keys(local.tables) : key => var.warm_throughput[key] if var.warm_throughput[key] != null }
 }

@@ -25,7 +25,7 @@ private[benchmarks] object Figures {
     (sorted((sorted.length - 1) / 2) + sorted(sorted.length / 2)) / 2
   }
 
-  /** By nearest rank: an observed figure, never one between two. */
+  /** By nearest rank: always an observed figure. */
   def percentile(figures: Seq[Double], share: Double): Double =
     figures.sorted.apply(math.max(0, math.ceil(share * figures.length).toInt - 1))
 

@@ -3,18 +3,18 @@ package io.dynastate.benchmarks
 import scala.collection.mutable
 
 /**
- * A store that lives long: `rows` rows in one version, `warmup` versions, then `batches` versions of `updates` random rows each,
- * with maintenance before every `maintainEvery`-th, as Spark's maintenance thread would do it meanwhile. What the `batches` cost is
- * counted. It goes on, uncounted, until the next snapshot is due: the moment when there is most to keep and to recover.
+ * A long-lived store: `rows` rows in one version, `warmup` versions, then `batches` versions of `updates` random rows each,
+ * with maintenance before every `maintainEvery`-th, as Spark's maintenance thread would do it. The cost of the `batches` is
+ * counted. It continues, uncounted, until the next snapshot is due: when most is stored, and must be recovered.
  *
- * Partition 0 is the one that lives so. Partition 1 goes through the same changes without any maintenance, and partition 2
- * gets the rows as they are in the end at once, and then a snapshot: what the first is compared with.
+ * Partition 0 is this store. For comparison, partition 1 has the same changes without maintenance, and partition 2
+ * the final rows in one version, and then a snapshot.
  */
 object GrowthBenchmark {
   private val Maintained = 0
   private val Unmaintained = 1
   private val Fresh = 2
-  /** Clean-up costs some units for the lists it strikes versions off; a snapshot costs more than that. */
+  /** Clean-up costs some units for removing versions from lists; a snapshot costs more than that. */
   private val SnapshotUnitsMin = 40L
 
   def main(args: Array[String]): Unit = {
@@ -54,7 +54,7 @@ object GrowthBenchmark {
     private var maintenanceMs = 0.0
     private var lastSnapshot = 0
     var batches = 0
-    /** The most versions there were from one snapshot to the next. */
+    /** The largest number of versions between two snapshots. */
     var longestCycle = 0
 
     driver.load(provider)
@@ -63,7 +63,7 @@ object GrowthBenchmark {
 
     def live(until: Int): Unit = while (batches < until) batch()
 
-    /** Maintenance is done before every so many batches, so that is as near as it comes. */
+    /** Exact to `maintainEvery` batches. */
     def liveUntilSnapshotIsDue(): Unit = while (batches - lastSnapshot < longestCycle - 1) batch()
 
     private def batch(): Unit = {
@@ -75,7 +75,7 @@ object GrowthBenchmark {
         provider.doCleanupMaintenance()
         if (isCounted) maintenanceMs += (System.nanoTime() - start) / 1e6
       }
-      // What maintenance cost is shown with the next commit, so nothing of it is lost.
+      // The next commit reports the cost of maintenance.
       val times = driver.runBatch(provider, version - 1)
       if (times.metrics.getOrElse("dynastateMaintenanceWriteUnits", 0L) >= SnapshotUnitsMin) {
         if (lastSnapshot > 0) longestCycle = math.max(longestCycle, batches - lastSnapshot)

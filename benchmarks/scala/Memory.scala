@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 import scala.jdk.OptionConverters._
 import scala.util.Try
 
-/** What this process, and the sidecar below it, take: bytes and processor time. */
+/** Memory and processor time of this process, and of the sidecar below it. */
 private[benchmarks] object Memory {
 
   /** User and system time of this process so far, all its threads, ms. */
@@ -19,7 +19,7 @@ private[benchmarks] object Memory {
 
   /** The Python processes below this one. */
   def pythons(): Seq[ProcessHandle] = {
-    // A process may end while the stream walks over it; the next walk sees the rest.
+    // A process may end during the walk; the next walk finds the rest.
     Try {
       ProcessHandle.current().descendants().iterator().asScala
         .filter(_.info.command.toScala.exists(_.contains("python")))
@@ -27,7 +27,7 @@ private[benchmarks] object Memory {
     }.getOrElse(Seq.empty)
   }
 
-  /** Heap in use once garbage collection finds no more: what is reachable. */
+  /** Reachable heap: in use after five garbage collections. */
   def reachableHeap(): Long = {
     (1 to 5).foreach { _ =>
       System.gc()
@@ -36,7 +36,7 @@ private[benchmarks] object Memory {
     ManagementFactory.getMemoryMXBean.getHeapMemoryUsage.getUsed
   }
 
-  /** A `kB` line of /proc/PID/status, 0 where the process or the line is gone. */
+  /** A `kB` line of /proc/PID/status; 0 without the process or the line. */
   def status(pid: Long, name: String): Long = {
     try {
       Files.readAllLines(Paths.get(s"/proc/$pid/status")).asScala
@@ -51,7 +51,7 @@ private[benchmarks] object Memory {
 }
 
 /**
- * Watches the resident memory of the Python processes below this one, every 50 ms, in a daemon thread.
+ * Monitors the resident memory of the Python processes below this one, every 50 ms, in a daemon thread.
  * It reads the kernel's own high-water mark (VmHWM), so a peak between two samples is not missed.
  * The list of processes is refreshed once a second only: that walk over /proc costs milliseconds.
  */
@@ -67,7 +67,7 @@ private[benchmarks] final class SidecarWatch extends AutoCloseable {
   thread.setDaemon(true)
   thread.start()
 
-  /** The most the sidecar held so far, also where it began less than a walk ago; 0 when there was none. */
+  /** The sidecar's peak so far, even if it started after the last walk; 0 without a sidecar. */
   def peakBytes: Long = synchronized {
     walk()
     sample()

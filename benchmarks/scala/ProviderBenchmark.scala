@@ -3,11 +3,11 @@ package io.dynastate.benchmarks
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
 /**
- * What each step of a store takes, with one provider. Prints one JSON object, on the last line of standard output.
+ * Measures each step of a store with one provider. Prints one JSON object, on the last line of standard output.
  *
  * A run is: init; the initial load; warm-up batches; measured batches, each one getStore, gets, puts and
  * commit; the whole state iterated; the heap weighed; snapshot maintenance once; a cold open with a new
- * provider. With `reopen=true` a second, fresh process opens what the first left: a restart.
+ * provider. With `reopen=true` a second, fresh process opens the store of the first: a restart.
  */
 object ProviderBenchmark {
 
@@ -31,7 +31,7 @@ private[benchmarks] final class ProviderRun(plan: Plan, figures: Figures) {
   private val driver = new StateDriver(plan)
 
   def wholeRun(): Unit = {
-    // Everything of ours is allocated by now: what is added from here on is the provider's.
+    // The benchmark's own objects are allocated by now: later ones are the provider's.
     val heapBefore = Memory.reachableHeap()
     val watch = new SidecarWatch
     var provider = driver.newProvider()
@@ -74,7 +74,7 @@ private[benchmarks] final class ProviderRun(plan: Plan, figures: Figures) {
     figures("opens_ms") = opens.toArray
   }
 
-  /** Read the whole last version through, several times; reports the median. */
+  /** Read the whole last version several times; the median. */
   private def iterate(provider: StateStoreProvider): Unit = {
     val turns = (1 to IterateTurns).map(_ => driver.iterate(provider, plan.lastVersion, plan.countsAtEnd).toDouble / plan.rows)
     figures("iterate_ns") = Figures.median(turns)

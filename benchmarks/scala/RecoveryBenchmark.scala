@@ -2,7 +2,7 @@ package io.dynastate.benchmarks
 
 /**
  * A query that ends, with one provider: the initial load, warm-up batches, measured batches, and maintenance that leaves
- * a snapshot of the last version. What it left, `ColdOpenBenchmark` opens in another process.
+ * a snapshot of the last version. `ColdOpenBenchmark` opens it in another process.
  */
 object RecoveryBenchmark {
 
@@ -29,9 +29,9 @@ object RecoveryBenchmark {
 }
 
 /**
- * Opens, in a fresh process, a store that another one left: the time to the first `get`, and until every row was read.
- * Another store of the same provider is opened first, several times: classes are loaded then, native libraries and the sidecar
- * are there, and what is left to measure is the store's own.
+ * Opens, in a fresh process, the store of another one: the time to the first `get`, and until every row was read.
+ * Another store of the same provider is opened first, several times: classes, native libraries and the sidecar are then
+ * loaded, and only the store's own time is measured.
  */
 object ColdOpenBenchmark {
   private val Warmup = 3

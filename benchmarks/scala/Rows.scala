@@ -20,7 +20,7 @@ private[benchmarks] object Rows {
   /** 8 null bits, three fields of 8, a note of 40. With the key: 112 bytes a row. The least a value may have. */
   val ValueBytes = 72
 
-  /** The value's field that says how often the row was updated. */
+  /** The value's field that counts the updates of the row. */
   val Count = 0
 }
 
@@ -32,7 +32,7 @@ private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
   private val keyWriter = new UnsafeRowWriter(2, 64)
   private val valueWriter = new UnsafeRowWriter(3, valueBytes)
 
-  /** The row is good until the next call. */
+  /** The row is valid until the next call. */
   def key(id: Int): UnsafeRow = {
     keyWriter.reset()
     keyWriter.zeroOutNullBytes()
@@ -41,7 +41,7 @@ private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
     keyWriter.getRow()
   }
 
-  /** The row is good until the next call. Its text compresses about as well as real text of that length. */
+  /** The row is valid until the next call. Its text compresses about as well as real text of that length. */
   def value(id: Int, count: Long): UnsafeRow = {
     val mix = mixed(id + count * 0x632be59bL)
     valueWriter.reset()
@@ -65,8 +65,8 @@ private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
 }
 
 /**
- * Rows of one size, end to end in one byte array, read through one row object that moves over them. So
- * do Spark's operators hand rows to a store: a store that keeps the object instead of a copy fails here.
+ * Rows of one size, end to end in one byte array, read through one row object that moves over them,
+ * as Spark's operators pass rows: a store that keeps the object instead of a copy fails here.
  */
 private[benchmarks] final class RowPage(capacity: Int, fields: Int, rowBytes: Int) {
   private val bytes = new Array[Byte](Math.multiplyExact(capacity, rowBytes))
@@ -78,7 +78,7 @@ private[benchmarks] final class RowPage(capacity: Int, fields: Int, rowBytes: In
       source.getBaseObject, source.getBaseOffset, bytes, Platform.BYTE_ARRAY_OFFSET + index.toLong * rowBytes, rowBytes)
   }
 
-  /** The row is good until the next call. */
+  /** The row is valid until the next call. */
   def at(index: Int): UnsafeRow = {
     row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + index.toLong * rowBytes, rowBytes)
     row

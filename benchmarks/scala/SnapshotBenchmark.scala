@@ -3,8 +3,8 @@ package io.dynastate.benchmarks
 import scala.collection.mutable
 
 /**
- * Commits with and without a snapshot in the background: batches one after the other on a large store, first alone, then for
- * as long as snapshot maintenance takes in a thread of its own.
+ * Commits with and without a snapshot in the background: batches one after the other on a large store, first alone, then while
+ * snapshot maintenance runs in its own thread.
  */
 object SnapshotBenchmark {
 
@@ -34,12 +34,12 @@ object SnapshotBenchmark {
     snapshot.start()
     while (snapshot.isAlive) beside += batch()
     snapshot.join()
-    // The last one may have gone on after the snapshot's end.
+    // The last one may have ended after the snapshot.
     val last = beside.remove(beside.length - 1)
     driver.check(beside.nonEmpty, "the snapshot was over before one batch was")
     report("beside", beside.toSeq, figures)
     figures("snapshot_ms") = snapshotMs
-    // Maintenance is counted with the first commit after it.
+    // The next commit reports the cost of maintenance.
     figures("snapshot_write_units") = Seq(last, batch()).map(_.metrics.getOrElse("dynastateMaintenanceWriteUnits", 0L)).sum
     provider.close()
     figures.printAndExit()

@@ -8,20 +8,20 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider}
 import org.apache.spark.sql.internal.SQLConf
 
-/** What one batch took, ns. `keys` is how many were got and how many were put; `metrics` are the provider's own of its commit. */
+/** Times of one batch, ns. `keys` is the number of gets and of puts; `metrics` are the provider's, of its commit. */
 private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long, commit: Long, keys: Int, metrics: Map[String, Long]) {
   def whole: Long = open + get + put + commit
 }
 
-/** What it took to get at state that is not in memory, ms: to the first `get`, and until every row was read. */
+/** Times to read state that is not in memory, ms: to the first `get`, and until every row was read. */
 private[benchmarks] final case class ColdOpen(firstGet: Double, everyRow: Double)
 
 /**
- * Drives one store of a provider through Spark's own traits, with no session, no query and no operator around it, and
- * knows what must be in it: every read is checked, so a provider that is fast and wrong does not get to the end.
+ * Drives one store of a provider through Spark's own traits, without session, query or operator, and
+ * checks every read, so that a fast and wrong provider fails.
  *
  * Gets and puts are timed as one loop each, not one by one: reading the clock costs as much as a get.
- * Rows are made before the clock starts, as an operator's rows come from elsewhere.
+ * Rows are made before the clock starts.
  *
  * @param partition which of the checkpoint's stores
  * @param counts how often each row was updated
@@ -39,13 +39,13 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
 
   def this(plan: Plan, partition: Int = 0) = this(plan, partition, new Array[Int](plan.rows))
 
-  /** A provider as an executor makes it, of a query run of its own. */
+  /** A provider as an executor makes it, of a new run of the query. */
   def newProvider(): StateStoreProvider = {
     val session = new SQLConf
     val hadoop = new Configuration
     val fixed = Map(
       "spark.sql.streaming.stateStore.providerClass" -> plan.provider,
-      // There is no driver here to report a commit to.
+      // There is no driver to report a commit to.
       "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
     (fixed ++ plan.conf).foreach { case (name, value) =>
       session.setConfString(name, value)
@@ -64,7 +64,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     provider
   }
 
-  /** Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, the making of rows left out. */
+  /** Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, without the making of rows. */
   def load(provider: StateStoreProvider): Double = {
     var ns = 0L
     for (batch <- 0 until plan.loadBatches) {
@@ -83,7 +83,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     ns / 1e9
   }
 
-  /** Get and put `updates` distinct random rows on top of a version. */
+  /** Get and put `updates` distinct random rows of a version. */
   def runBatch(provider: StateStoreProvider, version: Long): BatchTimes = {
     val expected = prepareBatch()
     val start = System.nanoTime()
@@ -101,7 +101,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     BatchTimes(opened - start, got - opened, put - got, committed - put, plan.updates, metrics)
   }
 
-  /** From getStore of a version to the answer of the first get, and on until every row was read. */
+  /** Time from getStore of a version to the answer of the first get, and until every row was read. */
   def coldOpen(provider: StateStoreProvider, version: Long, countsExpected: Long): ColdOpen = {
     keys.set(0, maker.key(plan.rows / 3))
     val start = System.nanoTime()
@@ -115,7 +115,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     ColdOpen(firstGet, everyRow)
   }
 
-  /** Read a whole version through; the ns that took. */
+  /** Read a whole version; the time, ns. */
   def iterate(provider: StateStoreProvider, version: Long, countsExpected: Long): Long = {
     val store = provider.getStore(version)
     val start = System.nanoTime()
@@ -135,7 +135,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     check(sum == countsExpected, s"iterated counts add up to $sum, expected $countsExpected")
   }
 
-  /** Choose distinct keys, lay out their rows with the counts they will have, return what they add up to now. */
+  /** Choose distinct keys, make their rows with the new counts, and return the sum of the current ones. */
   private def prepareBatch(): Long = {
     var before = 0L
     for (i <- 0 until plan.updates) {

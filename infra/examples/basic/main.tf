@@ -12,7 +12,7 @@ terraform {
 }
 
 variable "region" {
-  description = "AWS region of the tables; best the one Spark runs in."
+  description = "AWS Region of the tables: preferably the one Spark runs in."
   type        = string
   default     = "us-east-1"
   nullable    = false

@@ -1,5 +1,5 @@
-# Both tables as a platform team would run them: encrypted with a key of their own, limited in what they can cost, with
-# alarms that notify, and with a policy for each query, ready to be attached to its role.
+# Both tables as a platform team would run them: with their own encryption key, a cost limit, alarms that notify, and
+# a policy for each query, ready to attach to its role.
 
 terraform {
   required_version = ">= 1.9"
@@ -13,7 +13,7 @@ terraform {
 }
 
 variable "region" {
-  description = "AWS region of the tables; best the one Spark runs in."
+  description = "AWS Region of the tables: preferably the one Spark runs in."
   type        = string
   default     = "us-east-1"
   nullable    = false
@@ -25,7 +25,7 @@ variable "region" {
 }
 
 variable "name" {
-  description = "What the names of tables, key, topic and policies begin with."
+  description = "Prefix of the names of tables, key, topic and policies."
   type        = string
   default     = "streaming-state"
   nullable    = false
@@ -37,7 +37,7 @@ variable "name" {
 }
 
 variable "namespaces" {
-  description = "The queries that keep their state here: what each has as its setting namespace."
+  description = "Namespaces of the queries that keep their state in these tables (their setting namespace)."
   type        = set(string)
   default     = ["orders"]
   nullable    = false
@@ -91,7 +91,7 @@ data "aws_caller_identity" "this" {}
 
 data "aws_partition" "this" {}
 
-# Whoever may use the tables, may use their key, but through DynamoDB only. So the policies of the module are enough.
+# A role that may use the tables may use their key, but only through DynamoDB. So the policies of the module suffice.
 resource "aws_kms_key" "state" {
   description         = "Encrypts the tables of ${var.name}"
   enable_key_rotation = true
@@ -123,7 +123,7 @@ resource "aws_kms_key" "state" {
   })
 }
 
-# Subscribe whoever is on call.
+# Subscribe the people on call.
 resource "aws_sns_topic" "alarms" {
   name = "${var.name}-alarms"
 }
@@ -161,7 +161,7 @@ resource "aws_iam_policy" "reader" {
   for_each = var.namespaces
 
   name        = "${var.name}-${each.key}-reader"
-  description = "For whoever looks into the state of ${each.key}"
+  description = "For readers of the state of ${each.key}"
   policy      = module.dynastate.reader_policies[each.key]
 }
 
@@ -176,7 +176,7 @@ output "writer_policy_arns" {
 }
 
 output "reader_policy_arns" {
-  description = "ARNs of the policies for whoever only reads state, by namespace."
+  description = "ARNs of the policies for readers of state, by namespace."
   value       = { for namespace, policy in aws_iam_policy.reader : namespace => policy.arn }
 }
 

@@ -1,0 +1,83 @@
+"""Pictures of the front page: `pictures.py demo` records the demo, `pictures.py figures` draws the figures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+IMAGES: Final = ROOT / "docs" / "images"
+WIDTH: Final = 88
+LABELS: Final = 190
+SCALE: Final = 460
+COLORS: Final = {"ours": "#2f6fde", "HDFS-backed": "#9aa3b2", "RocksDB with changelog": "#c98a3b"}
+ROWS: Final = ("whole batch, ms", "open, ms", "commit, ms", "cold open, fresh process, ms")
+
+
+def record() -> str:
+    """Run `dynastate demo`, and give what a terminal shows at the end as SVG.
+
+    Raises:
+        subprocess.CalledProcessError: The demo failed.
+    """
+    environment = os.environ | {"COLUMNS": str(WIDTH), "TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0"}
+    command = [str(Path(sys.executable).with_name("dynastate")), "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123  # nowhere
+    console.print(Text("$ make demo", style="bold"))
+    console.print(Text.from_ansi(done.stdout))
+    svg = console.export_svg(title="dynastate", unique_id="demo")
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # fonts of another host
+
+
+def draw(page: str) -> str:
+    """Bars of the provider's figures, as benchmarks/README.md has them."""
+    table = page[page.index("| `python benchmarks/provider.py` |") :].partition("\n\n")[0]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    figures = {
+        row[0]: dict(zip(head[1:], (float(cell.replace(",", "")) for cell in row[1:]), strict=True)) for row in rows
+    }
+    lines, y = [], 56
+    for row in ROWS:
+        lines.append(f'<text x="{LABELS - 12}" y="{y + 30}" text-anchor="end">{escape(row)}</text>')
+        most = max(figures[row].values())
+        for store, value in figures[row].items():
+            length = max(2, round(value / most * SCALE))
+            lines.append(f'<rect x="{LABELS}" y="{y}" width="{length}" height="16" rx="2" fill="{COLORS[store]}"/>')
+            shown = f"{value:,.1f}".removesuffix(".0")
+            lines.append(f'<text x="{LABELS + length + 6}" y="{y + 13}">{shown}</text>')
+            y += 19
+        y += 14
+    x = LABELS
+    for store, color in COLORS.items():
+        lines.append(f'<rect x="{x}" y="20" width="12" height="12" rx="2" fill="{color}"/>')
+        lines.append(f'<text x="{x + 18}" y="31">{escape(store)}</text>')
+        x += 150
+    size = f'width="760" height="{y + 6}" viewBox="0 0 760 {y + 6}"'
+    style = "text { font: 13px system-ui, sans-serif; fill: #24292f }"
+    background = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return "\n".join(
+        [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<style>{style}</style>", background, *lines, "</svg>\n"]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("which", choices=["demo", "figures"])
+    which = parser.parse_args().which
+    IMAGES.mkdir(exist_ok=True)
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    (IMAGES / f"{which}.svg").write_text(record() if which == "demo" else draw(page))
+
+
+if __name__ == "__main__":
+    main()
