@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` and `make test`. Each does all the set-up it needs.
+# Three commands matter: `make demo`, `make check` and `make test`. Each does all the set-up it needs.
 SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -16,15 +16,38 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo test test-spark test-wheel sim setup lint audit bench dynoxide jar wheel clean
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel sim setup lint audit bench dynoxide fast-engine java jar \
+	wheel docs clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
 
-# One test needs dynoxide; where it cannot be had, that one is skipped, and says so.
-test: setup
+# Tests run in two processes, `make test WORKERS=0` in one. More options of pytest: `make test PYTEST='-k fork'`.
+WORKERS ?= 2
+RUN_TESTS = @$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/upstream
+
+# In a minute, without Java, and on tables in memory.
+check: $(READY)
+	@$(MAKE) --no-print-directory -j2 lint test-unit
+
+test-unit: $(READY)
+	$(RUN_TESTS) -q -m 'not (slow or emulator)' tests/unit $(PYTEST)
+
+# What shows that it works on this machine.
+test: setup fast-engine
+	$(RUN_TESTS) -m 'not slow' $(PYTEST)
+
+test-all: setup fast-engine
+	$(RUN_TESTS) $(PYTEST)
+	@$(MAKE) --no-print-directory test-upstream-fast
+
+# What `make test` leaves out of `make test-all`.
+test-rest: setup fast-engine
+	$(RUN_TESTS) -m slow $(PYTEST)
+
+# Where it cannot be had, tests of Spark run on the embedded DynamoDB, which is slower, and one test is skipped.
+fast-engine:
 	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
-	@$(PYTHON) -m pytest $(PYTEST)
 
 # The suites of the state store's traits and real queries, on another Spark, in an environment of its own. It is
 # downloaded once. Older pysparks leave sockets to the garbage collector.
@@ -32,7 +55,8 @@ test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SP
 
 test-spark-%: build/spark-%/.ready
 	@build/spark-$*/bin/python jvm-bridge/build.py
-	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -m every_spark -W 'ignore:unclosed:ResourceWarning' tests/conformance tests/spark $(PYTEST)
+	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m every_spark \
+		-W 'ignore:unclosed:ResourceWarning' tests/contract/provider tests/spark $(PYTEST)
 
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
@@ -49,17 +73,20 @@ wheel: $(READY)
 
 # The wheel, alone in an environment of its own: what it holds, and the demo.
 test-wheel: wheel
-	@$(PYTHON) -m pytest tests/test_wheel.py $(PYTEST)
-	@$(PYTHON) tests/installed_wheel.py dist/dynastate-*.whl
+	@$(PYTHON) -m pytest tests/process/test_wheel.py $(PYTEST)
+	@$(PYTHON) tests/support/installed_wheel.py dist/dynastate-*.whl
 
 sim: $(READY)
 	@PYTHONPATH=src $(PYTHON) -m tests.simulation $(SEED) $(RUNS)
 
-setup: $(READY) jar
+setup: java $(READY) jar
+
+# It is looked for first, because what comes next takes a while.
+java:
+	@test -z "$(SYSTEM_PYTHON)" || $(SYSTEM_PYTHON) jvm-bridge/build.py --check-java
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(SYSTEM_PYTHON)" || { echo "dynastate: pyspark 4.3 needs Python 3.11 or newer; install it (Debian: apt-get install python3 python3-venv)" >&2; exit 1; }
-	@$(SYSTEM_PYTHON) jvm-bridge/build.py --check-java
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv $(VENV) || { echo "dynastate: no virtual environment can be made; install the venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing Python packages into $(VENV) (once; about 500 MB with pyspark)"
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
@@ -68,9 +95,10 @@ $(READY): pyproject.toml constraints.txt
 jar: $(READY)
 	@$(PYTHON) jvm-bridge/build.py
 
-lint: setup
+lint: $(READY)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
 
 # Known weaknesses of what constraints.txt pins. It asks PyPI, so it needs a network, and it is no part of CI.
@@ -88,6 +116,12 @@ dynoxide: $(DYNOXIDE)
 
 $(DYNOXIDE):
 	npm install --prefix build/dynoxide --no-save --no-package-lock --ignore-scripts --fetch-retries 2 --fetch-timeout 60000 @dynoxide/linux-x64@1.2.1
+
+# The documentation site, in build/site; without a network.
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+
+include tests/upstream/upstream.mk
 
 clean:
 	rm -rf $(VENV) build dist src/dynastate/jars .mypy_cache .ruff_cache .pytest_cache .hypothesis
