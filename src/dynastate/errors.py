@@ -5,7 +5,7 @@
     ├── UnavailableError     retry later: throttled or out of reach until the deadline; nothing was committed
     ├── UnknownOutcomeError  the write may or may not have happened; a retry of the task is safe
     ├── VersionMissingError  the version asked for does not exist; the message names those that do
-    ├── CorruptStateError    stored bytes are broken or lost; the message names the item
+    ├── CorruptStateError    stored bytes are corrupt or lost; the message names the item
     │   └── RouteInvalidError    another route may lead to the same rows: open the version again, at once
     ├── MismatchError        the two ends of the bridge differ in version or break the protocol
     └── InternalError        a defect of dynastate; please report it
@@ -71,13 +71,13 @@ class VersionMissingError(DynastateError):
 
 
 class CorruptStateError(DynastateError):
-    """Stored bytes are broken, lost or of an unknown format."""
+    """Stored bytes are corrupt, lost or of an unknown format."""
 
     kind = 5
 
 
 class RouteInvalidError(CorruptStateError):
-    """Broken or lost on one route to a version; there may be another."""
+    """Corrupt or lost on one route to a version; there may be another."""
 
 
 class MismatchError(DynastateError):

@@ -903,7 +903,7 @@ def test_a_failed_append_is_not_forgotten(failing_engine: Engine, failing_tables
 
 
 @pytest.fixture
-def broken_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
+def corrupt_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
     """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
     monkeypatch.setattr(snapshots, "FRACTION", 0.0)
     monkeypatch.setattr(reader, "WINDOW", 2)
@@ -931,8 +931,8 @@ def take_answers(answers: Sequence[Any]) -> tuple[list[type], State]:
     return [type(answer) for answer in answers if not isinstance(answer, protocol.Rows)], state
 
 
-def test_open_falls_back_from_a_broken_snapshot(
-    broken_snapshot: State, memory: MemoryTables, store: str, caplog: pytest.LogCaptureFixture
+def test_open_falls_back_from_a_corrupt_snapshot(
+    corrupt_snapshot: State, memory: MemoryTables, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a bucket is lost while rows of the snapshot are sent, FOUND comes again, and then all rows."""
     for make in closing(memory):
@@ -940,12 +940,12 @@ def test_open_falls_back_from_a_broken_snapshot(
         kinds, state = take_answers(answers)
         assert kinds == [protocol.Found, protocol.Found, protocol.Opened]
         assert [type(answer) for answer in answers][1] is protocol.Rows
-        assert state == broken_snapshot
-    assert "recovery skips a broken snapshot" in caplog.text
+        assert state == corrupt_snapshot
+    assert "recovery skips a corrupt snapshot" in caplog.text
     assert "item=bucket/" in caplog.text
 
 
-def test_read_falls_back_from_a_broken_snapshot(broken_snapshot: State, memory: MemoryTables, store: str) -> None:
+def test_read_falls_back_from_a_corrupt_snapshot(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
     """READ of each half: the one with the lost bucket sends FOUND, and then all its rows."""
     for make in closing(memory):
         engines = FixedEngines(make())
@@ -955,11 +955,11 @@ def test_read_falls_back_from_a_broken_snapshot(broken_snapshot: State, memory: 
             kinds, found = take_answers(answers)
             state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
             assert kinds == ([protocol.Found, protocol.Opened] if half else [protocol.Deltas, protocol.Opened])
-        assert state == broken_snapshot
+        assert state == corrupt_snapshot
 
 
 def test_find_falls_back_from_a_snapshot_without_its_manifest(
-    broken_snapshot: State, memory: MemoryTables, store: str
+    corrupt_snapshot: State, memory: MemoryTables, store: str
 ) -> None:
     """FIND answers as if the snapshot were not there."""
     del memory.items[next(key for key in memory.items if key.sort.startswith("directory/"))]
@@ -968,8 +968,8 @@ def test_find_falls_back_from_a_snapshot_without_its_manifest(
         assert [type(answer) for answer in answers] == [protocol.Found, protocol.Content, protocol.Opened]
 
 
-def test_open_fails_without_a_valid_route(broken_snapshot: State, memory: MemoryTables, store: str) -> None:
-    """If a part below the broken snapshot is lost, the answer is one ERROR, and the connection stays ready."""
+def test_open_fails_without_a_valid_route(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
+    """If a part below the corrupt snapshot is lost, the answer is one ERROR, and the connection stays ready."""
     del memory.items[next(key for key in memory.items if key.role == "delta" and key.sort.startswith(f"{2:020d}/"))]
     for make in closing(memory):
         again = protocol.encode(Open(store, 4, attempt(4), ()))

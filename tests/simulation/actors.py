@@ -238,7 +238,7 @@ class Executor(Actor):
         except DynastateError as failed:
             self._scheduler.note("not cleaned up by %s: %s", short(version), failed)
             if model.run == self.run and isinstance(failed, CorruptStateError):
-                raise violation("clean-up finds the store broken", store=model.store, error=failed) from failed
+                raise violation("clean-up finds the store corrupt", store=model.store, error=failed) from failed
 
     def _newest(self, model: Model) -> tuple[VersionId, State]:
         held = self._held[model.store]

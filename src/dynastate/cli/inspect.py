@@ -223,9 +223,9 @@ def export(
 
 @command(app, "verify orders/0/17/default", "verify orders/0/17/default --json | jq .findings")
 def verify(call: Call, store: Store) -> None:
-    """Read a store as recovery would, and list what is missing, broken or orphaned.
+    """Read a store as recovery would, and list what is missing, corrupt or orphaned.
 
-    It changes nothing. Exit code 1: something is missing or broken. Orphaned items do no harm: those of attempts under
+    It changes nothing. Exit code 1: something is missing or corrupt. Orphaned items do no harm: those of attempts under
     way look like orphans, and clean-up deletes the others.
     """
     from dynastate.operations.verify import verify_store
@@ -318,5 +318,5 @@ def _opened(call: Call, store: str, family: str, version: int | None) -> Iterato
 def _parse(key: str) -> Any:
     try:
         return json.loads(key)
-    except ValueError as broken:
-        raise ConfigurationError(f"the key is no JSON: {broken}", key=key[:200]) from broken
+    except ValueError as malformed:
+        raise ConfigurationError(f"the key is no JSON: {malformed}", key=key[:200]) from malformed

@@ -97,7 +97,7 @@ class CleanUp:
         """Read the manifests of the snapshots that are retained, before data is deleted that recovery could use.
 
         Raises:
-            CorruptStateError: one is lost or broken.
+            CorruptStateError: one is lost or corrupt.
         """
         for snapshot in self._graph.snapshots():
             if snapshot.stage == DONE and snapshot.version >= lowest:

@@ -75,7 +75,7 @@ class Engine:
         )
 
     def name_table(self, failed: Exception) -> None:
-        """Put the table's own name into an error of lost or broken state, which has its role only."""
+        """Put the table's own name into an error of lost or corrupt state, which has its role only."""
         if isinstance(failed, (CorruptStateError, VersionMissingError)):
             failed.name_table(self._tables.names)
 

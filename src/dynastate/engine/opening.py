@@ -37,7 +37,7 @@ log = logging.getLogger("dynastate.store")
 
 T = TypeVar("T")
 
-#: Routes to a version that are tried: each failure skips a broken snapshot, and there are few of them.
+#: Routes to a version that are tried: each failure skips a corrupt snapshot, and there are few of them.
 ROUTES_MAX: Final = 10
 #: A reader that follows a store reads all its lists again after this many versions: clean-up has deleted entries.
 ADDED_MAX: Final = 1_000
@@ -110,7 +110,7 @@ class VersionOpener:
         2. Pick the entry: the given attempt, else the highest epoch.
         3. Follow parents down to the newest version in `have`, to a snapshot, or to version 0.
         4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and pass them
-           on in order. A snapshot that is broken is skipped from then on, if there is older data to fall back to.
+           on in order. A snapshot that is corrupt is skipped from then on, if there is older data to fall back to.
 
         It only reads: a crash after any step leaves nothing behind.
 
@@ -119,7 +119,7 @@ class VersionOpener:
 
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or broken; from here, or while chunks are consumed.
+            CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
             RouteInvalidError: the same; opened again, without `have`, the version may have another route.
         """
         meter = Meter()
@@ -136,7 +136,7 @@ class VersionOpener:
 
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
             RouteInvalidError: as for `open`.
         """
         meter = Meter()
@@ -148,7 +148,7 @@ class VersionOpener:
 
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or broken; from here, or while chunks are consumed.
+            CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
             RouteInvalidError: as for `open`.
         """
         meter = Meter()
@@ -160,7 +160,7 @@ class VersionOpener:
 
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or broken; from here, or while chunks are consumed.
+            CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
             RouteInvalidError: as for `open`.
         """
         meter = Meter()
@@ -185,11 +185,11 @@ class VersionOpener:
         if kept is not None:
             self._accounting.learn(store, kept)
         for each in entries:
-            broken = graph.skipped.get(each.id)
-            if broken is not None:
-                broken.name_table(self._tables.names)
+            corrupt = graph.skipped.get(each.id)
+            if corrupt is not None:
+                corrupt.name_table(self._tables.names)
                 about = f"store={store} version={version} attempt={entry.attempt.hex()}"
-                log.warning("recovery skips a broken snapshot %s: %s", about, broken)
+                log.warning("recovery skips a corrupt snapshot %s: %s", about, corrupt)
         start = None if kept is None else graph.entry(*base)
         schemas = graph.schemas((*entries, entry, *([start] if start else [])))
         route = Route(store, kept, start, tuple(entries), schemas, self.shards_of(graph))
@@ -247,26 +247,26 @@ class VersionOpener:
         )
 
     def manifest(self, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
-        """The manifest of a snapshot. One that is broken is skipped from then on.
+        """The manifest of a snapshot. One that is corrupt is skipped from then on.
 
         Raises:
-            RouteInvalidError: it is lost or broken.
+            RouteInvalidError: it is lost or corrupt.
         """
         try:
             return snapshots.read_manifest(self._tables, store, snapshot, meter)
-        except CorruptStateError as broken:
-            self._reader.skip_snapshot(store, snapshot.id, broken)
-            raise RouteInvalidError(str(broken.args[0]), **broken.facts) from broken
+        except CorruptStateError as corrupt:
+            self._reader.skip_snapshot(store, snapshot.id, corrupt)
+            raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
 
     def _rows(
         self, route: Route, kept: SnapshotManifest, meter: Meter, bucket: HashRange | None
     ) -> Iterator[EncodedChunk]:
-        """The rows of a snapshot. One that is broken is skipped from then on."""
+        """The rows of a snapshot. One that is corrupt is skipped from then on."""
         try:
             yield from self._reader.rows(route.store, kept, route.shards, meter, bucket=bucket)
-        except CorruptStateError as broken:
-            self._reader.skip_snapshot(route.store, kept.id, broken)
-            raise RouteInvalidError(str(broken.args[0]), **broken.facts) from broken
+        except CorruptStateError as corrupt:
+            self._reader.skip_snapshot(route.store, kept.id, corrupt)
+            raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
 
     def _changes(
         self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[EncodedChunk], meter: Meter
@@ -274,18 +274,18 @@ class VersionOpener:
         """The changes of versions, which are the route to the last of them, as they are read.
 
         Raises:
-            CorruptStateError: while they are consumed: a part is lost or broken.
+            CorruptStateError: while they are consumed: a part is lost or corrupt.
             RouteInvalidError: the same, and another route leads to the version: clean-up has deleted parts that a
                 snapshot covers.
         """
         try:
             yield from chunks
-        except CorruptStateError as broken:
+        except CorruptStateError as corrupt:
             self._reader.forget(store)
             now = self._find_route(store, entries[-1].version, entries[-1].attempt, meter)
             if {each.attempt for each in entries} <= {each.attempt for each in now.entries}:
                 raise
-            raise RouteInvalidError(str(broken.args[0]), **broken.facts) from broken
+            raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
 
     def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
         """The newest version and its ancestors that can be opened, by one Query.
@@ -295,7 +295,7 @@ class VersionOpener:
 
         Raises:
             VersionMissingError: the store has no version.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         meter = Meter()
         if known is not None and known.added < ADDED_MAX:
@@ -332,7 +332,7 @@ class VersionOpener:
         Raises:
             VersionMissingError: one of them is not there, or `last` not by that attempt; from here, or while chunks
                 are consumed: clean-up may delete them meanwhile.
-            CorruptStateError: an item is lost or broken; the same.
+            CorruptStateError: an item is lost or corrupt; the same.
         """
         meter = Meter()
         graph = self.graph(store, first, last, meter)
@@ -344,7 +344,7 @@ class VersionOpener:
             try:
                 yield from self._reader.changes(store, [entry], shards, meter, bucket=bucket)
             except CorruptStateError:
-                # Clean-up may have deleted it meanwhile: then it is not broken, but missing.
+                # Clean-up may have deleted it meanwhile: then it is not corrupt, but missing.
                 self.graph(store, first, last, meter).span(first, last, attempt)
                 raise
 
@@ -361,15 +361,15 @@ class VersionOpener:
         return graph
 
     def take(self, store: str, found: Sequence[tuple[Key, Item]], lowest: int = 0) -> VersionGraph:
-        """The graph of what a Query returned, with broken snapshots skipped; the newest epoch in it is noted."""
+        """The graph of what a Query returned, with corrupt snapshots skipped; the newest epoch in it is noted."""
         graph = VersionGraph(store, found, lowest)
         if graph.meta is not None:
             self._epochs.see(store, graph.meta)
         for snapshot in graph.snapshots():
-            broken = self._reader.skipped(snapshot.id)
-            # A reader of a snapshot that clean-up deletes finds it broken.
-            if broken is not None and snapshot.stage == DONE:
-                graph.skip_snapshot(snapshot.of, broken)
+            corrupt = self._reader.skipped(snapshot.id)
+            # A reader of a snapshot that clean-up deletes finds it corrupt.
+            if corrupt is not None and snapshot.stage == DONE:
+                graph.skip_snapshot(snapshot.of, corrupt)
         return graph
 
     @staticmethod

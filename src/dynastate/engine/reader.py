@@ -40,7 +40,7 @@ from dynastate.format.version_list import VersionEntry, part_keys
 WINDOW: Final = 25
 #: Memory of all routes; one takes about `ENTRY_BYTES` a version and `BUCKET_BYTES` a bucket.
 ROUTES_BYTES: Final = 32 * 1024 * 1024
-#: Snapshots found broken that one executor remembers; forgetting one costs finding it again.
+#: Snapshots found corrupt that one executor remembers; forgetting one costs finding it again.
 SKIPPED_MAX: Final = 1_000
 #: Up to this many parts are read in full for one key; of more, first the bounds, which say where it may be.
 WHOLE_PARTS: Final = 8
@@ -177,7 +177,7 @@ class PartReader:
         #: The route to the newest version that was opened or committed here, by store.
         self._routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
         self._bounds: Cache[Key, Bounds] = Cache(BOUNDS_MAX if cache_bytes else 0)
-        #: The errors of broken snapshots, by their ids.
+        #: The errors of corrupt snapshots, by their ids.
         self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
 
     def close(self) -> None:
@@ -197,9 +197,9 @@ class PartReader:
     def forget(self, store: str) -> None:
         self._routes.drop(store)
 
-    def skip_snapshot(self, store: str, snapshot: Attempt, broken: CorruptStateError) -> None:
-        """Make no route begin with a snapshot, by its id: it was found broken."""
-        self._skipped.put(snapshot, broken, 1)
+    def skip_snapshot(self, store: str, snapshot: Attempt, corrupt: CorruptStateError) -> None:
+        """Make no route begin with a snapshot, by its id: it was found corrupt."""
+        self._skipped.put(snapshot, corrupt, 1)
         self.forget(store)
 
     def skipped(self, snapshot: Attempt) -> CorruptStateError | None:
@@ -232,7 +232,7 @@ class PartReader:
         """The changes of versions, in order; of chunks that hold no key of `bucket`, none.
 
         Raises:
-            CorruptStateError: while they are consumed: a part is lost or broken.
+            CorruptStateError: while they are consumed: a part is lost or corrupt.
         """
         keys = (key for entry in entries for key in part_keys(store, entry, shards))
         parts = self._read(keys, meter, keep=self._fits(entries))
@@ -249,7 +249,7 @@ class PartReader:
         the entry names.
 
         Raises:
-            CorruptStateError: while they are consumed: a part is lost or broken.
+            CorruptStateError: while they are consumed: a part is lost or corrupt.
         """
         named = [(entry, list(part_keys(store, entry, shards))) for entry in entries]
         known: dict[Key, Part | Bounds] = {}
@@ -308,7 +308,7 @@ class PartReader:
         """The rows of a snapshot, or of those of its buckets that hold keys of `bucket`.
 
         Raises:
-            CorruptStateError: while they are consumed: an item of a bucket is lost or broken.
+            CorruptStateError: while they are consumed: an item of a bucket is lost or corrupt.
         """
         shift = 32 - snapshot.bits
         low, high = (0, len(snapshot.buckets) - 1) if bucket is None else (bucket[0] >> shift, bucket[1] >> shift)

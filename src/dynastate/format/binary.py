@@ -33,7 +33,7 @@ def unseal(store: str, raw: bytes, what: str) -> Cursor:
             store=store,
         )
     if len(raw) < 5 or _sealing_crc(store, raw[:-4]) != _CRC.unpack(raw[-4:])[0]:
-        raise CorruptStateError(f"{what} has a wrong checksum: its bytes are broken", store=store)
+        raise CorruptStateError(f"{what} has a wrong checksum: its bytes are corrupt", store=store)
     return Cursor(raw[:-4], 1)
 
 

@@ -44,8 +44,8 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
             lz4.block.LZ4BlockError,
             OverflowError,
             ValueError,
-        ) as broken:  # the last two: raw_bytes is not a length
-            raise CorruptStateError(f"a block cannot be decompressed: {broken}") from broken
+        ) as corrupt:  # the last two: raw_bytes is not a length
+            raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
     elif codec == RAW:
         chunk = packed
     else:

@@ -44,7 +44,7 @@ class VersionGraph:
         """Add an item that was read from the snapshot-group table.
 
         Raises:
-            CorruptStateError: it is broken, of an unknown format, or not one of ours.
+            CorruptStateError: it is corrupt, of an unknown format, or not one of ours.
         """
         if key.sort == META:
             parse_meta(self.store, item)
@@ -64,14 +64,14 @@ class VersionGraph:
         elif (of := keys.maker_of_snapshot(key)) is not None:
             try:
                 self._snapshots[of] = parse_snapshot(key, item)
-            except CorruptStateError as broken:
-                self.skip_snapshot(of, broken)
+            except CorruptStateError as corrupt:
+                self.skip_snapshot(of, corrupt)
         else:
             raise unknown_item(key)
 
-    def skip_snapshot(self, of: VersionId, broken: CorruptStateError) -> None:
-        """Make no route begin with the snapshot of that version: it is broken. Routes fall back to older data."""
-        self.skipped[of] = broken
+    def skip_snapshot(self, of: VersionId, corrupt: CorruptStateError) -> None:
+        """Make no route begin with the snapshot of that version: it is corrupt. Routes fall back to older data."""
+        self.skipped[of] = corrupt
 
     # ---------------------------------------------------------------------------------------------------------- listed
 
@@ -111,7 +111,7 @@ class VersionGraph:
         """The schema text of a version.
 
         Raises:
-            CorruptStateError: its item is lost or broken.
+            CorruptStateError: its item is lost or corrupt.
         """
         wanted = keys.schema_key(self.store, entry.schema)
         held = self._schemas.get(wanted.sort)
@@ -123,7 +123,7 @@ class VersionGraph:
         """The schema texts of versions, by digest.
 
         Raises:
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         one_of_each = {each.schema: each for each in entries}
         return {digest: self.schema(each) for digest, each in one_of_each.items()}
@@ -228,11 +228,11 @@ class VersionGraph:
         return found[::-1]
 
     def bases(
-        self, starts: Collection[VersionId] | None = None, broken: Collection[tuple[int, Attempt]] = ()
+        self, starts: Collection[VersionId] | None = None, lost: Collection[tuple[int, Attempt]] = ()
     ) -> dict[VersionId, VersionId | None]:
         """The version id of the snapshot that each version is read from; EMPTY: from version 0; None: it cannot be.
 
-        `starts` have a snapshot, by default one that can be read; `broken` are those whose own items are lost.
+        `starts` have a snapshot, by default one that can be read; `lost` are those whose own items are lost or corrupt.
         """
         if starts is None:
             starts = {each.of for each in self.snapshots() if self.snapshot(*each.of) is not None}
@@ -241,7 +241,7 @@ class VersionGraph:
             own, parent = entry.id, entry.parent_id
             if own in starts:
                 found[own] = own
-            elif own in broken:
+            elif own in lost:
                 found[own] = None
             else:
                 found[own] = found.get(parent, parent if parent in starts else None)
@@ -251,7 +251,7 @@ class VersionGraph:
         """The part of a lineage that can be opened: from the oldest version on that a snapshot or version 0 leads to.
 
         Clean-up left the others: it deletes a snapshot before the versions on it, and leaves lists that a fork
-        depends on. Where a snapshot is broken, or no version can be opened, none were deleted: they are retained, and
+        depends on. Where a snapshot is corrupt, or no version can be opened, none were deleted: they are retained, and
         opening one reports what is lost.
         """
         starts = {each.of for each in self.snapshots() if each.stage == DONE} | self.skipped.keys()
@@ -261,14 +261,14 @@ class VersionGraph:
     # ---------------------------------------------------------------------------------------------------------- errors
 
     def _parent_lost(self, path: Sequence[VersionEntry]) -> CorruptStateError:
-        """The error of a route without a beginning: if a snapshot on it is skipped, that one is broken."""
+        """The error of a route without a beginning: if a snapshot on it is skipped, that one is corrupt."""
         gap = self._gap(path[-1])
         ids = [*(each.id for each in path), path[-1].parent_id]
-        broken = next((self.skipped[each] for each in ids if each in self.skipped), None)
-        if broken is None:
+        corrupt = next((self.skipped[each] for each in ids if each in self.skipped), None)
+        if corrupt is None:
             return gap
-        named = {name: broken.facts[name] for name in ("table", "store_shard", "item")}
-        said = f"{broken.reason}; and nothing older is there to fall back to: {gap.reason}"
+        named = {name: corrupt.facts[name] for name in ("table", "store_shard", "item")}
+        said = f"{corrupt.reason}; and nothing older is there to fall back to: {gap.reason}"
         return CorruptStateError(said, **named, lost=gap.facts["item"])
 
     def _gap(self, entry: VersionEntry) -> CorruptStateError:

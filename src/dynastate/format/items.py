@@ -65,13 +65,13 @@ def check_format(key: Key, item: Item) -> None:
     """Refuse an item of an unknown format.
 
     Raises:
-        CorruptStateError: a newer package wrote it, or it is broken.
+        CorruptStateError: a newer package wrote it, or it is corrupt.
     """
     form = number(key, item, "format")
     if form > FORMAT:
         raise CorruptStateError(f"item has format {form}, this package reads {FORMAT}; upgrade dynastate", **where(key))
     if form < FORMAT:
-        raise CorruptStateError(f"item has format {form}, which never existed: it is broken", **where(key))
+        raise CorruptStateError(f"item has format {form}, which never existed: it is corrupt", **where(key))
 
 
 def number(key: Key, item: Item, name: str) -> int:

@@ -166,7 +166,7 @@ def parse_manifest(store: str, snapshot: Snapshot, key: Key, found: Item) -> Sna
     """The manifest of a snapshot from its item.
 
     Raises:
-        CorruptStateError: it is broken, or not the one that the snapshot's item names.
+        CorruptStateError: it is corrupt, or not the one that the snapshot's item names.
     """
     check_format(key, found)
     facts = where(key) | {"snapshot": snapshot_key(store, *snapshot.of).sort}
@@ -175,8 +175,8 @@ def parse_manifest(store: str, snapshot: Snapshot, key: Key, found: Item) -> Sna
         raise CorruptStateError("a manifest is not the one that its snapshot names", **facts)
     try:
         manifest = decode_manifest(store, raw)
-    except CorruptStateError as broken:
-        raise CorruptStateError(str(broken), **facts) from broken
+    except CorruptStateError as corrupt:
+        raise CorruptStateError(str(corrupt), **facts) from corrupt
     if (manifest.version, manifest.attempt, manifest.id) != (snapshot.version, snapshot.attempt, snapshot.id):
         raise CorruptStateError("a manifest is of another snapshot", **facts)
     if manifest.sizes() != (snapshot.records, snapshot.raw_bytes, snapshot.stored_bytes):

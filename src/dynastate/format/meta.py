@@ -22,18 +22,18 @@ def parse_meta(store: str, meta: Item) -> tuple[dict[str, int], int]:
     """Epochs by run, and shards, of a store's meta item.
 
     Raises:
-        CorruptStateError: it is broken, of an unknown format, or another store's.
+        CorruptStateError: it is corrupt, of an unknown format, or another store's.
     """
     key = meta_key(store)
     check_format(key, meta)
     newest, epochs, shards = number(key, meta, "epoch"), meta.get("epochs"), number(key, meta, "shards")
     if not isinstance(epochs, dict) or not 1 <= len(epochs) <= newest:
-        raise CorruptStateError("the store's meta item is broken: it has no epochs", **where(key))
+        raise CorruptStateError("the store's meta item is corrupt: it has no epochs", **where(key))
     if not 1 <= shards <= SHARDS_MAX or meta.get("store") != store:
-        raise CorruptStateError("the store's meta item is broken, or another's", **where(key))
+        raise CorruptStateError("the store's meta item is corrupt, or another's", **where(key))
     # Epochs are given out one by one, and only the oldest are forgotten.
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
-        raise CorruptStateError("the store's meta item is broken: its epochs have a gap", **where(key))
+        raise CorruptStateError("the store's meta item is corrupt: its epochs have a gap", **where(key))
     return epochs, shards
 
 

@@ -149,7 +149,7 @@ def parse_part(key: Key, item: Item) -> Part:
         raise CorruptStateError("part has no data or no codec", **where(key))
     numbers = {name: number(key, item, name) for name in _FIELDS if name not in ("format", "codec")}
     if _part_crc(key, (FORMAT, codec, *numbers.values()), data) != crc:
-        raise CorruptStateError("part has a wrong checksum: its bytes are broken", **where(key))
+        raise CorruptStateError("part has a wrong checksum: its bytes are corrupt", **where(key))
     if codec not in CODECS or not 0 < numbers["raw_bytes"] <= RAW_BYTES_MAX:
         raise CorruptStateError(
             "part has an unknown codec or an impossible size", codec=codec, raw_bytes=numbers["raw_bytes"], **where(key)
@@ -180,8 +180,8 @@ def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
     packed = first.data if len(parts) == 1 else b"".join(part.data for part in parts)
     try:
         return decompress(first.codec, packed, first.raw_bytes)
-    except CorruptStateError as broken:
-        raise CorruptStateError(str(broken), **where(key)) from broken
+    except CorruptStateError as corrupt:
+        raise CorruptStateError(str(corrupt), **where(key)) from corrupt
 
 
 def parts_digest(crcs: Sequence[int]) -> bytes:

@@ -59,7 +59,7 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
     """A snapshot from its item.
 
     Raises:
-        CorruptStateError: the item is broken, or of an unknown format.
+        CorruptStateError: the item is corrupt, or of an unknown format.
     """
     check_format(key, item)
     of = maker_of_snapshot(key)

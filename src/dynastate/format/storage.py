@@ -79,7 +79,7 @@ def snapshots_size(store: str, snapshots: Iterable[Snapshot], contents: dict[Att
 def store_size(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageSize:
     """Size of a store, by its lists and manifests as one Query returned them.
 
-    A manifest that clean-up deleted meanwhile, or that is broken, is not known: `verify` reports it.
+    A manifest that clean-up deleted meanwhile, or that is corrupt, is not known: `verify` reports it.
     """
     snapshots = [each for each in graph.snapshots() if each.stage == DONE]
     contents: dict[Attempt, ManifestSizes] = {}

@@ -109,12 +109,12 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
     """An entry of the version list with that key.
 
     Raises:
-        CorruptStateError: it is broken, or belongs in another list.
+        CorruptStateError: it is corrupt, or belongs in another list.
     """
     try:
         entry = decode_entry(store, raw)
-    except CorruptStateError as broken:
-        raise CorruptStateError(str(broken), **where(key)) from broken
+    except CorruptStateError as corrupt:
+        raise CorruptStateError(str(corrupt), **where(key)) from corrupt
     if group_key(store, entry.version) != key:
         raise CorruptStateError("version entry is in the list of another group", version=entry.version, **where(key))
     return entry

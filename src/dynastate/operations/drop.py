@@ -27,7 +27,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     first on, so a drop that was cut off is finished by another.
 
     Raises:
-        CorruptStateError: a meta item is lost or broken, so that the places of the other items are unknown.
+        CorruptStateError: a meta item is lost or corrupt, so that the places of the other items are unknown.
         ConfigurationError: forks depend on a store, and nothing was deleted; or a run of the query has begun meanwhile,
             and nothing was deleted of that store.
     """

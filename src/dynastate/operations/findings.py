@@ -17,7 +17,7 @@ from dynastate.format.keys import (
     VersionId,
 )
 
-What = Literal["missing", "broken", "orphaned"]
+What = Literal["missing", "corrupt", "orphaned"]
 #: A version or a snapshot that names items.
 Namer = VersionId | SnapshotId
 
@@ -62,7 +62,7 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing or broken. Orphans do no harm: the items of attempts under way look the same."""
+        """Whether nothing is missing or corrupt. Orphans do no harm: the items of attempts under way look the same."""
         return not self.more and all(finding.what == "orphaned" for finding in self.findings)
 
     def to_json(self, names: Mapping[Role, str]) -> dict[str, object]:
@@ -104,7 +104,7 @@ class Report:
         readable = sorted({each.version for each in self.versions if each.is_readable})
         lost = [each for each in self.versions if not each.is_readable and not each.is_dead]
         dead = sum(each.is_dead for each in self.versions)
-        counts = Counter(dict.fromkeys(("missing", "broken", "orphaned"), 0))
+        counts = Counter(dict.fromkeys(("missing", "corrupt", "orphaned"), 0))
         for each in self.findings:
             counts[each.what] += each.items
         return [

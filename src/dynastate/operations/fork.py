@@ -81,7 +81,7 @@ def fork_namespace(
     Raises:
         ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
         VersionMissingError: a store has no such version, or clean-up deletes it meanwhile.
-        CorruptStateError: an item that names state is lost or broken.
+        CorruptStateError: an item that names state is lost or corrupt.
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
@@ -247,7 +247,7 @@ class _StoreFork:
         return bases, nodes
 
     def _manifests(self, bases: Iterable[VersionId]) -> dict[VersionId, SnapshotManifest] | None:
-        """The manifests of snapshots; None: one is broken, and is skipped from now on."""
+        """The manifests of snapshots; None: one is corrupt, and is skipped from now on."""
         found: dict[VersionId, SnapshotManifest] = {}
         for node in bases:
             snapshot = self._graph.snapshot(*node)
@@ -257,8 +257,8 @@ class _StoreFork:
                 found[node] = snapshots.read_manifest(self._tables, self._origin, snapshot, self._meter)
             except RouteInvalidError:  # a clean-up runs meanwhile: read everything again
                 raise
-            except CorruptStateError as broken:
-                self._graph.skip_snapshot(node, broken)
+            except CorruptStateError as corrupt:
+                self._graph.skip_snapshot(node, corrupt)
                 return None
         return found
 

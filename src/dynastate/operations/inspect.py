@@ -82,7 +82,7 @@ def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
 
     Raises:
         VersionMissingError: the tables contain nothing of it.
-        CorruptStateError: an item is lost or broken.
+        CorruptStateError: an item is lost or corrupt.
     """
     graph, items = _read(tables, store, meter)
     stored = store_size(graph, items)
@@ -118,7 +118,7 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
 
     Raises:
         ConfigurationError: the namespace has no store.
-        CorruptStateError: an item is lost or broken.
+        CorruptStateError: an item is lost or corrupt.
     """
     meter = Meter()
     there = (name for _, name in of_namespace(tables, namespace, meter)) if namespace else tables.find_stores(meter)
@@ -137,7 +137,7 @@ def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAtt
 
     Raises:
         VersionMissingError: the tables contain nothing of it.
-        CorruptStateError: an item is lost or broken.
+        CorruptStateError: an item is lost or corrupt.
     """
     graph, _ = _read(tables, store, meter)
     current = set()

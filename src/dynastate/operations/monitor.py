@@ -63,7 +63,7 @@ class Monitor:
 
         Raises:
             VersionMissingError: a store has no version.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         now_s = self._clock()
         new: dict[str, list[VersionEntry]] = {}

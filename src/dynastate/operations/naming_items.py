@@ -1,4 +1,4 @@
-"""Items that name others, read one by one so that broken ones do not hide the rest."""
+"""Items that name others, read one by one so that corrupt ones do not hide the rest."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NAMING: Final = graph_range(0, VERSION_MAX)
 
 
 def get_each(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item | CorruptStateError]:
-    """Read items; each broken one comes with its error."""
+    """Read items; each corrupt one comes with its error."""
     try:
         return dict(get_apart(tables, keys, meter))
-    except CorruptStateError as broken:
+    except CorruptStateError as corrupt:
         if len(keys) == 1:
-            return {keys[0]: broken}
+            return {keys[0]: corrupt}
     return {key: found for key in keys for found in get_each(tables, [key], meter).values()}
 
 
@@ -42,15 +42,15 @@ class NamingItems:
         self.graph = VersionGraph(store, ())
         self.findings: list[Finding] = []
         #: Version lists that cannot be read completely: the makers of the parts of their versions are unknown.
-        self.broken_groups: set[int] = set()
+        self.corrupt_groups: set[int] = set()
         #: A defect keeps every version from being opened.
         self.is_stopping = False
         self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING, meter)
         for at in range(0, len(self.keys), WINDOW):
             for key, found in get_each(tables, self.keys[at : at + WINDOW], meter).items():
                 self._add(key, found)
-        for broken in self.graph.skipped.values():
-            self.findings.append(Finding("broken", _key_of(broken), broken.reason))
+        for corrupt in self.graph.skipped.values():
+            self.findings.append(Finding("corrupt", _key_of(corrupt), corrupt.reason))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are done."""
@@ -69,26 +69,26 @@ class NamingItems:
                 whole: Item = {"versions": [raw for raw in parse_list(key, found) if self._can_read(key, raw)]}
                 found = found | whole
             self.graph.add(key, found)
-        except CorruptStateError as broken:
-            self._broken(key, broken)
+        except CorruptStateError as corrupt:
+            self._corrupt(key, corrupt)
 
     def _can_read(self, key: Key, raw: bytes) -> bool:
         try:
             listed_entry(self.graph.store, key, raw)
-        except CorruptStateError as broken:
-            self._broken(key, broken)
+        except CorruptStateError as corrupt:
+            self._corrupt(key, corrupt)
             return False
         return True
 
-    def _broken(self, key: Key, broken: CorruptStateError) -> None:
-        self.findings.append(Finding("broken", key, broken.reason))
+    def _corrupt(self, key: Key, corrupt: CorruptStateError) -> None:
+        self.findings.append(Finding("corrupt", key, corrupt.reason))
         self.is_stopping = True
         kind, _, number = key.sort.partition("/")
         if kind == "group" and number.isdecimal():
-            self.broken_groups.add(int(number))
+            self.corrupt_groups.add(int(number))
 
 
-def _key_of(broken: CorruptStateError) -> Key:
+def _key_of(corrupt: CorruptStateError) -> Key:
     """The item that an error names."""
-    role, shard, item = (str(broken.facts[name]) for name in ("table", "store_shard", "item"))
+    role, shard, item = (str(corrupt.facts[name]) for name in ("table", "store_shard", "item"))
     return Key("delta" if role == "delta" else "snapshot", shard, item)

@@ -24,11 +24,11 @@ def pins_of(meta: Item) -> frozenset[str]:
     """Sort keys of the items that a fork has pinned in its origin; none: it is no fork, or needs its origin no longer.
 
     Raises:
-        CorruptStateError: the fork's meta item is broken.
+        CorruptStateError: the fork's meta item is corrupt.
     """
     pins = meta.get(PINS, frozenset())
     if not isinstance(pins, frozenset):
-        raise CorruptStateError("the store's meta item is broken: it has no set of pins", store=meta.get("store"))
+        raise CorruptStateError("the store's meta item is corrupt: it has no set of pins", store=meta.get("store"))
     return pins
 
 

@@ -17,7 +17,7 @@ def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
     """Read the store's meta item.
 
     Raises:
-        CorruptStateError: it is lost or broken.
+        CorruptStateError: it is lost or corrupt.
     """
     key = meta_key(store)
     found = tables.get([key], meter).get(key)
@@ -31,7 +31,7 @@ def runs_of(tables: Tables, store: str, meter: Meter) -> Collection[str]:
     """Ids of the newest query runs that have opened a store for writing.
 
     Raises:
-        CorruptStateError: the meta item is lost or broken.
+        CorruptStateError: the meta item is lost or corrupt.
     """
     epochs, _ = parse_meta(store, read_meta(tables, store, meter))
     return epochs.keys()
@@ -41,7 +41,7 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
     """The run that committed the newest version.
 
     Raises:
-        CorruptStateError: the meta item is lost or broken.
+        CorruptStateError: the meta item is lost or corrupt.
         ConfigurationError: a newer run has begun. It may have written versions below this one without a commit yet,
             after a start from no checkpoint: they look as if no version needed them.
     """

@@ -68,7 +68,7 @@ def usage_of_namespace(
 
     Raises:
         ConfigurationError: there is no store in this namespace.
-        CorruptStateError: an item is broken.
+        CorruptStateError: an item is corrupt.
     """
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}

@@ -115,7 +115,7 @@ class _Named:
 
 
 class _HoleError(Exception):
-    """A part is missing or broken. It never leaves this module."""
+    """A part is missing or corrupt. It never leaves this module."""
 
 
 class _Check:
@@ -173,7 +173,7 @@ class _Check:
             for key in window:
                 item = found.get(key)
                 if isinstance(item, CorruptStateError):
-                    unpinned.append(Finding("broken", key, item.reason))
+                    unpinned.append(Finding("corrupt", key, item.reason))
                 elif self._store not in forks_of(item or {}):
                     why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
                     unpinned.append(Finding("missing", key, why))
@@ -196,8 +196,8 @@ class _Check:
             if isinstance(found, CorruptStateError):
                 raise found
             return parse_manifest(self._store, snapshot, key, found)
-        except CorruptStateError as broken:
-            self._add(Finding("broken", key, broken.reason, needed_by))
+        except CorruptStateError as corrupt:
+            self._add(Finding("corrupt", key, corrupt.reason, needed_by))
             return None
 
     def _check_schemas(self) -> None:
@@ -208,9 +208,9 @@ class _Check:
             key = schema_key(self._store, digest)
             try:
                 self._names.graph.schema(entries[0])
-            except CorruptStateError as broken:
-                what: What = "broken" if key in self._names.keys else "missing"
-                self._add(Finding(what, key, broken.reason, frozenset(each.id for each in entries)))
+            except CorruptStateError as corrupt:
+                what: What = "corrupt" if key in self._names.keys else "missing"
+                self._add(Finding(what, key, corrupt.reason, frozenset(each.id for each in entries)))
 
     # ----------------------------------------------------------------------------------------------- parts and buckets
 
@@ -261,9 +261,9 @@ class _Check:
                     raise CorruptStateError("a chunk has another number of records", expected=records, got=decoded)
         except _HoleError:
             pass
-        except CorruptStateError as broken:
-            self._add(Finding("broken", named.key, broken.reason, named.needed_by))
-        # Parts after a missing one are not compared, but reported if they are missing or broken, too.
+        except CorruptStateError as corrupt:
+            self._add(Finding("corrupt", named.key, corrupt.reason, named.needed_by))
+        # Parts after a missing one are not compared, but reported if they are missing or corrupt, too.
         for _ in self._parts(named, found, is_compared=False):
             pass
 
@@ -276,7 +276,7 @@ class _Check:
             if part is None:
                 self._add(Finding("missing", key, f"{named.key.sort} names it", named.needed_by))
             else:
-                self._add(Finding("broken", key, part.reason, named.needed_by))
+                self._add(Finding("corrupt", key, part.reason, named.needed_by))
             if is_compared:
                 raise _HoleError
 
@@ -286,7 +286,9 @@ class _Check:
         """List all keys of the store, and report those that nothing names, by their maker."""
         if not self._shards:
             return
-        self._is_snapshot_broken = any(each.key.sort.startswith(("snapshot/", "directory/")) for each in self._findings)
+        self._is_snapshot_corrupt = any(
+            each.key.sort.startswith(("snapshot/", "directory/")) for each in self._findings
+        )
         parts = (key for each in self._versions() for key in each.places())
         buckets = (key for each in self._buckets() for key in each.places())
         manifests = sorted(manifest_key(self._store, *node) for node in self._manifests)
@@ -325,7 +327,7 @@ class _Check:
         if maker is None:
             is_read = NAMING[0] <= key.sort <= NAMING[1]  # among the naming items
             return None if is_read else (None, "none of dynastate's own")
-        if self._is_snapshot_broken:
+        if self._is_snapshot_corrupt:
             return None
         stage = next((each.stage for each in self._names.graph.snapshots() if each.id == maker.id), "")
         return (None if stage == DONE else maker), _OF_SNAPSHOT.get(stage, "of a snapshot that is not there")
@@ -334,7 +336,7 @@ class _Check:
         maker = maker_of_part(key)
         if maker is None:
             return None, "none of dynastate's own"
-        if maker[0] // GROUP_SIZE in self._names.broken_groups:
+        if maker[0] // GROUP_SIZE in self._names.corrupt_groups:
             return None
         if self._names.graph.entry(*maker) is not None:
             return None, "of a listed attempt, where that has no part"
@@ -345,14 +347,14 @@ class _Check:
     def report(self) -> Report:
         """The findings that still hold, and which versions can be read."""
         now = NamingItems(self._tables, self._store, self._meter)
-        nodes, broken = now.nodes(), {finding.key for finding in now.findings}
+        nodes, corrupt = now.nodes(), {finding.key for finding in now.findings}
 
         def holds(finding: Finding) -> bool:
             if finding.what == "orphaned":
                 return not finding.named_by & nodes
             if finding.named_by:
                 return bool(finding.named_by & nodes)
-            return finding.key in broken or finding.key not in now.keys
+            return finding.key in corrupt or finding.key not in now.keys
 
         self._findings = [finding for finding in self._findings if holds(finding)]
         needed = self._needed(now)
@@ -412,7 +414,7 @@ class _Check:
         listed = now.graph.versions()
         for version, following in pairwise(listed):
             group = group_key(self._store, version + 1)
-            is_known = (version + 1) // GROUP_SIZE in now.broken_groups
+            is_known = (version + 1) // GROUP_SIZE in now.corrupt_groups
             is_known |= group_key(self._store, version) in now.graph.pinned
             if following > version + 1 and version in readable and not is_known:
                 why = f"none of the versions {ranges(range(version + 1, following))} is listed, but older ones are"
@@ -420,7 +422,7 @@ class _Check:
 
     def _parent_lost(self, now: NamingItems, node: VersionId, parent: VersionId) -> None:
         key = group_key(self._store, parent[0])
-        if parent[0] // GROUP_SIZE in now.broken_groups or node not in self._names.nodes():
+        if parent[0] // GROUP_SIZE in now.corrupt_groups or node not in self._names.nodes():
             return
         why = f"version {parent[0]} by attempt {parent[1].hex()}, which version {node[0]} needs, nor a snapshot of it"
         finding = Finding("missing", key, why, frozenset([node]))
@@ -433,5 +435,5 @@ def _parsed(key: Key, found: Item | CorruptStateError | None) -> Part | CorruptS
         return found
     try:
         return parse_part(key, found)
-    except CorruptStateError as broken:
-        return broken
+    except CorruptStateError as corrupt:
+        return corrupt

@@ -125,12 +125,12 @@ class Partition:
         first, last = self.lineage.entries[0], self.lineage.newest
         try:
             value = self.value(first, raw)
-        except CorruptStateError as broken:
+        except CorruptStateError as corrupt:
             if first in self.source.engine.lineage(self.store).entries:
                 raise
             raise VersionMissingError(
                 "clean-up took the oldest version away meanwhile; call again", store=self.store, version=first.version
-            ) from broken
+            ) from corrupt
         if value is not None:
             yield first, self.family(first), value
         if last.version == first.version:

@@ -52,7 +52,7 @@ def open_state(
         ConfigurationError: no such store or column family, an unsupported type, or a wrong setting, table, permission
             or endpoint.
         VersionMissingError: nothing is committed yet.
-        CorruptStateError: an item is lost or broken.
+        CorruptStateError: an item is lost or corrupt.
         UnavailableError: throttled, or unreachable, for a minute.
     """
     settings = Settings(
@@ -115,7 +115,7 @@ class StateReader(StateView):
 
         Raises:
             VersionMissingError: the store was deleted.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         before = self.version, self.stores
         with naming(self._source):

@@ -136,7 +136,7 @@ class StateView:
         Raises:
             ConfigurationError: a column is missing, unknown, or its value is not of its type.
             VersionMissingError: clean-up has deleted this version; `refresh`.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         family = self._schema
         raw = family.encoder.encode(key)
@@ -153,7 +153,7 @@ class StateView:
 
         Raises:
             VersionMissingError: clean-up has deleted this version; `refresh`.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         for partition, entry in self._current():
             family = partition.families(entry).get(self.family)
@@ -179,7 +179,7 @@ class StateView:
 
         Raises:
             VersionMissingError: one of them is not there.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         last = self.version if to is None else to
         if last <= after:
@@ -205,7 +205,7 @@ class StateView:
         Raises:
             ConfigurationError: a column is missing, unknown, or its value is not of its type.
             VersionMissingError: clean-up has deleted a version meanwhile; call again.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         family = self._schema
         raw = family.encoder.encode(key)
@@ -226,7 +226,7 @@ class StateView:
 
         Raises:
             VersionMissingError: one of them is not there.
-            CorruptStateError: an item is lost or broken.
+            CorruptStateError: an item is lost or corrupt.
         """
         low, high = sorted((before, after))
         read, total = count(1), (high - low) * len(self._partitions)
@@ -276,7 +276,7 @@ class StateView:
         with naming(self._source):
             try:
                 yield
-            except CorruptStateError as broken:
+            except CorruptStateError as corrupt:
                 store = self._unreadable()
                 if store is None:
                     raise
@@ -284,7 +284,7 @@ class StateView:
                     "this version was deleted: it was not retained, or the query restarted at an earlier one; refresh",
                     store=store,
                     version=self.version,
-                ) from broken
+                ) from corrupt
 
     def _unreadable(self) -> str | None:
         """A store that no longer lists this version; None: all do, or a version list cannot be read."""

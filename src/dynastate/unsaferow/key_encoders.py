@@ -150,8 +150,8 @@ def make_encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> K
     """
     try:
         return _encoder(columns, spec, store_name)
-    except (LookupError, TypeError, ValueError, OverflowError) as broken:
-        raise CorruptStateError(f"a key encoder is broken: {broken!r}") from broken
+    except (LookupError, TypeError, ValueError, OverflowError) as corrupt:
+        raise CorruptStateError(f"a key encoder is corrupt: {corrupt!r}") from corrupt
 
 
 def _encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEncoder:

@@ -90,10 +90,10 @@ def described_families(text: str) -> list[dict[str, Any]]:
             fields = [*each["key"]["fields"], *each["value"]["fields"]]
             if wrong or not all(_name(field) and "type" in field for field in fields):
                 raise TypeError(f"not as it should be: {', '.join(wrong) or 'a column'}")
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as broken:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as corrupt:
         raise CorruptStateError(
-            f"a schema item describes no column families: {broken!r}", schema=text[:200]
-        ) from broken
+            f"a schema item describes no column families: {corrupt!r}", schema=text[:200]
+        ) from corrupt
     return found
 
 
@@ -108,8 +108,8 @@ def parse_schema(described: Any) -> Struct:
         kind = _type(json.loads(described) if isinstance(described, str) else described, _LEVELS_MAX)
         if not isinstance(kind, Struct):
             raise TypeError("no struct")
-    except (LookupError, TypeError, ValueError, RecursionError) as broken:
-        raise CorruptStateError(f"a schema of Spark is broken: {broken!r}") from broken
+    except (LookupError, TypeError, ValueError, RecursionError) as corrupt:
+        raise CorruptStateError(f"a schema of Spark is corrupt: {corrupt!r}") from corrupt
     return kind
 
 

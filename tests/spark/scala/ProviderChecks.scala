@@ -173,7 +173,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       }
     }
     check("the largest row, from parts and from a snapshot; a larger one is refused")(largest())
-    check("recovery falls back when a snapshot is found broken half-way")(brokenSnapshot())
+    check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
     check("stores of other partitions, operators and names are separate") {
       val id = world.freshStore()
@@ -243,7 +243,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   }
 
   /** The last bucket is missing, which is found after lists of the first ones were sent: no value may come twice. */
-  private def brokenSnapshot(): Unit = {
+  private def corruptSnapshot(): Unit = {
     val id = world.freshStore()
     val random = new Random(seed + 3)
     def lists(conf: (String, String)*) = world.provider(id, conf.toMap, columnFamilies = true, multipleValues = true)

@@ -128,11 +128,11 @@ def test_export(store: str, tmp_path: Path) -> None:
 
 def test_an_export_that_fails_leaves_no_file(engine: Engine, tables: MemoryTables) -> None:
     """Also at the other end of a pipe: a file of Parquet that ends with the rows so far would be taken for whole."""
-    broken = StoreBuilder(engine, "broken/0/0/default")
-    broken.commit((user("a"), counted(1)))
-    for key in [key for key in tables.items if key.role == "delta" and key.store_shard.startswith(broken.store)]:
+    corrupt = StoreBuilder(engine, "corrupt/0/0/default")
+    corrupt.commit((user("a"), counted(1)))
+    for key in [key for key in tables.items if key.role == "delta" and key.store_shard.startswith(corrupt.store)]:
         del tables.items[key]
-    said = refused("export", broken.store, "--format", "parquet")
+    said = refused("export", corrupt.store, "--format", "parquet")
     assert "a part that a version list or a manifest names is not in its table" in said
 
 

@@ -1,4 +1,4 @@
-"""Broken, lost or moved items: an error that names them, or the right state.
+"""Corrupt, lost or moved items: an error that names them, or the right state.
 
 In CI some places of each value are tried, and some values of each attribute. Every bit of every byte, and every length,
 take half an hour: DYNASTATE_EVERY_BYTE=1 (and --timeout=0).
@@ -118,7 +118,7 @@ def assert_named(damage: Damage, said: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_item_is_named_and_never_read(
+def test_a_corrupt_item_is_named_and_never_read(
     kind: str,
     cleaned: bool,  # noqa: FBT001  # a parameter of the test
     caplog: pytest.LogCaptureFixture,
@@ -138,7 +138,7 @@ def test_a_broken_item_is_named_and_never_read(
     assert noticed > 20
 
 
-def test_a_broken_meta_item_refuses_new_runs() -> None:
+def test_a_corrupt_meta_item_refuses_new_runs() -> None:
     """A run that begins to write gets an error that names the meta item, or continues; it never makes a new one."""
     whole = intact_store(cleaned=False)
     newest, state = VersionId(NEWEST, attempt(NEWEST)), whole.states[VersionId(NEWEST, attempt(NEWEST))]
@@ -161,7 +161,7 @@ def test_a_broken_meta_item_refuses_new_runs() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_clean_up_retains_the_data_to_fall_back_to(kind: str) -> None:
-    """Clean-up stops at a broken item, or leaves every retained version as readable as it was."""
+    """Clean-up stops at a corrupt item, or leaves every retained version as readable as it was."""
     whole = intact_store(cleaned=False)
     retain = NEWEST - SECOND_SNAPSHOT + 1
     stay = [node for node in whole.states if node[0] > NEWEST - retain]

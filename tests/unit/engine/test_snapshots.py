@@ -131,19 +131,19 @@ def damage(tables: Tables, store: str, kind: str) -> str:
     ("kind", "says"),
     [
         ("lost directory", "the manifest of a snapshot is lost"),
-        ("broken directory", "a manifest is not the one that its snapshot names"),
+        ("corrupt directory", "a manifest is not the one that its snapshot names"),
         ("lost bucket", "is not in its table"),
-        ("broken bucket", "wrong checksum"),
-        ("broken snapshot", "a manifest is not the one that its snapshot names"),
+        ("corrupt bucket", "wrong checksum"),
+        ("corrupt snapshot", "a manifest is not the one that its snapshot names"),
     ],
 )
-class TestBrokenSnapshot:
+class TestCorruptSnapshot:
     """Recovery falls back to older data while that exists, and logs it; else it is an error that names the item."""
 
     def test_recovery_falls_back_to_older_changes(
         self, engine: Engine, tables: Tables, store: str, kind: str, says: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Opening the version again gives its rows; the log names the broken item and its table."""
+        """Opening the version again gives its rows; the log names the corrupt item and its table."""
         made = write_versions(engine, store, 5)
         state = numbers(5)
         save_snapshot(engine, store, made[4], numbers(4))
@@ -152,7 +152,7 @@ class TestBrokenSnapshot:
             read(engine, store, *made[5])
         assert read(engine, store, *made[5]) == state
         ((warning,),) = [[record.getMessage()] for record in caplog.records]
-        assert f"recovery skips a broken snapshot store={store} version=5 attempt=" in warning
+        assert f"recovery skips a corrupt snapshot store={store} version=5 attempt=" in warning
         assert says in warning
         assert f"{name}" in warning
         assert "table=dynastate-snapshot-group " in warning
@@ -160,7 +160,7 @@ class TestBrokenSnapshot:
     def test_recovery_fails_without_older_data(
         self, engine: Engine, tables: Tables, store: str, kind: str, says: str
     ) -> None:
-        """Once clean-up has deleted older data, a broken snapshot is a lasting error that names the item."""
+        """Once clean-up has deleted older data, a corrupt snapshot is a lasting error that names the item."""
         made = write_versions(engine, store, 5)
         save_snapshot(engine, store, made[4], numbers(4))
         engine.clean_up(store, "run-1", *made[5], 2, 0, 0)
@@ -182,7 +182,7 @@ class TestBrokenSnapshot:
         kind: str,
         says: str,  # noqa: ARG002  # a parameter of the class
     ) -> None:
-        """It reuses no bucket of a broken one, so other executors can read it; then clean-up deletes the broken one."""
+        """It reuses no bucket of a corrupt one, so other executors can read it; then clean-up deletes it."""
         made = write_versions(engine, store, 5)
         state = numbers(5)
         save_snapshot(engine, store, made[4], numbers(4))

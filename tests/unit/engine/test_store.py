@@ -636,11 +636,11 @@ def test_an_unread_opening_blocks_nothing(memory_engine: Engine, store: str) -> 
     assert len(read(memory_engine, store, 1)) == 4 * WINDOW
 
 
-# ------------------------------------------------------------------------------------------------------ lost and broken
+# ----------------------------------------------------------------------------------------------------- lost and corrupt
 
 
-def broken(engine: Engine, store: str, version: int) -> str:
-    """Read a version that is broken; return what the error says."""
+def corrupt(engine: Engine, store: str, version: int) -> str:
+    """Read a version that is corrupt; return what the error says."""
     with pytest.raises(CorruptStateError) as failed:
         read(engine, store, version)
     said = str(failed.value)
@@ -654,20 +654,21 @@ def test_a_lost_part_is_named(engine: Engine, tables: Tables, store: str) -> Non
     write(engine, store, B, {b"c": b"1"}, base=base)
     (_, (lost, _), _) = parts_of(tables, store)
     tables.delete([lost], Meter())
-    said = broken(engine, store, 2)
+    said = corrupt(engine, store, 2)
     assert "is not in its table" in said
     assert f"store_shard={lost.store_shard} item={1:020d}/{A.hex()}/000001" in said
 
 
-def test_a_broken_part_is_named(engine: Engine, tables: Tables, store: str) -> None:
+def test_a_corrupt_part_is_named(engine: Engine, tables: Tables, store: str) -> None:
     """One bit of a part that changed is an error that names the item."""
     write(engine, store, A, {b"a": b"1"})
     ((key, item),) = parts_of(tables, store)
     data = item["data"]
     assert isinstance(data, bytes)
     tables.write([(key, item | {"data": data[:-1] + bytes([data[-1] ^ 1])})], Meter())
-    assert f"wrong checksum: its bytes are broken table=delta store_shard={key.store_shard} item={key.sort}" in broken(
-        engine, store, 1
+    assert (
+        f"wrong checksum: its bytes are corrupt table=delta store_shard={key.store_shard} item={key.sort}"
+        in corrupt(engine, store, 1)
     )
 
 
@@ -676,7 +677,7 @@ def test_swapped_parts_are_named(engine: Engine, tables: Tables, store: str) -> 
     write(engine, store, A, {b"a": b"1"}, {b"b": b"2"})
     (one, item), (other, other_item) = parts_of(tables, store)
     tables.write([(one, other_item | item_key(one)), (other, item | item_key(other))], Meter())
-    assert f"item={one.sort}" in broken(engine, store, 1)
+    assert f"item={one.sort}" in corrupt(engine, store, 1)
 
 
 def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: Tables, store: str) -> None:
@@ -686,7 +687,7 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
     ((other, item),) = part_items(store, 1, A, 1, 4, chunk({b"b": b"3"}))
     assert other == key
     tables.write([(key, item)], Meter())
-    said = broken(engine, store, 1)
+    said = corrupt(engine, store, 1)
     assert "parts and what names them do not agree" in said
     assert f"version=1 attempt={A.hex()} parts=2" in said
 
@@ -706,19 +707,19 @@ def test_a_row_cut_over_parts_that_loses_its_end_is_found(engine: Engine, tables
         moved = item | item_key(key) | {"crc32": parts._part_crc(key, fields, data)}
         tables.write([(key, moved)], Meter())
     tables.append_version(group, encode_entry(store, shorter), Meter())
-    assert "parts and what names them do not agree" in broken(engine, store, 1)
+    assert "parts and what names them do not agree" in corrupt(engine, store, 1)
 
 
 def test_a_lost_group_is_named(engine: Engine, tables: Tables, store: str) -> None:
     """A lost version list below the version that is opened is an error that names its item."""
     write_versions(engine, store, 25)
     tables.delete([group_key(store, 15)], Meter())
-    said = broken(engine, store, 25)
+    said = corrupt(engine, store, 25)
     assert f"store={store} version=20 " in said
     assert f"parent={attempt(19).hex()} table=snapshot store_shard={store}#0 item=group/0000000000000001" in said
 
 
-def test_a_lost_or_broken_entry_is_named(engine: Engine, tables: Tables, store: str) -> None:
+def test_a_lost_or_corrupt_entry_is_named(engine: Engine, tables: Tables, store: str) -> None:
     """A version list without one entry names the version whose parent it was; one with a wrong byte, its own item."""
     write_versions(engine, store, 5)
     key = group_key(store, 1)
@@ -730,7 +731,7 @@ def test_a_lost_or_broken_entry_is_named(engine: Engine, tables: Tables, store: 
         ([versions[0][:-1] + b"?", *versions[1:]], "version entry has a wrong checksum", f"item={key.sort}"),
     ):
         tables.write([(key, item | {"versions": damaged})], Meter())
-        said = broken(engine, store, 5)
+        said = corrupt(engine, store, 5)
         assert all(fact in said for fact in facts), said
 
 
@@ -738,8 +739,8 @@ def test_a_lost_meta_item_is_named_when_it_is_read(engine: Engine, tables: Table
     """Without its meta item a store's parts cannot be found: opening reports it."""
     write(engine, store, A, {b"a": b"1"})
     tables.delete([meta_key(store)], Meter())
-    assert "its meta item is lost" in broken(engine, store, 1)
-    assert "item=meta" in broken(engine, store, 1)
+    assert "its meta item is lost" in corrupt(engine, store, 1)
+    assert "item=meta" in corrupt(engine, store, 1)
 
 
 @pytest.mark.parametrize("base", [(1, A), EMPTY], ids=["continued", "started over"])
@@ -758,18 +759,18 @@ def test_a_lost_meta_item_is_not_created_again(engines: Engines, tables: Tables,
     ("wrong", "says"),
     [
         ({"format": 2}, "format 2, this package reads 1; upgrade dynastate"),
-        ({"shards": 257}, "meta item is broken, or another's"),
-        ({"shards": 0}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"shards": 257}, "meta item is corrupt, or another's"),
+        ({"shards": 0}, "meta item is corrupt(: it has no epochs|, or another's)"),
         ({"shards": "4"}, "item has no number shards"),
-        ({"epochs": 7}, "meta item is broken(: it has no epochs|, or another's)"),
-        ({"epochs": {}}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"epochs": 7}, "meta item is corrupt(: it has no epochs|, or another's)"),
+        ({"epochs": {}}, "meta item is corrupt(: it has no epochs|, or another's)"),
         ({"epoch": 2}, "its epochs have a gap"),
-        ({"epoch": 0}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"epoch": 0}, "meta item is corrupt(: it has no epochs|, or another's)"),
         ({"epochs": {"run-1": 2}}, "its epochs have a gap"),
-        ({"store": "ns/0/1/default"}, "meta item is broken(: it has no epochs|, or another's)"),
+        ({"store": "ns/0/1/default"}, "meta item is corrupt(: it has no epochs|, or another's)"),
     ],
 )
-def test_a_broken_or_newer_meta_item_is_named(
+def test_a_corrupt_or_newer_meta_item_is_named(
     engines: Engines, tables: Tables, store: str, wrong: Item, says: str
 ) -> None:
     """A meta item of a newer format, or one that makes no sense, keeps a run from writing."""

@@ -108,14 +108,14 @@ def test_a_parent_that_was_not_read() -> None:
         ("group/0000000000000000", {"format": 1}),
         ("group/0000000000000000", {"format": 1, "versions": "text"}),
         ("group/0000000000000000", {"format": 1, "versions": [b""]}),
-        ("group/0000000000000000", {"format": 1, "versions": [b"\x01broken"]}),
+        ("group/0000000000000000", {"format": 1, "versions": [b"\x01corrupt"]}),
         ("group/0000000000000000", {"format": 2, "versions": []}),
         ("meta", {"format": 2}),
         ("snapshot/00000000000000000007/00", {"format": 1}),
     ],
 )
-def test_a_broken_or_newer_item_of_the_graph_is_named(sort: str, item: Item) -> None:
-    """An item of the snapshot-group table that is broken, or written by a newer package, is named with its store."""
+def test_a_corrupt_or_newer_item_of_the_graph_is_named(sort: str, item: Item) -> None:
+    """An item of the snapshot-group table that is corrupt, or written by a newer package, is named with its store."""
     key = Key("snapshot", store_shard(STORE, 0), sort)
     with pytest.raises(CorruptStateError, match=f"store_shard={STORE}#0 item={sort}"):
         VersionGraph(STORE, [(key, item)])

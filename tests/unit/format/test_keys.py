@@ -94,7 +94,7 @@ def test_schema_items_are_named_by_their_content() -> None:
     text = '{"families":[]}'
     key = schema_key(STORE, schema_digest(text))
     assert parse_schema(key, {"text": text}) == text
-    broken_items: list[Item] = [{"text": text + " "}, {"text": b"bytes"}, {}]
-    for broken in broken_items:
+    corrupt_items: list[Item] = [{"text": text + " "}, {"text": b"bytes"}, {}]
+    for corrupt in corrupt_items:
         with pytest.raises(CorruptStateError, match=f"item={key.sort}"):
-            parse_schema(key, broken)
+            parse_schema(key, corrupt)

@@ -19,7 +19,7 @@ A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
     ids=["own buckets", "one of an origin", "all of origins"],
 )
 def test_a_manifest_is_read_back(homes: tuple[Home | None, Home | None]) -> None:
-    """Every field comes back, and any broken byte is found; a manifest with buckets of an origin has format 2."""
+    """Every field comes back, and any changed byte is found; a manifest with buckets of an origin has format 2."""
     holders = [SnapshotId(7, A), SnapshotId(9, B)]
     buckets = [Bucket(holders[n % 2], 0, n + 1, n, n * 3, n * 2, bytes([n] * 8), homes[n % 2]) for n in range(3)]
     made = SnapshotManifest(9, C, B, 7, 2, (*buckets, Bucket(emptied=9)))
@@ -27,8 +27,8 @@ def test_a_manifest_is_read_back(homes: tuple[Home | None, Home | None]) -> None
     assert decode_manifest("s", raw) == made
     assert raw[0] == (FORKED if any(homes) else FORMAT)
     for place in range(len(raw)):
-        broken = raw[:place] + bytes([raw[place] ^ 0x10]) + raw[place + 1 :]
+        corrupt = raw[:place] + bytes([raw[place] ^ 0x10]) + raw[place + 1 :]
         with pytest.raises(CorruptStateError):
-            decode_manifest("s", broken)
+            decode_manifest("s", corrupt)
     with pytest.raises(CorruptStateError):
         decode_manifest("other", raw)

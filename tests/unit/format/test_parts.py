@@ -77,11 +77,11 @@ def test_a_row_larger_than_a_reader_accepts_is_refused_when_written() -> None:
 
 @pytest.mark.parametrize("name", ["format", "codec", "records", "raw_bytes", "fragment", "fragments", "crc32", "data"])
 def test_a_part_without_an_attribute_is_refused(name: str) -> None:
-    """A part that misses an attribute, or has it with another type, is broken; the error names the item."""
+    """A part that misses an attribute, or has it with another type, is corrupt; the error names the item."""
     key, item = part()
-    for broken in ({k: v for k, v in item.items() if k != name}, item | {name: {}}):
+    for corrupt in ({k: v for k, v in item.items() if k != name}, item | {name: {}}):
         with pytest.raises(CorruptStateError, match=f"store_shard={key.store_shard} item={key.sort}"):
-            parse_part(key, broken)
+            parse_part(key, corrupt)
 
 
 @pytest.mark.parametrize("name", ["records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max", "crc32"])
@@ -99,16 +99,16 @@ def test_the_checksum_covers_data_codec_and_key() -> None:
     key, item = part()
     data = item["data"]
     assert isinstance(data, bytes)
-    for broken in (item | {"data": bytes([data[0] ^ 1]) + data[1:]}, item | {"data": b""}, item | {"codec": "raw"}):
+    for corrupt in (item | {"data": bytes([data[0] ^ 1]) + data[1:]}, item | {"data": b""}, item | {"codec": "raw"}):
         with pytest.raises(CorruptStateError, match="wrong checksum"):
-            parse_part(key, broken)
+            parse_part(key, corrupt)
     for other in (key._replace(sort=key.sort[:-1] + "1"), key._replace(store_shard="ns/0/1/default#1")):
         with pytest.raises(CorruptStateError, match="wrong checksum"):
             parse_part(other, item)
 
 
 def test_a_part_of_a_newer_format_says_so() -> None:
-    """A part with a format that this package does not read says to upgrade, and not that it is broken."""
+    """A part with a format that this package does not read says to upgrade, and not that it is corrupt."""
     key, item = part()
     with pytest.raises(CorruptStateError, match="format 2, this package reads 1; upgrade dynastate"):
         parse_part(key, item | {"format": 2})

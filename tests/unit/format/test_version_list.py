@@ -67,9 +67,9 @@ def test_an_entry_with_a_wrong_byte_is_refused(made: VersionEntry, data: st.Data
     """One changed byte, a byte less or one more, or another store's name: a version entry is refused."""
     raw = encode_entry(STORE, made)
     at = data.draw(st.integers(0, len(raw) - 1))
-    for broken in (raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :], raw[:-1], raw + b"x"):
+    for corrupt in (raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :], raw[:-1], raw + b"x"):
         with pytest.raises(CorruptStateError):
-            decode_entry(STORE, broken)
+            decode_entry(STORE, corrupt)
     with pytest.raises(CorruptStateError, match="wrong checksum"):
         decode_entry("ns/0/1/default", raw)
 

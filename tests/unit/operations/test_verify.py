@@ -304,13 +304,13 @@ def test_verify_only_reads_and_consistently(moto: BotoTables, failing_client: Fa
     """Every request is Query, GetItem or BatchGetItem with ConsistentRead, also with findings."""
     at = make_engine(moto)
     made = write_versions(at, store, 3)
-    broken = write(at, store, attempt(9), {b"9": b"9"}, base=made[3])
+    corrupt = write(at, store, attempt(9), {b"9": b"9"}, base=made[3])
     (key, item), *_ = parts_of(moto, store)
     failing_client.put_item(TableName=moto.names["delta"], Item=to_wire(item) | {"strange": {"BOOL": True}})
-    moto.delete([parts_of_version[0] for parts_of_version in parts_of_all(moto, store, broken[0])], Meter())
+    moto.delete([parts_of_version[0] for parts_of_version in parts_of_all(moto, store, corrupt[0])], Meter())
     before = len(failing_client.requests)
     report = verify(moto, store)
-    assert listed(report) == [("broken", key.sort), ("missing", f"{4:020d}/{attempt(9).hex()}/000000")]
+    assert listed(report) == [("corrupt", key.sort), ("missing", f"{4:020d}/{attempt(9).hex()}/000000")]
     sent = failing_client.requests[before:]
     assert {operation for operation, _ in sent} == {"query", "batch_get_item"}
     for operation, arguments in sent:
@@ -387,11 +387,11 @@ def test_a_store_that_is_not_there_is_an_error(memory: MemoryTables) -> None:
         verify(memory, "ns#0")
 
 
-def test_only_missing_and_broken_items_fail(memory: MemoryTables, store: str) -> None:
-    """A report with missing or broken items is not whole; orphans and abandoned attempts are allowed."""
+def test_only_missing_and_corrupt_items_fail(memory: MemoryTables, store: str) -> None:
+    """A report with missing or corrupt items is not whole; orphans and abandoned attempts are allowed."""
     key = Key("delta", store, "part")
     checked = (Checked(1, attempt(1), 1, is_readable=False, is_dead=True),)
-    for what, is_whole in (("missing", False), ("broken", False), ("orphaned", True)):
+    for what, is_whole in (("missing", False), ("corrupt", False), ("orphaned", True)):
         finding = Finding(what, key, "why")  # type: ignore[arg-type]  # one of the three
         assert Report(store, checked, 0, 0, 0, (finding,), 0, Meter()).is_whole is is_whole
 
@@ -423,17 +423,17 @@ def test_the_command(embedded: EmbeddedDynamoDB, http: BotoTables, store: str) -
     assert (whole.returncode, whole.stderr) == (0, "")
     said = lines_of(whole.stdout)
     assert said[:2] == [f"store {store}", "versions 1-3 can be read; 0 abandoned attempts"]
-    assert said[-1] == "whole: 0 missing, 0 broken, 0 orphaned"
+    assert said[-1] == "whole: 0 missing, 0 corrupt, 0 orphaned"
 
     lost = parts_of(http, store)[1][0]
     http.delete([lost], Meter())
-    broken = command(embedded, store)
-    assert broken.returncode == 1, broken
-    assert lines_of(broken.stdout)[0] == (
+    corrupt = command(embedded, store)
+    assert corrupt.returncode == 1, corrupt
+    assert lines_of(corrupt.stdout)[0] == (
         "missing  1 item: group/0000000000000000 names it "
         f"table=dynastate-delta store_shard={lost.store_shard} item={lost.sort}"
     )
-    assert f"cannot be read: version=3 attempt={attempt(3).hex()}" in broken.stdout
+    assert f"cannot be read: version=3 attempt={attempt(3).hex()}" in corrupt.stdout
 
     as_json = command(embedded, store, "--json")
     assert as_json.returncode == 1

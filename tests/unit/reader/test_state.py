@@ -332,7 +332,7 @@ def test_a_version_behind_which_the_query_restarted(
             look()
     assert behind.refresh()
     assert behind.get(user("a")) == row("a", 106)
-    # Broken items are reported as corrupt, also where the newest version is unknown.
+    # They are reported as corrupt, also where the newest version is unknown.
     tables.items = {key: item for key, item in tables.items.items() if key.role == "snapshot"}
     with pytest.raises(CorruptStateError):
         list(behind)
@@ -579,7 +579,7 @@ def tables_of(engine: Engine) -> Tables:
     return engine._tables
 
 
-def test_a_reader_falls_back_from_a_broken_snapshot(
+def test_a_reader_falls_back_from_a_corrupt_snapshot(
     written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None
 ) -> None:
     """Readers fall back to older data, as recovery does; without any, the error names the table."""
@@ -587,7 +587,7 @@ def test_a_reader_falls_back_from_a_broken_snapshot(
     tables = tables_of(engine)
     assert isinstance(tables, MemoryTables)
     manifest = next(key for key in tables.items if key.sort.startswith("directory/"))
-    tables.items[manifest]["data"] = b"broken"
+    tables.items[manifest]["data"] = b"corrupt"
     assert by_user(opened(written.store)) == [row("a", 2), row("c", 1)]
     part = next(key for key in tables.items if key.role == "delta")
     del tables.items[part]

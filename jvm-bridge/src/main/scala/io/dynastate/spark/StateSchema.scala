@@ -41,21 +41,21 @@ object StateSchema {
   def parse(text: String): StateSchema = org.json4s.jackson.JsonMethods.parse(text) \ "families" match {
     case JArray(families) =>
       val parsed = families.collect { case family: JObject => family }.toVector
-      if (parsed.zipWithIndex.exists { case (family, at) => idOf(family) != at }) broken(text)
+      if (parsed.zipWithIndex.exists { case (family, at) => idOf(family) != at }) corrupt(text)
       new StateSchema(parsed)
-    case _ => broken(text)
+    case _ => corrupt(text)
   }
 
-  private def broken(text: String): Nothing = throw new DynastateException(ErrorKind.Corrupt, s"a schema item is no list of column families by id: $text")
+  private def corrupt(text: String): Nothing = throw new DynastateException(ErrorKind.Corrupt, s"a schema item is no list of column families by id: $text")
 
   private def nameOf(family: JObject): String = field(family, "name") match {
     case JString(name) => name
-    case _ => broken(compact(render(family)))
+    case _ => corrupt(compact(render(family)))
   }
 
   private def idOf(family: JObject): Int = field(family, "id") match {
     case JInt(id) => id.toInt
-    case _ => broken(compact(render(family)))
+    case _ => corrupt(compact(render(family)))
   }
 
   private def isDropped(family: JObject): Boolean = flag(family, "dropped")
