@@ -198,11 +198,11 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     // None of the 20 versions that could be deleted is, while a version list cannot be read.
     world.onTables(id, "format", "99")
-    provider.doCleanupMaintenance()
+    provider.doMaintenance()
     world.onTables(id, "format", "1")
     same(world.onTables(id, "oldest"), "1", "the oldest version, where clean-up failed")
     val after = (1 to 5).map { _ =>
-      provider.doCleanupMaintenance()
+      provider.doMaintenance()
       world.onTables(id, "oldest")
     }
     same(after, Seq("5", "9", "13", "13", "13"), "the oldest version after each maintenance: fewer than 10 are left to pile up")
