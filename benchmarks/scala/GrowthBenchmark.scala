@@ -24,12 +24,12 @@ object GrowthBenchmark {
     val figures = new Figures
     OtherStore.make(plan)
     val counts = new Array[Int](plan.rows)
-    val maintained = new Life(plan, new StateDriver(plan, Maintained, counts), arguments.int("maintainEvery"))
-    maintained.live(plan.warmup + plan.batches)
-    maintained.liveUntilSnapshotIsDue()
+    val maintained = new LongRun(plan, new StateDriver(plan, Maintained, counts), arguments.int("maintainEvery"))
+    maintained.runUntil(plan.warmup + plan.batches)
+    maintained.runUntilSnapshotIsDue()
     maintained.report("maintained", figures)
-    val unmaintained = new Life(plan, new StateDriver(plan, Unmaintained), Int.MaxValue)
-    unmaintained.live(maintained.batches)
+    val unmaintained = new LongRun(plan, new StateDriver(plan, Unmaintained), Int.MaxValue)
+    unmaintained.runUntil(maintained.batches)
     unmaintained.report("unmaintained", figures)
     freshSnapshot(plan, counts)
     figures("version") = maintained.version
@@ -47,7 +47,7 @@ object GrowthBenchmark {
     provider.close()
   }
 
-  private final class Life(plan: Plan, driver: StateDriver, maintainEvery: Int) {
+  private final class LongRun(plan: Plan, driver: StateDriver, maintainEvery: Int) {
     private val provider = driver.newProvider()
     private val spent = mutable.Map.empty[String, Long]
     private val wholes = mutable.ArrayBuffer.empty[Double]
@@ -61,10 +61,10 @@ object GrowthBenchmark {
 
     def version: Long = 1L + batches
 
-    def live(until: Int): Unit = while (batches < until) batch()
+    def runUntil(until: Int): Unit = while (batches < until) batch()
 
     /** Exact to `maintainEvery` batches. */
-    def liveUntilSnapshotIsDue(): Unit = while (batches - lastSnapshot < longestCycle - 1) batch()
+    def runUntilSnapshotIsDue(): Unit = while (batches - lastSnapshot < longestCycle - 1) batch()
 
     private def batch(): Unit = {
       batches += 1

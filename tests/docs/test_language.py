@@ -45,11 +45,6 @@ ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|etc|vs)\. ")
 
 #: These name the phrases in order to forbid them.
 ALLOWED = {"docs/glossary.md", "tests/docs/test_language.py"}
-#: Files and folders still to be cleaned. The list only ever gets shorter.
-NOT_YET_CLEAN: tuple[str, ...] = (
-    "benchmarks/scala/GrowthBenchmark.scala",  # the class Life
-    "tests/contract/provider/scala/",
-)
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -99,7 +94,7 @@ def free_clauses(name: str, text: str) -> list[str]:
     return [first.partition("\n")[0] for first in firsts if FREE_CLAUSE.match(first)]
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if not name.startswith(NOT_YET_CLEAN)])
+@pytest.mark.parametrize("name", TEXTS)
 def test_plain_language(name: str) -> None:
     """No file has a phrase of the list, a heading that is a free clause, or a docstring that begins with one."""
     assert not phrases(TEXTS[name]) + free_clauses(name, TEXTS[name])

@@ -33,7 +33,7 @@ object Differences {
     "twins-on-two-executors" -> Difference(
       "a version in memory is not compared with the files that another executor has replaced since", Set("by the other too")),
     "checkpoint-info-before-commit" -> Difference("it has no ids, and answers at any time", Set("before commit")),
-    "upgraded-at-another-version" -> Difference("it opens the version anew, and does not look at what was read", Set("it is not what was read")),
+    "upgraded-at-another-version" -> Difference("it opens the version again, and does not look at what was read", Set("it is not what was read")),
     "change-feed" -> Difference("wrong versions are an AssertionError", Set("from version 0", "the end before the start")),
     "an-empty-store-above-the-last-version" -> Difference(
       "only RocksDB's has offline repartition, the only use of it", Set("raises STATE_STORE_UNSUPPORTED_OPERATION")),
@@ -53,7 +53,7 @@ object Differences {
       Set("after the retry")),
     "a-family-made-again-with-other-keys" -> Difference("encoders are cached by the family's name", Set("raises AssertionError")),
     "removal-of-a-range-the-wrong-way-round" -> Difference("RocksDB calls it an error", Set("it holds no rows")),
-    "number-of-keys-after-removal-of-a-range" -> Difference("keys removed by range are not counted, as nobody reads them", Set("keys")),
+    "number-of-keys-after-removal-of-a-range" -> Difference("keys removed by range are not counted, as nothing reads them", Set("keys")),
     "empty-lists" -> Difference(
       "an empty list is a key like others; list state refuses to put one",
       Set("it is no key", "it is no key any more", "keys")),
