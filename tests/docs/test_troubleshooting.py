@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -124,11 +125,26 @@ def test_every_error_that_needs_an_action_is_on_the_page() -> None:
     assert {said for said in made if not any(begins(said, message) for message in MESSAGES)} == set()
 
 
+def test_packages_to_install_are_published() -> None:
+    """No message says to install dynastate, which is not published yet, but what its extras need."""
+    said = [text for text in TEXTS if "pip install" in text]
+    assert not [text for text in said if re.search(r"pip install '?dynastate", text)]
+    extras = importlib.import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra, named in (("frames", r"\w+"), ("local", r"[\w\[\],]+"), ("spark", "(?s).*")):
+        packages = sorted(re.match(named, each)[0] for each in extras[extra])  # type: ignore[index]
+        quoted = " ".join(each if each.isalpha() else f"'{each}'" for each in packages)
+        assert [text for text in said if text.endswith(f"pip install {quoted}")], quoted
+
+
 def test_kinds_are_those_of_the_errors() -> None:
-    """The table of kinds has each kind's name in the JVM beside its class in Python, in the order of their numbers."""
+    """Both pages name each kind as the JVM does, by number; troubleshooting has its class in Python beside it."""
     scala = (ROOT / "jvm-bridge/src/main/scala/io/dynastate/DynastateException.scala").read_text()
     numbers = {name: int(number) for name, number in re.findall(r"val (\w+) = (\d)", scala)}
     names = {numbers[name]: said for name, said in re.findall(r'(\w+) -> "([^"]+)"', scala)}
     classes = {kind: each.__name__ for kind, each in errors.BY_KIND.items()}
     table = re.findall(r"^\| `([^`]+)` \| `(\w+Error)` \|", PAGE, re.MULTILINE)
     assert table == [(names[kind], classes[kind]) for kind in sorted(names)]
+    protocol = (DOCS / "protocol.md").read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
+    assert {int(kind): name for kind, name in re.findall(r"^\| (\d) \| ([^|]+) \|", protocol, re.MULTILINE)} == names

@@ -211,7 +211,7 @@ def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path, monke
     """Where moto cannot be imported, the error is the pip command."""
     (tmp_path / "moto.py").write_text("raise ImportError('no moto here')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    with pytest.raises(ConfigurationError, match=r"pip install 'dynastate\[local\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'moto\[dynamodb,server\]' waitress"):
         EmbeddedDynamoDB().__enter__()
 
 

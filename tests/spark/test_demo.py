@@ -241,7 +241,7 @@ def test_a_failed_spark_is_reported_with_its_log(tmp_path: Path, monkeypatch: py
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing package is named before anything starts, with the command that installs it."""
     monkeypatch.setattr(demo, "_MODULES", (*demo._MODULES, "no_such_module"))
-    with pytest.raises(ConfigurationError, match=r"the demo needs no_such_module; pip install 'dynastate\[demo\]'"):
+    with pytest.raises(ConfigurationError, match=r"the demo needs no_such_module; pip install no_such_module"):
         demo.run_demo()
 
 

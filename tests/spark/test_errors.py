@@ -53,7 +53,7 @@ MISTAKES = {
     ),
     "interpreter without the package": Mistake(
         lambda folder: {"python": interpreter(folder, command=f'{sys.executable} -S "$@"')},
-        rf"pip install dynastate=={dynastate.__version__}.*No module named",
+        rf"install dynastate {dynastate.__version__} there, from the driver's wheel.*No module named",
     ),
     "package of another version": Mistake(
         lambda folder: {"python": another_version(folder)},

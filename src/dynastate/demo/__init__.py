@@ -51,7 +51,7 @@ def check_requirements() -> None:
     """
     missing = [module for module in _MODULES if importlib.util.find_spec(module) is None]
     if missing:
-        raise ConfigurationError(f"the demo needs {', '.join(missing)}; pip install 'dynastate[demo]'")
+        raise ConfigurationError(f"the demo needs {', '.join(missing)}; pip install {' '.join(missing)}")
     from dynastate.spark.jar import jar_path  # noqa: PLC0415  # it needs pyspark
     from dynastate.spark.java import check_java  # noqa: PLC0415
 

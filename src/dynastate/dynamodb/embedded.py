@@ -198,7 +198,7 @@ def _serve(port: int) -> int:
         from moto.moto_server.werkzeug_app import create_backend_app
         from waitress.server import create_server
     except ImportError as error:
-        what = "the embedded DynamoDB needs moto and waitress; pip install 'dynastate[local]'"
+        what = "the embedded DynamoDB needs moto and waitress; pip install 'moto[dynamodb,server]' waitress"
         raise ConfigurationError(f"{what} ({error})") from error
     # It warns of every request that waits for the one before it.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)

@@ -43,7 +43,7 @@ def _extra(module: str) -> Any:  # these have no types of their own
         return importlib.import_module(module)
     except ImportError as missing:
         package = module.partition(".")[0]
-        raise ConfigurationError(f"{package} is not installed here; pip install 'dynastate[frames]'") from missing
+        raise ConfigurationError(f"{package} is not installed here; pip install pandas pyarrow") from missing
 
 
 def to_arrow(columns: Struct, rows: Iterable[Row]) -> pa.Table:

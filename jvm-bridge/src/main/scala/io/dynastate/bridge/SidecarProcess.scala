@@ -106,7 +106,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
       isReady = first == "ready"
       if (!isReady) {
         throw new DynastateException(ErrorKind.Configuration,
-          s"the sidecar did not start with the interpreter $python; the package must be installed there (pip install dynastate==${Sidecar.packageVersion}), " +
+          s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} there, from the driver's wheel, " +
             s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $exitReport")
       }
       killWhenSilent()
