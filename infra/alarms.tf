@@ -4,82 +4,73 @@
 # DynamoDB counts throttles by table, and system errors by table and operation: the alarm adds these up. DynamoDB counts
 # UserErrors only for the whole account and Region: an alarm on them would fire for other tables.
 locals {
-  throttles = var.alarms == null ? {} : {
-    for pair in setproduct(keys(local.tables), ["read", "write"]) : "${pair[0]}/${pair[1]}" => {
-      table     = pair[0]
-      direction = pair[1]
-    }
-  }
-
   # The operations of the writer's policy. Readers use a subset.
   operations = {
     delta          = ["BatchGetItem", "BatchWriteItem", "Query"]
     snapshot_group = ["BatchGetItem", "BatchWriteItem", "DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem"]
   }
 
-  # Three minutes of the last five: one burst raises no alarm, and one minute without traffic ends none.
-  alarm_period_s            = 60
-  alarm_evaluation_periods  = 5
-  alarm_datapoints_to_alarm = 3
+  alarms = var.alarms == null ? {} : merge(
+    {
+      for pair in setproduct(keys(local.tables), ["read", "write"]) : "${pair[0]}/${pair[1]}-throttles" => {
+        table       = pair[0]
+        name        = "${pair[1]}-throttles"
+        description = "DynamoDB throttles ${pair[1]}s of a state table: batches are slow, and fail if it goes on. Raise the table's capacity or limit, or use more shuffle partitions if one partition key is hot."
+        threshold   = var.alarms.throttle_events
+        metric      = "${local.spelled[pair[1]]}ThrottleEvents"
+        dimensions  = { events = {} }
+      }
+    },
+    {
+      for table, operations in local.operations : "${table}/system-errors" => {
+        table       = table
+        name        = "system-errors"
+        description = "DynamoDB answers requests to a state table with HTTP 500: batches are slow, and fail if it goes on. Look at the AWS Health Dashboard."
+        threshold   = var.alarms.system_errors
+        metric      = "SystemErrors"
+        dimensions  = { for operation in operations : lower(operation) => { Operation = operation } }
+      }
+    },
+  )
 }
 
-resource "aws_cloudwatch_metric_alarm" "throttles" {
-  for_each = local.throttles
+resource "aws_cloudwatch_metric_alarm" "state" {
+  for_each = local.alarms
 
-  alarm_name          = "${aws_dynamodb_table.state[each.value.table].name}-${each.value.direction}-throttles"
-  alarm_description   = "DynamoDB throttles ${each.value.direction}s of a state table: batches are slow, and fail if it goes on. Raise the table's capacity or limit, or use more shuffle partitions if one partition key is hot."
-  namespace           = "AWS/DynamoDB"
-  metric_name         = "${local.spelled[each.value.direction]}ThrottleEvents"
-  dimensions          = { TableName = aws_dynamodb_table.state[each.value.table].name }
-  statistic           = "Sum"
-  period              = local.alarm_period_s
-  evaluation_periods  = local.alarm_evaluation_periods
-  datapoints_to_alarm = local.alarm_datapoints_to_alarm
+  alarm_name          = "${aws_dynamodb_table.state[each.value.table].name}-${each.value.name}"
+  alarm_description   = each.value.description
   comparison_operator = "GreaterThanThreshold"
-  threshold           = var.alarms.throttle_events_a_minute
-  # DynamoDB sends no metric where there is nothing to count.
-  treat_missing_data = "notBreaching"
-  alarm_actions      = var.alarms.actions
-  ok_actions         = var.alarms.actions
-  tags               = var.tags
-}
-
-resource "aws_cloudwatch_metric_alarm" "system_errors" {
-  for_each = var.alarms == null ? {} : local.operations
-
-  alarm_name          = "${aws_dynamodb_table.state[each.key].name}-system-errors"
-  alarm_description   = "DynamoDB answers requests to a state table with HTTP 500: batches are slow, and fail if it goes on. Look at the AWS Health Dashboard."
-  evaluation_periods  = local.alarm_evaluation_periods
-  datapoints_to_alarm = local.alarm_datapoints_to_alarm
-  comparison_operator = "GreaterThanThreshold"
-  threshold           = var.alarms.system_errors_a_minute
-  treat_missing_data  = "notBreaching"
+  threshold           = each.value.threshold
   alarm_actions       = var.alarms.actions
   ok_actions          = var.alarms.actions
   tags                = var.tags
 
+  # Two periods of the last half hour: one burst raises no alarm, and a query that throttles once in a trigger of up to
+  # a quarter of an hour does.
+  evaluation_periods  = 6
+  datapoints_to_alarm = 2
+
+  # DynamoDB sends no metric where there is nothing to count, and CloudWatch ignores missing data of AWS/DynamoDB
+  # whatever treat_missing_data says: without FILL an alarm would never end.
   metric_query {
-    id          = "errors"
-    expression  = "SUM(METRICS())"
-    label       = "SystemErrors of all operations"
+    id          = "counted"
+    expression  = "SUM(FILL(METRICS(), 0))"
+    label       = "${each.value.metric} in five minutes"
     return_data = true
   }
 
   dynamic "metric_query" {
-    for_each = each.value
+    for_each = each.value.dimensions
 
     content {
-      id = lower(metric_query.value)
+      id = metric_query.key
 
       metric {
         namespace   = "AWS/DynamoDB"
-        metric_name = "SystemErrors"
-        dimensions = {
-          TableName = aws_dynamodb_table.state[each.key].name
-          Operation = metric_query.value
-        }
-        stat   = "Sum"
-        period = local.alarm_period_s
+        metric_name = each.value.metric
+        dimensions  = merge({ TableName = aws_dynamodb_table.state[each.value.table].name }, metric_query.value)
+        stat        = "Sum"
+        period      = 300
       }
     }
   }

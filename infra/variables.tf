@@ -187,11 +187,11 @@ variable "replicas" {
 }
 
 variable "alarms" {
-  description = "CloudWatch alarms on throttled requests and system errors of each table: thresholds per minute, and the ARNs to notify (for example of SNS topics). Null: no alarms."
+  description = "CloudWatch alarms on throttled requests and system errors of each table: how many in five minutes are tolerated, and the ARNs to notify (for example of SNS topics). Null: no alarms."
   type = object({
-    actions                  = optional(set(string), [])
-    throttle_events_a_minute = optional(number, 100)
-    system_errors_a_minute   = optional(number, 10)
+    actions         = optional(set(string), [])
+    throttle_events = optional(number, 100)
+    system_errors   = optional(number, 10)
   })
   default = null
 
@@ -206,7 +206,7 @@ variable "alarms" {
   }
 
   validation {
-    condition     = try(var.alarms.throttle_events_a_minute, 0) >= 0 && try(var.alarms.system_errors_a_minute, 0) >= 0
+    condition     = try(var.alarms.throttle_events, 0) >= 0 && try(var.alarms.system_errors, 0) >= 0
     error_message = "alarms must have thresholds of at least 0."
   }
 }
