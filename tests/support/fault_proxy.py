@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -127,6 +128,30 @@ class Throttle:
         resource = f"arn:aws:dynamodb:us-east-1:123456789012:table/{table}"
         reasons = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": resource}]
         return error("ProvisionedThroughputExceededException", "The level of …", ThrottlingReasons=reasons)
+
+
+def limit_reads(request: Request, forward: Forward) -> Reply:
+    """A rule: a BatchGetItem answers with 16 MB, and 1 MB of a partition key, at most; other keys are unprocessed."""
+    reply = forward(request)
+    if request.operation != "BatchGetItem" or reply.status != 200:
+        return reply
+    answer = json.loads(reply.raw)
+    total, of_partition = 0, Counter[str]()
+    for table, items in answer["Responses"].items():
+        asked = request.body["RequestItems"][table]
+        left = answer["UnprocessedKeys"].setdefault(table, asked | {"Keys": []})["Keys"]
+        for item in list(items):
+            size = 1024 * _units(item)
+            partition = item["store_shard"]["S"]
+            if total + size > 16 << 20 or (of_partition[partition] and of_partition[partition] + size > 1 << 20):
+                items.remove(item)
+                left.append({name: item[name] for name in asked["Keys"][0]})
+            else:
+                total += size
+                of_partition[partition] += size
+        if not left:
+            del answer["UnprocessedKeys"][table]
+    return reply._replace(raw=json.dumps(answer).encode())
 
 
 def _units(item: Mapping[str, Any]) -> int:

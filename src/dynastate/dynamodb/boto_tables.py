@@ -102,8 +102,10 @@ class BotoTables:
                 found.update((self._key(self._roles[name], item), item) for item in items)
             unprocessed = answer.get("UnprocessedKeys") or {}
             waiting = {name: {"Keys": rest["Keys"]} | how for name, rest in unprocessed.items()}
-            if waiting:
-                retry.answered_in_part(self._roles[next(iter(waiting))], progress=len(found) > before)
+            if len(found) > before:
+                retry.progressed()  # there is more than one answer may hold: no throttle
+            elif waiting:
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=False)
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:

@@ -13,6 +13,9 @@ WRITES_MAX: Final = 25
 KEYS_MAX: Final = 100
 #: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
 ITEM_BYTES_MAX: Final = 400_000
+#: What one BatchGetItem answers with, in all and of one partition key. It takes more keys, and leaves some unprocessed.
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+PARTITION_ANSWER_BYTES_MAX: Final = 1024 * 1024
 PARTITION_KEY_BYTES_MAX: Final = 2_048
 SORT_KEY_BYTES_MAX: Final = 1_024
 

@@ -114,12 +114,16 @@ class Retry:
         self._policy.has_answered = True
         return answer
 
+    def progressed(self) -> None:
+        """Start back-off and deadline again."""
+        self._failures = 0
+        self._since = self._policy.clock()
+
     def answered_in_part(self, role: Role, *, progress: bool) -> None:
         """Wait before the rest is sent of a request that was done in part, which is how DynamoDB throttles batches."""
         self._meter.throttles += 1
         if progress:
-            self._failures = 0
-            self._since = self._policy.clock()
+            self.progressed()
         self._wait(None, role)
 
     def _wait(self, error: Exception | None, role: Role) -> None:

@@ -6,14 +6,14 @@ costs no request the next time.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
-from dynastate.dynamodb.limits import KEYS_MAX
+from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, KEYS_MAX, PARTITION_ANSWER_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.cache import Cache
@@ -36,7 +36,7 @@ from dynastate.format.parts import (
 )
 from dynastate.format.version_list import VersionEntry, part_keys
 
-#: Parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
+#: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25
 #: Memory of all routes; one takes about `ENTRY_BYTES` a version and `BUCKET_BYTES` a bucket.
 ROUTES_BYTES: Final = 32 * 1024 * 1024
@@ -44,8 +44,8 @@ ROUTES_BYTES: Final = 32 * 1024 * 1024
 SKIPPED_MAX: Final = 1_000
 #: Up to this many parts are read in full for one key; of more, first the bounds, which say where it may be.
 WHOLE_PARTS: Final = 8
-#: Bytes of items that one BatchGetItem processes; DynamoDB allows 16 MB.
-LOOKED_AT_BYTES: Final = 12_000_000
+#: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
+WINDOW_SHARE: Final = 0.9
 #: Parts of which the bounds are remembered; forgetting one costs reading them again.
 BOUNDS_MAX: Final = 100_000
 ENTRY_BYTES: Final = 500
@@ -234,7 +234,7 @@ class PartReader:
         Raises:
             CorruptStateError: while they are consumed: a part is lost or corrupt.
         """
-        keys = (key for entry in entries for key in part_keys(store, entry, shards))
+        keys = ((key, _part_bytes(entry)) for entry in entries for key in part_keys(store, entry, shards))
         parts = self._read(keys, meter, keep=self._fits(entries))
         for entry in entries:
             yield from verified_chunks(entry, _where(store, entry), islice(parts, entry.parts), bucket)
@@ -265,7 +265,8 @@ class PartReader:
             else keys
             for _, keys in named
         ]
-        parts = self._read(chain.from_iterable(wanted), meter, keep=True)
+        sized = ((key, _part_bytes(entry)) for entry, keys in zip(entries, wanted, strict=True) for key in keys)
+        parts = self._read(sized, meter, keep=True)
         for entry, keys in zip(entries, wanted, strict=True):
             found = islice(parts, len(keys))
             if len(keys) == entry.parts:
@@ -277,15 +278,11 @@ class PartReader:
         self, store: str, named: Sequence[tuple[VersionEntry, list[Key]]], meter: Meter
     ) -> dict[Key, Bounds]:
         """Read the bounds of all parts of versions, of which there is at least one."""
-        parts = sum(entry.parts for entry, _ in named)
-        item_bytes = PART_OVERHEAD_BYTES + sum(entry.stored_bytes for entry, _ in named) // parts
-        window = max(1, min(KEYS_MAX, LOOKED_AT_BYTES // item_bytes))
-        every = [key for _, keys in named for key in keys]
+        sizes = {key: _part_bytes(entry) for entry, keys in named for key in keys}
         found: dict[Key, Bounds] = {}
-        windows = [every[at : at + window] for at in range(0, parts, window)]
-        for bounds, spent in self._pool.map(self._read_bounds, windows):
+        for bounds, spent in self._pool.map(self._read_bounds, _windows(sizes.items(), KEYS_MAX)):
             # DynamoDB charges units for the full items.
-            spent.read_units += len(bounds) * (-(-item_bytes // 4096) - 1)
+            spent.read_units += sum(-(-sizes[key] // 4096) - 1 for key in bounds)
             meter.add(spent)
             found |= bounds
         for entry, keys in named:
@@ -313,7 +310,11 @@ class PartReader:
         shift = 32 - snapshot.bits
         low, high = (0, len(snapshot.buckets) - 1) if bucket is None else (bucket[0] >> shift, bucket[1] >> shift)
         numbers = range(low, high + 1)
-        keys = (key for number in numbers for key in snapshot.keys(store, number, shards))
+        keys = (
+            (key, _part_bytes(snapshot.buckets[number]))
+            for number in numbers
+            for key in snapshot.keys(store, number, shards)
+        )
         parts = self._read(keys, meter, keep=self._fits([snapshot.buckets[number] for number in numbers]))
         for number in numbers:
             held = snapshot.buckets[number]
@@ -325,12 +326,13 @@ class PartReader:
         """Whether the parts fit into the cache: else they would evict others, and each other."""
         return sum(each.stored_bytes + each.parts * PART_OBJECT_BYTES for each in named) <= self._parts.limit_bytes
 
-    def _read(self, keys: Iterator[Key], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
-        """Parts in the order of their keys, with a bounded number of windows read ahead."""
+    def _read(self, keys: Iterable[tuple[Key, int]], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
+        """Parts in the order of their keys, which come with their sizes; a bounded number of windows is read ahead."""
+        windows = _windows(keys, WINDOW)
         under_way: deque[Future[tuple[list[tuple[Key, Part]], Meter]]] = deque()
         try:
             while True:
-                while len(under_way) < self._parallel and (window := list(islice(keys, WINDOW))):
+                while len(under_way) < self._parallel and (window := next(windows, None)):
                     under_way.append(self._pool.submit(self._read_window, window, keep=keep))
                 if not under_way:
                     return
@@ -352,6 +354,30 @@ class PartReader:
             if keep:
                 self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
         return [(key, parts[key]) for key in keys], spent
+
+
+def _part_bytes(of: VersionEntry | Bucket) -> int:
+    """The mean size of the items of a version or bucket, which has some."""
+    return PART_OVERHEAD_BYTES + of.stored_bytes // of.parts
+
+
+def _windows(keys: Iterable[tuple[Key, int]], keys_max: int) -> Iterator[list[Key]]:
+    """Keys, which come with the sizes of their items, by requests that DynamoDB is likely to answer in full."""
+    window: list[Key] = []
+    sizes: Counter[str] = Counter()
+    for key, size in keys:
+        sizes[key.store_shard] += size
+        fits = (
+            sizes[key.store_shard] <= WINDOW_SHARE * PARTITION_ANSWER_BYTES_MAX
+            and sizes.total() <= WINDOW_SHARE * ANSWER_BYTES_MAX
+            and len(window) < keys_max
+        )
+        if window and not fits:
+            yield window
+            window, sizes = [], Counter({key.store_shard: size})
+        window.append(key)
+    if window:
+        yield window
 
 
 def _where(store: str, entry: VersionEntry) -> dict[str, object]:

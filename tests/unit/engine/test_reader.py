@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 
 import pytest
 
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
@@ -19,6 +23,7 @@ from tests.support.engine_driver import (
     State,
     attempt,
     fold,
+    make_engine,
     numbers,
     parts_of,
     read,
@@ -27,6 +32,7 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import MemoryTables
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, limit_reads
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -323,3 +329,30 @@ def test_a_row_in_many_parts_is_looked_up(engines: Engines, store: str) -> None:
     engine = engines(cache_bytes=8 * MIB)
     assert looked_up(engine, store, made, b"3")[0] == large
     assert looked_up(engine, store, made, b"4")[0] == b"4"
+
+
+@pytest.mark.parametrize(("shards", "part_bytes"), [(4, 200_000), (1, 260_000), (64, 380_000)])
+@pytest.mark.usefixtures("dummy_credentials")
+def test_no_request_asks_for_more_than_dynamodb_answers(
+    embedded: EmbeddedDynamoDB, store: str, shards: int, part_bytes: int
+) -> None:
+    """BatchGetItem answers with 1 MB of a partition key and 16 MB in all: larger windows look like throttles."""
+    count = 60
+    unprocessed = []
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        reply = limit_reads(request, forward)
+        unprocessed.append(json.loads(reply.raw).get("UnprocessedKeys"))
+        return reply
+
+    with FaultProxy(embedded.endpoint, rule) as proxy:
+        tables = BotoTables(replace(embedded.settings, endpoint=proxy.endpoint))
+        engine = make_engine(tables, shards=shards)
+        dice = random.Random(7)  # noqa: S311  # bytes that cannot be compressed
+        state = {b"%d" % number: dice.randbytes(part_bytes) for number in range(count)}
+        made = write(engine, store, attempt(1), *({key: value} for key, value in state.items()))
+        assert read(engine, store, *made) == state
+        assert looked_up(engine, store, made, b"1")[0] == state[b"1"]
+        engine.close()
+        tables.close()
+    assert not any(unprocessed)
