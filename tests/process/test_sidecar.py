@@ -394,7 +394,8 @@ def test_a_missing_table_is_reported(connect: Callable[[], Talk], settings: dict
         talk, started = connect().hello(settings | {name: "not-there"}), time.monotonic()
         kind, _, message = error_of(talk.check())
         assert kind == ConfigurationError.kind
-        assert f"table not-there ({PREFIX}{name}) does not exist at {settings['endpoint']}; make it with" in message
+        place = f"the Region us-east-1 of {settings['endpoint']}"
+        assert f"table not-there ({PREFIX}{name}) does not exist in {place}; " in message
         assert time.monotonic() - started < ERROR_WITHIN_S
 
 

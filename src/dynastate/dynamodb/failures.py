@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
@@ -39,10 +40,40 @@ _NO_CREDENTIALS = (
 
 @dataclass(frozen=True)
 class Target:
-    """The destination of requests, for messages: the tables' names, and the endpoint or Region."""
+    """The destination of requests, for messages: the tables' names, the endpoint, if one is set, and the client."""
 
     names: Mapping[Role, str]
-    place: str
+    endpoint: str
+    client: Any  # a boto3 client has no type of its own
+
+    @property
+    def region(self) -> str:
+        """The Region that requests are signed for."""
+        return str(self.client.meta.region_name)
+
+    @property
+    def place(self) -> str:
+        """What answers."""
+        return self.endpoint or f"the Region {self.region}"
+
+    def without(self, role: Role, *, was_there: bool) -> str:
+        """The message for a table that does not exist; `was_there`: it has answered before."""
+        setting = PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
+        place = f"the Region {self.region}" + (f" of {self.endpoint}" if self.endpoint else "")
+        if was_there:
+            return (
+                f"table {self.names[role]} ({setting}) was deleted in {place} while it was used; restore it from a "
+                "backup, as docs/operations.md says: an empty table has no state"
+            )
+        return (
+            f"table {self.names[role]} ({setting}) does not exist in {place}; correct the setting or {PREFIX}region, "
+            "or make the table: with Terraform (infra/), for development with 'dynastate tables create'"
+        )
+
+    @property
+    def no_dynamodb(self) -> str:
+        """The message for answers that DynamoDB never gives."""
+        return f"what answers at {self.place} is no DynamoDB; check {PREFIX}endpoint"
 
 
 class Fate(Enum):
@@ -73,6 +104,16 @@ def code_of(error: Exception) -> str:
     return str(error.response["Error"].get("Code")) if isinstance(error, boto_errors.ClientError) else ""
 
 
+def is_foreign(error: Exception) -> bool:
+    """Whether an error has no code of DynamoDB, as from a web server or a proxy: botocore takes the status for one."""
+    return code_of(error).isdigit()
+
+
+def cause_of(error: Exception) -> str:
+    """The text of an error, without the page that a web server or a proxy sent."""
+    return f"HTTP status {code_of(error)}, without an error of DynamoDB" if is_foreign(error) else str(error)
+
+
 def throttling_reasons(error: Exception | None) -> str:
     """Which limit was hit, as DynamoDB says: table, key range, account or on-demand cap."""
     if not isinstance(error, boto_errors.ClientError):
@@ -86,8 +127,8 @@ class ConditionFailedError(Exception):
     """A condition was not met. Never leaves this package."""
 
 
-def translate(error: Exception, operation: str, role: Role, target: Target) -> Exception:
-    """The error that the user gets for one that no retry mends."""
+def translate(error: Exception, operation: str, role: Role, target: Target, *, was_there: bool) -> Exception:
+    """The error that the user gets for one that no retry mends; `was_there`: the table has answered before."""
     table, setting = target.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
     said = error.response["Error"] if isinstance(error, boto_errors.ClientError) else {}
     code, text = said.get("Code", ""), said.get("Message", "")
@@ -97,11 +138,10 @@ def translate(error: Exception, operation: str, role: Role, target: Target) -> E
         message = f"no AWS credentials: boto3's standard chain found none on this machine ({error})"
     elif not isinstance(error, boto_errors.ClientError):
         message = f"boto3 cannot send this request: {error}"
+    elif is_foreign(error):
+        return ConfigurationError(target.no_dynamodb, operation=operation, table=table, status=code)
     elif code == "ResourceNotFoundException":
-        message = (
-            f"table {table} ({setting}) does not exist at {target.place}; make it with Terraform (infra/), "
-            f"for development with 'dynastate tables create', or correct the setting"
-        )
+        message = target.without(role, was_there=was_there)
     elif code in CREDENTIALS:
         message = f"AWS refuses the credentials: {_SIGNED.split(text)[0].strip() or code}"
     elif code in _DENIED:

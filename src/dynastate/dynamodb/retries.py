@@ -11,7 +11,17 @@ from typing import Final, TypeVar
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
-from dynastate.dynamodb.failures import CREDENTIALS, Fate, Target, code_of, fate_of, throttling_reasons, translate
+from dynastate.dynamodb.failures import (
+    CREDENTIALS,
+    Fate,
+    Target,
+    cause_of,
+    code_of,
+    fate_of,
+    is_foreign,
+    throttling_reasons,
+    translate,
+)
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.keys import Role
@@ -27,6 +37,11 @@ BACK_OFF_MAX_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 7
 #: The log warns of retries once per table in this time.
 WARN_EVERY_S: Final = 10.0
+
+#: A member that each answer of DynamoDB has, by operation: without it at first contact, something else answered.
+_ALWAYS_THERE: Final = {"DescribeTable": "Table", "Query": "Items", "Scan": "Items", "BatchGetItem": "Responses"}
+#: Statuses of a proxy before a DynamoDB that is out of reach; any other without an error of DynamoDB is of no DynamoDB.
+_OUTAGES: Final = {"500", "502", "503", "504"}
 
 Result = TypeVar("Result")
 
@@ -47,6 +62,8 @@ class RetryPolicy:
     ) -> None:
         self.clock = clock
         self.has_answered = False
+        #: Tables that have answered.
+        self.seen: set[Role] = set()
         self._deadline_s = deadline_s
         self._sleep = sleep
         self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
@@ -97,10 +114,11 @@ class Retry:
             answer = once()
         except (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError) as error:
             fate = fate_of(error)
-            self._policy.has_answered |= isinstance(error, boto_errors.ClientError)
-            if fate is Fate.REFUSED:
+            self._policy.has_answered |= isinstance(error, boto_errors.ClientError) and not is_foreign(error)
+            is_elsewhere = is_foreign(error) and not self._policy.has_answered and code_of(error) not in _OUTAGES
+            if fate is Fate.REFUSED or is_elsewhere:
                 shown = None if code_of(error) in CREDENTIALS else error  # no trace may show what was signed
-                raise self._failure(translate(error, self._operation, role, self._target)) from shown
+                raise self._failure(self._translated(error, role)) from shown
             if self._commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
             self._meter.throttles += fate is Fate.THROTTLED
@@ -109,9 +127,13 @@ class Retry:
         except OSError as error:  # botocore lets those of files and programs with credentials through as they are
             self._doubt |= self._commits
             message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
-            facts = {"operation": self._operation, "table": self._target.names[role]}
+            facts = {"operation": self._operation, "table": self._table(role)}
             raise self._failure(ConfigurationError(message, **facts)) from error
+        always = _ALWAYS_THERE.get(self._operation)
+        if always and not self._policy.has_answered and isinstance(answer, dict) and always not in answer:
+            raise ConfigurationError(self._target.no_dynamodb, operation=self._operation, table=self._table(role))
         self._policy.has_answered = True
+        self._policy.seen.add(role)
         return answer
 
     def progressed(self) -> None:
@@ -141,8 +163,14 @@ class Retry:
         if error is None or fate_of(error) is Fate.THROTTLED:
             what = f"throttles reasons={throttling_reasons(error)}"
         else:
-            what = f"gives no proper answer: {error}"
-        log.warning("DynamoDB %s; retried operation=%s table=%s", what, self._operation, self._target.names[role])
+            what = f"gives no proper answer: {cause_of(error)}"
+        log.warning("DynamoDB %s; retried operation=%s table=%s", what, self._operation, self._table(role))
+
+    def _table(self, role: Role) -> str:
+        return self._target.names[role]
+
+    def _translated(self, error: Exception, role: Role) -> Exception:
+        return translate(error, self._operation, role, self._target, was_there=role in self._policy.seen)
 
     def _failure(self, found: Exception) -> Exception:
         if self._doubt:
@@ -152,7 +180,7 @@ class Retry:
     def _gave_up(self, error: Exception | None, role: Role, waited: float) -> DynastateError:
         facts = {
             "operation": self._operation,
-            "table": self._target.names[role],
+            "table": self._table(role),
             "tries": self._failures + 1,
             "seconds": round(waited, 1),
         }
@@ -162,10 +190,12 @@ class Retry:
                 **facts,
                 reasons=throttling_reasons(error),
             )
+        if not self._policy.has_answered and is_foreign(error):
+            return ConfigurationError(self._target.no_dynamodb, **facts, status=code_of(error))
         if not self._policy.has_answered:
             return ConfigurationError(
                 f"DynamoDB cannot be reached at {self._target.place}; check {PREFIX}endpoint (http or https?) and "
                 f"{PREFIX}region, and the network: {error}",
                 **facts,
             )
-        return UnavailableError(f"DynamoDB gave no proper answer until the deadline: {error}", **facts)
+        return UnavailableError(f"DynamoDB gave no proper answer until the deadline: {cause_of(error)}", **facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from dynastate.errors import (
     CorruptStateError,
     UnavailableError,
 )
+from dynastate.format.keys import Key
 from dynastate.settings import PREFIX, Settings
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
@@ -37,7 +39,7 @@ OK: tuple[int, dict[str, Any]] = (200, {})
     [
         (
             wire_error("ResourceNotFoundException"),
-            rf"table dynastate-delta \({PREFIX}deltaTable\) does not exist at the Region us-east-1; make it with Terr",
+            rf"table dynastate-delta \({PREFIX}deltaTable\) does not exist in the Region us-east-1; correct ",
         ),
         (
             wire_error("AccessDeniedException", "User: arn is not authorized"),
@@ -57,7 +59,10 @@ OK: tuple[int, dict[str, Any]] = (200, {})
             wire_error("SomethingNewException", "what it says"),
             "refuses the request: SomethingNewException: what it says",
         ),
-        ((404, "<html>Not found</html>"), "refuses the request: 404"),
+        (
+            (404, "<html>Not found</html>"),
+            f"what answers at the Region us-east-1 is no DynamoDB; check {PREFIX}endpoint",
+        ),
     ],
 )
 def test_refusals_are_configuration_errors_at_once(rig: Callable[..., Rig], answer: Any, said: str) -> None:
@@ -65,14 +70,15 @@ def test_refusals_are_configuration_errors_at_once(rig: Callable[..., Rig], answ
     at = rig(answer)
     with pytest.raises(ConfigurationError, match=said) as refused:
         at.tables.write(parts("s", 1), at.meter)
-    assert str(refused.value).endswith("operation=BatchWriteItem table=dynastate-delta")
+    assert re.search("operation=BatchWriteItem table=dynastate-delta(?: status=404)?$", str(refused.value))
+    assert "html" not in str(refused.value)
     assert (at.meter.requests, at.clock.slept) == (1, [])
 
 
 def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[..., Rig]) -> None:
     """Each table has its own setting, and the error names the right one, with the endpoint that was asked."""
     at = rig(wire_error("ResourceNotFoundException"), endpoint="http://127.0.0.1:1", snapshot_table="other")
-    said = rf"table other \({PREFIX}snapshotTable\) .* at http://127\.0\.0\.1:1; "
+    said = rf"table other \({PREFIX}snapshotTable\) .* in the Region us-east-1 of http://127\.0\.0\.1:1; "
     with pytest.raises(ConfigurationError, match=said):
         at.tables.query("snapshot", "s", "a", "b", at.meter)
 
@@ -177,9 +183,46 @@ def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> 
 @pytest.mark.parametrize("body", [{}, {"hello": "world"}, "<html>hello</html>"])
 def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
     """Something else that answers 200 at the endpoint is reported as no DynamoDB, with the setting."""
-    at = rig((200, body), endpoint="http://127.0.0.1:9")
-    with pytest.raises(ConfigurationError, match=rf"http://127\.0\.0\.1:9.* check {PREFIX}endpoint"):
+    said = rf"what answers at http://127\.0\.0\.1:9 is no DynamoDB; check {PREFIX}endpoint"
+    for ask in (
+        lambda tables: tables.check(),
+        lambda tables: tables.get([Key("snapshot", "s", "meta")], Meter()),
+        lambda tables: tables.query("snapshot", "s", "a", "b", Meter()),
+        lambda tables: list(tables.find_stores(Meter())),
+    ):
+        at = rig((200, body), endpoint="http://127.0.0.1:9")
+        with pytest.raises(ConfigurationError, match=said):
+            ask(at.tables)
+        assert at.clock.slept == []
+
+
+@pytest.mark.parametrize(("status", "is_at_once"), [(501, True), (405, True), (503, False)])
+def test_a_web_server_at_the_endpoint_is_said_soon(rig: Callable[..., Rig], status: int, *, is_at_once: bool) -> None:
+    """At once, or where it may be the outage of a proxy within the first contact; without the page that it sent."""
+    at = rig((status, "<html>go away</html>"), endpoint="http://127.0.0.1:9", request_deadline_s=3600, answer_s=0.01)
+    with pytest.raises(ConfigurationError, match=r"http://127\.0\.0\.1:9 is no DynamoDB") as refused:
         at.tables.check()
+    assert "html" not in str(refused.value)
+    assert (at.clock.slept == []) is is_at_once
+    assert at.clock.now <= FIRST_CONTACT_DEADLINE_S + 0.1
+
+
+def test_a_web_server_in_the_way_later_is_an_outage(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    """Once DynamoDB has answered, a proxy's error is waited for until the deadline, and shown without its page."""
+    at = rig((501, "<html>go away</html>"), request_deadline_s=100).has_answered()
+    with pytest.raises(UnavailableError, match="until the deadline: HTTP status 501, without an error of DynamoDB"):
+        at.tables.check()
+    assert "html" not in caplog.text
+
+
+def test_a_table_that_was_there_is_to_be_restored(rig: Callable[..., Rig]) -> None:
+    """A table that has answered and is deleted must not be made again: that would be one without state."""
+    at = rig(OK, wire_error("ResourceNotFoundException"))
+    at.tables.write(parts("s", 1), at.meter)
+    with pytest.raises(ConfigurationError, match=r"table dynastate-delta .* was deleted .*; restore it from a backup"):
+        at.tables.write(parts("s", 1), at.meter)
+    with pytest.raises(ConfigurationError, match=r"table dynastate-snapshot-group .* does not exist in .*make the tab"):
+        at.tables.query("snapshot", "s", "a", "b", at.meter)
 
 
 @pytest.mark.parametrize(
