@@ -103,9 +103,22 @@ def show(call: Call, store: Store) -> None:
 
 
 def _columns(columns: list[dict[str, Any]]) -> str:
-    types = [each["type"] for each in columns]
-    names = [each if isinstance(each, str) else each["type"] for each in types]
-    return ", ".join(f"{each['name']} {kind}" for each, kind in zip(columns, names, strict=True))
+    return ", ".join(f"{each['name']} {_type_text(each['type'])}" for each in columns)
+
+
+def _type_text(kind: Any) -> str:
+    """A type of a schema, as SQL spells it."""
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            fields = ", ".join(f"{each['name']}: {_type_text(each['type'])}" for each in kind["fields"])
+            return f"struct<{fields}>"
+        case "array":
+            return f"array<{_type_text(kind['elementType'])}>"
+        case "map":
+            return f"map<{_type_text(kind['keyType'])}, {_type_text(kind['valueType'])}>"
+    return str(kind["type"])
 
 
 @command(app, "versions orders/0/17/default", "versions orders/0/17/default --wide")

@@ -53,7 +53,7 @@ class Target:
 
     @property
     def place(self) -> str:
-        """What answers."""
+        """The endpoint, or the Region, that answers."""
         return self.endpoint or f"the Region {self.region}"
 
     def without(self, role: Role, *, was_there: bool) -> str:

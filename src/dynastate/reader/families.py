@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dynastate.engine.reader import Lineage
-from dynastate.errors import CorruptStateError
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue
 from dynastate.format.version_list import VersionEntry
+from dynastate.unsaferow.examples import example
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.nested import Array, Struct, unique
 from dynastate.unsaferow.schema import described_families, parse_schema
@@ -46,6 +47,20 @@ class Family:
     def list_column(self) -> str:
         """The column with the list of values, in a family with lists."""
         return unique([*self.encoder.columns.names, VALUES])[-1]
+
+    def encode(self, key: Mapping[str, Any]) -> bytes:
+        """Encode a key.
+
+        Raises:
+            ConfigurationError: a column is missing, unknown, or its value is not of its type; with an example.
+        """
+        try:
+            if not isinstance(key, Mapping):
+                raise ConfigurationError("a key is a dict of its columns", got=repr(key)[:100])
+            return self.encoder.encode(key)
+        except ConfigurationError as wrong:
+            add_example(wrong, repr(example(self.encoder.columns)))
+            raise
 
     def row(self, raw: bytes, value: RowValue) -> Row:
         """Decode a key with its value.
@@ -94,6 +109,11 @@ def _family(described: Mapping[str, Any], store_name: str) -> Family:
         encoder=make_encoder(key, described["key_encoder"], store_name),
         value=value,
     )
+
+
+def add_example(wrong: ConfigurationError, key: str) -> None:
+    """Add a key of the right shape, to copy, to the error for a wrong one."""
+    wrong.args = (f"{wrong.args[0]}; a key looks like {key}",)
 
 
 class Schemas:

@@ -11,7 +11,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError
-from dynastate.reader.families import Row
+from dynastate.reader.families import Row, add_example
+from dynastate.unsaferow.examples import example
 from dynastate.unsaferow.nested import Array, Map, Struct
 from dynastate.unsaferow.types import (
     Binary,
@@ -76,14 +77,19 @@ def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
     """Convert a JSON object to a key, with values as `to_json` gives them.
 
     Raises:
-        ConfigurationError: it is not an object, or a value is not of its column's type.
+        ConfigurationError: it is not an object, or does not have these columns, or values of other types; with an
+            example.
     """
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"a key is an object of JSON with the columns {', '.join(columns.names) or 'none'}")
     kinds = dict(zip(columns.names, columns.types, strict=True))
-    return {
-        name: _column_from_json(name, kinds[name], value) if name in kinds else value for name, value in given.items()
-    }
+    try:
+        if not isinstance(given, Mapping):
+            raise ConfigurationError("a key is an object of JSON", got=json_text(given)[:100])
+        key = {name: _column_from_json(name, kinds[name], value) for name, value in given.items() if name in kinds}
+        columns.encode({**given, **key})
+    except ConfigurationError as wrong:
+        add_example(wrong, f"'{json_text(to_json(columns, example(columns)))}'")
+        raise
+    return key
 
 
 def _column_from_json(name: str, kind: DataType, value: Any) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from threading import Event
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
@@ -29,6 +30,7 @@ class Source:
     engine: Engine
     meter: Meter
     schemas: Schemas
+    closed: Event = field(default_factory=Event)
 
 
 @dataclass(frozen=True)

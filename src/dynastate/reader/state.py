@@ -103,6 +103,7 @@ class StateReader(StateView):
 
     def close(self) -> None:
         """End the threads and close the connections, also for views that `at` gave."""
+        self._source.closed.set()
         self._close(self._source.engine)
 
     def _close(self, engine: Engine) -> None:

@@ -139,7 +139,7 @@ class StateView:
             CorruptStateError: an item is lost or corrupt.
         """
         family = self._schema
-        raw = family.encoder.encode(key)
+        raw = family.encode(key)
         with self._reading():
             for number in self._placement.find(self._partitions, self.version, family, key, raw):
                 partition = self._partitions[number]
@@ -208,7 +208,7 @@ class StateView:
             CorruptStateError: an item is lost or corrupt.
         """
         family = self._schema
-        raw = family.encoder.encode(key)
+        raw = family.encode(key)
         with self._reading():
             for number in self._placement.find(self._partitions, self.version, family, key, raw):
                 partition = self._partitions[number]
@@ -300,7 +300,9 @@ class StateView:
 
 @contextmanager
 def naming(source: Source) -> Iterator[None]:
-    """Name tables in errors as the user knows them."""
+    """Name tables in errors as the user knows them, and refuse to read what is closed."""
+    if source.closed.is_set():
+        raise ConfigurationError("the state is closed; read it before close(), or within its 'with' block")
     try:
         yield
     except DynastateError as failed:

@@ -108,6 +108,7 @@ class RangeKeys(SplitKeys):
         self._ordered = Struct([(name, Binary()) for name in self._first.names])
 
     def _encode_first(self, key: dict[str, Any]) -> bytes:
+        super()._encode_first(key)  # its errors name the column
         kinds = dict(zip(self._first.names, self._first.types, strict=True))
         return self._ordered.encode({name: to_ordered(kinds[name], value) for name, value in key.items()})
 
@@ -190,17 +191,14 @@ def to_ordered(kind: DataType, value: Any) -> bytes:
     """A number as bytes that sort as numbers do.
 
     Raises:
-        ConfigurationError: not a value of a type that Spark orders keys by.
+        ConfigurationError: not of a type that Spark orders keys by.
     """
     if isinstance(kind, Boolean) or not isinstance(kind, (Fixed, Floating)):
         raise ConfigurationError("Spark orders keys by numbers only")
     if value is None:
         return _NULL + bytes(kind.width)
     slot = bytearray(8)
-    try:
-        kind.write(value, slot, 0)
-    except (TypeError, ValueError, OverflowError, struct.error) as wrong:
-        raise ConfigurationError(f"a column that orders keys has a value that is none of its type: {wrong}") from wrong
+    kind.write(value, slot, 0)
     raw = bytes(slot[: kind.width])[::-1]
     is_negative = raw[0] >= 0x80  # the sign bit, of floats too
     if is_negative and isinstance(kind, Floating):

@@ -13,6 +13,8 @@ from dynastate.unsaferow.types import U32, WORD, DataType, Variable
 class Array(Variable):
     """Elements of one type. They do not overlap, which bounds the memory of the values by the bytes of their row."""
 
+    name = "array"
+
     def __init__(self, element: DataType) -> None:
         self.element = element
 
@@ -52,6 +54,8 @@ class Array(Variable):
 class Map(Variable):
     """Two arrays of equal length. Entries are written in the order of their keys, as Spark has them in keys."""
 
+    name = "map"
+
     def __init__(self, key: DataType, value: DataType) -> None:
         self.key = key
         self.value = value
@@ -90,6 +94,8 @@ class Map(Variable):
 
 class Struct(Variable):
     """A row. Its columns have distinct names: repeated ones become name#2, name#3."""
+
+    name = "struct"
 
     def __init__(self, fields: Sequence[tuple[str, DataType]]) -> None:
         self.names: tuple[str, ...] = unique(name for name, _ in fields)
@@ -140,7 +146,7 @@ class Struct(Variable):
                 kind.write(value, out, at)
             except (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, struct.error) as wrong:
                 raise ConfigurationError(
-                    f"column {name} has a value that is none of its type: {wrong}", value=repr(value)[:100]
+                    f"column {name} must be of type {kind.name}: {wrong}", value=repr(value)[:100]
                 ) from wrong
         return bytes(out)
 

@@ -36,8 +36,12 @@ class Variant(NamedTuple):
 
 
 class DataType(ABC):
-    """A type of a column. `width` is the size of a slot in an array; in a row it is always 8 bytes."""
+    """A type of a column. `width` is the size of a slot in an array; in a row it is always 8 bytes.
 
+    `name` is Spark's, for messages.
+    """
+
+    name: str
     width: int = 8
 
     @abstractmethod
@@ -98,6 +102,7 @@ class Fixed(DataType):
 class Boolean(DataType):
     """True or false, in one byte."""
 
+    name = "boolean"
     width = 1
 
     def read(self, raw: bytes, at: int, begin: int, end: int) -> bool:
@@ -118,6 +123,7 @@ class Floating(DataType):
     def __init__(self, code: str) -> None:
         self._struct = struct.Struct(f"<{code}")
         self.width = self._struct.size
+        self.name = "float" if self.width == 4 else "double"
 
     def read(self, raw: bytes, at: int, begin: int, end: int) -> float:
         number: float = self._struct.unpack_from(raw, at)[0]
@@ -137,6 +143,7 @@ class ShortDecimal(DataType):
     """A decimal of at most 18 digits: its digits as a long."""
 
     def __init__(self, digits: int, scale: int) -> None:
+        self.name = f"decimal({digits},{scale})"
         self.digits = digits
         self.scale = scale
 
@@ -152,6 +159,8 @@ class ShortDecimal(DataType):
 
 class Void(DataType):
     """Always null."""
+
+    name = "void"
 
     def read(self, raw: bytes, at: int, begin: int, end: int) -> None:
         return None
@@ -194,6 +203,8 @@ class Variable(DataType):
 class Binary(Variable):
     """Bytes as they are."""
 
+    name = "binary"
+
     def load(self, raw: bytes, begin: int, end: int) -> bytes:
         return raw[begin:end]
 
@@ -208,6 +219,8 @@ class Binary(Variable):
 
 class String(Variable):
     """UTF-8."""
+
+    name = "string"
 
     def load(self, raw: bytes, begin: int, end: int) -> str:
         return raw[begin:end].decode(errors="surrogateescape")
@@ -225,6 +238,7 @@ class LongDecimal(Variable):
     """A decimal of more than 18 digits. In a row it takes 16 bytes after the slots, even where it is null."""
 
     def __init__(self, digits: int, scale: int) -> None:
+        self.name = f"decimal({digits},{scale})"
         self.digits = digits
         self.scale = scale
 
@@ -255,6 +269,8 @@ class LongDecimal(Variable):
 class Interval(Variable):
     """Months, days and microseconds. It takes its 16 bytes even where it is null."""
 
+    name = "interval"
+
     def load(self, raw: bytes, begin: int, end: int) -> CalendarInterval:
         if end - begin != _INTERVAL.size:
             raise CorruptStateError("an interval has the wrong length", at=begin, bytes=end - begin)
@@ -272,6 +288,8 @@ class Interval(Variable):
 
 class VariantType(Variable):
     """Two binaries, after the length of the first."""
+
+    name = "variant"
 
     def load(self, raw: bytes, begin: int, end: int) -> Variant:
         split = begin + 4 + int.from_bytes(raw[begin : begin + 4], "little")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
@@ -12,8 +14,9 @@ from pyarrow import parquet
 from dynastate.engine.engine import Engine
 from tests.support.command_line import refused, reported, run, shown
 from tests.support.fakes import MemoryTables
-from tests.support.store_builder import StoreBuilder, counted, family, user
+from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 
+MAP = {"type": "map", "keyType": "string", "valueType": "long"}
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 DIGEST = "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11"
 
@@ -47,6 +50,24 @@ def test_show(store: str) -> None:
     assert "the tables hold nothing of this store" in refused("show", f"{store}-none")
 
 
+def test_nested_columns_are_shown_and_copied(engine: Engine) -> None:
+    """As map and list state have them: 'show' has the fields, and the error for a wrong key one to copy."""
+    inner: dict[str, Any] = {"key": [("user", "string")], "userKey": [("k", {"type": "array", "elementType": "date"})]}
+    keys = [(name, struct(columns)) for name, columns in inner.items()]
+    made = StoreBuilder(engine, "tws/0/0/default", family(1, "by", key=keys, value=[("m", MAP)]))
+    made.commit()
+    assert (
+        "  key        key struct<user: string>, userKey struct<k: array<date>>"
+        in run("show", made.store, "--wide").lines
+    )
+    assert "  value      m map<string, long>" in run("show", made.store, "--wide").lines
+    for wrong in ('{"user": "u1", "k": "odd"}', '{"key": {"user": "a"}, "userKey": {"k": ["odd"]}}'):
+        said = refused("get", "tws/0", wrong, "--family", "by")
+        key = re.search("a key looks like '(.*?)'", said)[1]  # type: ignore[index]
+        assert key == '{"key": {"user": "a"}, "userKey": {"k": ["2024-05-01"]}}'
+    assert run("get", "tws/0", key, "--family", "by").code == 1
+
+
 def test_versions(store: str) -> None:
     """Every committed attempt."""
     found = shown("versions", store)
@@ -68,9 +89,10 @@ def test_get(store: str) -> None:
     gone = run("get", store, '{"user": "b"}')
     assert gone[:3] == (1, "", "not there at version 3\n")
     assert "the key is no JSON" in refused("get", store, "a")
-    assert "a key is an object of JSON with the columns user" in refused("get", store, "[1]")
-    assert "the columns are user; unknown are name" in refused("get", store, '{"name": "a"}')
-    assert "column user has a value that is none of its type" in refused("get", store, '{"user": 1}')
+    shape = """a key looks like '{"user": "a"}'"""
+    assert f"a key is an object of JSON; {shape} got=[1]" in refused("get", store, "[1]")
+    assert f"the columns are user; unknown are name; {shape}" in refused("get", store, '{"name": "a"}')
+    assert f"column user must be of type string: not a str; {shape} value=1" in refused("get", store, '{"user": 1}')
     assert "versions=1-3" in refused("get", store, '{"user": "a"}', "--version", "9")
     assert "no column family x" in refused("get", store, '{"user": "a"}', "--family", "x")
 

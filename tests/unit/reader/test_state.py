@@ -98,8 +98,49 @@ def test_a_wrong_key_is_refused(written: StoreBuilder, opened: Open) -> None:
     """A missing or unknown column, or a value of another type, is an error, not an absent key."""
     state = opened(written.store)
     for key in ({}, {"name": "a"}, {"user": "a", "count": 2}, {"user": 1}):
-        with pytest.raises(ConfigurationError, match="column"):
+        with pytest.raises(ConfigurationError, match=r"column.* a key looks like {'user': 'a'}"):
             state.get(key)
+    with pytest.raises(ConfigurationError, match=r"column user must be of type string: not a str; .* value=1$"):
+        state.get({"user": 1})
+    other: Any
+    for other in (3, None, "user", ["a"]):
+        for ask in (state.get, state.history):
+            with pytest.raises(ConfigurationError, match=r"a key is a dict of its columns; .* {'user': 'a'} got="):
+                ask(other)
+
+
+def test_the_error_for_a_wrong_key_has_a_key_of_the_right_shape(engine: Engine, store: str, opened: Open) -> None:
+    """Of structs, as map and list state have them, and of keys that are ordered."""
+    user_key, map_key = struct([("user", "string")]), struct([("k", "long")])
+    ordered = {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingOrdinals": [0]}
+    families = (
+        family(1, "by", key=[("key", user_key), ("userKey", map_key)]),
+        family(2, "seen", key=[("key", user_key)], multiple=True),
+        family(3, "ordered", key=[("at", "long"), ("user", "string")], key_encoder=ordered),
+    )
+    StoreBuilder(engine, store, *families).commit()
+    keys: dict[str, dict[str, Any]] = {
+        "by": {"key": {"user": "a"}, "userKey": {"k": 1}},
+        "seen": {"key": {"user": "a"}},
+        "ordered": {"at": 1, "user": "a"},
+    }
+    for name, key in keys.items():
+        state = opened(store, family=name)
+        assert state.get(key) is None
+        with pytest.raises(ConfigurationError, match=re.escape(f"a key looks like {key}")):
+            state.get({"user": "u1"})
+        with pytest.raises(ConfigurationError, match=r"column \w+ must be of type \w+: .*a key looks like {"):
+            state.get(dict.fromkeys(key, "x"))
+
+
+def test_a_closed_reader_is_reported(written: StoreBuilder, opened: Open) -> None:
+    """A use after `with` says so, also of a view at another version."""
+    state = opened(written.store)
+    view = state.at(1)
+    state.close()
+    for read in (state.refresh, lambda: list(state), lambda: view.get(user("a")), lambda: state.history(user("a"))):
+        with pytest.raises(ConfigurationError, match=r"the state is closed; read it before close\(\)"):
+            read()
 
 
 def test_at_other_versions(written: StoreBuilder, opened: Open) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.reader.json_rows import key_from_json, to_json
+from dynastate.reader.json_rows import key_from_json, row_to_json, to_json
+from dynastate.unsaferow.examples import example
 from dynastate.unsaferow.key_encoders import SEED, KeyEncoder, make_encoder, signed
 from dynastate.unsaferow.nested import Struct, unique
 from dynastate.unsaferow.scalars import shortest
@@ -175,6 +176,16 @@ def test_a_value_of_another_type_is_refused(kind: Any, wrong: Any) -> None:
     """It is no key that cannot be there, but a mistake, and the column is named."""
     with pytest.raises(ConfigurationError, match=r"columns? "):
         of(("c", kind)).encode({"c": wrong})
+
+
+@pytest.mark.parametrize("schema", [each["schema"] for each in [*ROWS, *KEYS]], ids=repr)
+def test_an_example_is_a_row_of_its_columns(schema: Any) -> None:
+    """It can be written and read again, and shown as JSON and given as a key, but for a variant."""
+    columns = parse_schema(schema)
+    shown = example(columns)
+    assert columns.decode(columns.encode(shown)) == shown
+    if "variant" not in str(schema):
+        assert key_from_json(columns, row_to_json(columns, shown)) == shown
 
 
 def test_columns_must_be_all_and_no_others() -> None:
