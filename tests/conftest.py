@@ -30,6 +30,14 @@ from tests.upstream.dynamodb_local import DynamoDBLocal
 
 REGION = "us-east-1"
 
+#: Beginnings of the names of variables that no test may get from its caller, and what there is of AWS instead.
+CALLERS = ("AWS_", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
+NO_AWS = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
 # The same examples at every run, and none kept.
 hypothesis_settings.register_profile("dynastate", derandomize=True, database=None, deadline=None)
 hypothesis_settings.load_profile("dynastate")
@@ -41,7 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis keep its files in a folder that is deleted after the tests."""
+    """Take the caller's AWS and terminal out of the environment; let Hypothesis keep its files in a folder of ours."""
+    for name in [name for name in os.environ if name.startswith(CALLERS)]:
+        del os.environ[name]
+    os.environ.update(NO_AWS)
     home = tempfile.mkdtemp(prefix="dynastate-hypothesis-")
     set_hypothesis_home_dir(home)
     config.add_cleanup(lambda: shutil.rmtree(home))
@@ -79,18 +90,15 @@ def embedded(pytestconfig: pytest.Config) -> Iterator[EmbeddedDynamoDB | DynamoD
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """Environment of processes that use an embedded DynamoDB: without AWS settings, with dummy credentials."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYSPARK_", "SPARK_"))}
-    no_files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    return kept | no_files | credentials() | {"AWS_EC2_METADATA_DISABLED": "true", "SPARK_LOCAL_IP": "127.0.0.1"}
+    """Environment of processes that use an embedded DynamoDB: dummy credentials, and no settings of another Spark."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+    return kept | credentials() | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture
 def dummy_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dummy credentials, and none of this machine's configuration."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {**credentials(), "AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+    """Dummy credentials in the environment of this process."""
+    for name, value in credentials().items():
         monkeypatch.setenv(name, value)
 
 

@@ -31,9 +31,9 @@ ERROR_WITHIN_S = 30.0
 ENTRY_POINT = str(Path(sys.executable).with_name("dynastate"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def database() -> Iterator[EmbeddedDynamoDB]:
-    """One server for all tests, with a store of two versions."""
+    """One server for all tests, with a store of two versions; its credentials are in the environment."""
     with EmbeddedDynamoDB() as running, pytest.MonkeyPatch.context() as patch:
         for variable, value in credentials().items():
             patch.setenv(variable, value)
@@ -53,19 +53,9 @@ def where(database: EmbeddedDynamoDB) -> list[str]:
     return ["--endpoint", database.endpoint, "--region", REGION]
 
 
-def environment() -> dict[str, str]:
-    """Take ours with the dummy credentials, without a Region, and with lines that rich does not break or colour."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("AWS_REGION", "AWS_DEFAULT_REGION", "FORCE_COLOR")
-    }
-    return kept | credentials() | {"NO_COLOR": "1", "AWS_CONFIG_FILE": os.devnull}
-
-
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(command(*words), capture_output=True, text=True, env=environment(), timeout=30, check=False)
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=30, check=False)
 
 
 def refused(*words: str) -> str:
@@ -78,13 +68,18 @@ def refused(*words: str) -> str:
     return done.stderr
 
 
-def test_exit_codes(database: EmbeddedDynamoDB, where: list[str]) -> None:
+def test_exit_codes(where: list[str]) -> None:
     """0: done; 1: the answer is no; 2: it could not be done; by the command as it is installed, and by its module."""
-    missing = ("get", "look/0", '{"user": "missing"}', *where)
-    for begin in ([ENTRY_POINT], command()):
-        for code, words in ((0, ("stores", *where)), (1, missing), (2, ("show", "look", *where)), (2, ("show",))):
-            done = subprocess.run([*begin, *words], capture_output=True, env=environment(), timeout=30, check=False)
-            assert done.returncode == code, done
+    lines = [
+        (0, command("stores", *where)),
+        (0, [ENTRY_POINT, "stores", *where]),
+        (1, [ENTRY_POINT, "get", "look/0", '{"user": "missing"}', *where]),
+        (2, [ENTRY_POINT, "show", "look", *where]),
+        (2, [ENTRY_POINT, "show"]),
+    ]
+    for code, line in lines:
+        done = subprocess.run(line, capture_output=True, timeout=30, check=False)
+        assert done.returncode == code, done
 
 
 def test_a_closed_pipe_ends_quietly(where: list[str]) -> None:
@@ -93,9 +88,7 @@ def test_a_closed_pipe_ends_quietly(where: list[str]) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         with open(writer, "wb") as out:  # noqa: PTH123  # a descriptor
-            done = subprocess.run(
-                command(*words, *where), stdout=out, stderr=subprocess.PIPE, env=environment(), timeout=30, check=False
-            )
+            done = subprocess.run(command(*words, *where), stdout=out, stderr=subprocess.PIPE, timeout=30, check=False)
         assert (done.returncode, done.stderr) == (141, b"")
 
 
@@ -104,13 +97,13 @@ def test_ctrl_c_is_one_line(where: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hangs = ["--endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}", "--region", REGION]
         words = command("stores", *hangs)
-        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment()) as running:
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
             with silent.accept()[0]:
                 running.send_signal(signal.SIGINT)
                 assert running.communicate(timeout=20)[1] == "dynastate: interrupted\n"
             assert running.returncode == 130
     words = command("top", "look", "--json", *where)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert json.loads(running.stdout.readline())["look"] == 1
         running.send_signal(signal.SIGINT)
@@ -125,7 +118,7 @@ def test_completion_in_bash() -> None:
         complete_words dynastate to; echo "${{COMPREPLY[@]}}"
         complete_words dynastate top --look; echo "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["top", "--looks"], done
 
 
@@ -136,7 +129,6 @@ def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
             command("cost", "--progress", "-", "--json"),
             stdin=lines,
             capture_output=True,
-            env=environment(),
             timeout=30,
             check=True,
         )
@@ -154,9 +146,8 @@ def test_an_unreachable_endpoint_is_reported_within_seconds() -> None:
 
 def test_no_credentials_is_one_line(database: EmbeddedDynamoDB) -> None:
     """Where boto3's standard chain finds no credentials, that is said at once."""
-    without = {name: value for name, value in environment().items() if name not in credentials()}
-    without |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
     words = command("tables", "check", "--endpoint", database.endpoint, "--region", REGION)
+    without = {name: value for name, value in os.environ.items() if name not in credentials()}
     done = subprocess.run(words, capture_output=True, text=True, env=without, timeout=30, check=False)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("dynastate: no AWS credentials")
@@ -172,9 +163,7 @@ def test_local_reports_a_port_in_use(database: EmbeddedDynamoDB) -> None:
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_local_runs_until_it_is_stopped(end: signal.Signals) -> None:
     """`local` prints what Spark needs, serves both tables, and at SIGTERM or Ctrl-C ends with its server."""
-    with subprocess.Popen(
-        command("local", "--port", "0"), stdout=subprocess.PIPE, text=True, env=environment()
-    ) as running:
+    with subprocess.Popen(command("local", "--port", "0"), stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         lines: list[str] = []
         while not lines or not lines[-1].startswith("export AWS_SECRET_ACCESS_KEY"):
@@ -200,7 +189,7 @@ def test_local_runs_until_it_is_stopped(end: signal.Signals) -> None:
 def test_local_for_programs() -> None:
     """With --json it writes one line as soon as it serves, with all that the other lines have; and keeps serving."""
     words = command("local", "--port", "0", "--json")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         found = json.loads(running.stdout.readline())
         check = run("tables", "check", "--endpoint", found["endpoint"], "--region", found["region"])
@@ -216,7 +205,7 @@ def test_local_for_programs() -> None:
 def test_local_without_a_spark(tmp_path: Path) -> None:
     """Where PySpark cannot be imported it serves all the same, and says on standard error why conf is missing."""
     (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
-    without = environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    without = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     words, pipe = command("local", "--port", "0"), subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=without) as running:
         assert running.stdout is not None
@@ -241,9 +230,7 @@ admin.check_tables = None
 sys.argv = ["dynastate", "tables", "check"]
 app.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), timeout=30, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert "TypeError" in done.stderr
@@ -255,7 +242,7 @@ def on_a_terminal(*words: str) -> tuple[str, str]:
     try:
         try:
             running = subprocess.Popen(
-                command(*words), stdout=subprocess.PIPE, stderr=theirs, env=environment() | {"TERM": "xterm"}
+                command(*words), stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
             )
         finally:
             os.close(theirs)

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from dynastate.engine.engine import Engine
 from tests.support.command_line import refused, reported, run, shown
+from tests.support.engine_driver import attempt, parts_of
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 
@@ -169,6 +170,33 @@ def test_text_that_is_no_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> Non
     assert '"\\udcfaä"' in file.read_text(encoding="utf-8")
     assert json.loads(file.read_text(encoding="utf-8")) == row
     assert "\\udcfaä" in run("diff", "bytes/0/0/default", "0", "1").out
+
+
+def test_verify(engine: Engine, tables: MemoryTables) -> None:
+    """The exit code is 0 for a whole store, 1 without a part, and 2 without a store; JSON has the same report."""
+    made = StoreBuilder(engine, "lost/0/0/default")
+    for number in range(1, 4):
+        made.commit((user("a"), counted(number)))
+    whole = run("verify", made.store)
+    assert (whole.code, whole.err) == (0, "")
+    assert whole.lines[:2] == [f"store {made.store}", "versions 1-3 can be read; 0 abandoned attempts"]
+    assert whole.lines[-1] == "whole: 0 missing, 0 corrupt, 0 orphaned"
+    lost = parts_of(tables, made.store)[1][0]
+    del tables.items[lost]
+    why = "group/0000000000000000 names it"
+    corrupt = run("verify", made.store, "--wide")
+    assert corrupt.code == 1, corrupt
+    where = f"table=dynastate-delta store_shard={lost.store_shard} item={lost.sort}"
+    assert corrupt.lines[0] == f"missing  1 item: {why} {where}"
+    assert f"cannot be read: version=3 attempt={attempt(3).hex()}" in corrupt.out
+    report = shown("verify", made.store, code=1)
+    assert report["whole"] is False
+    place = {"table": "dynastate-delta", "store_shard": lost.store_shard, "item": lost.sort}
+    assert report["findings"] == [{"what": "missing", **place, "items": 1, "why": why}]
+    assert [(each["version"], each["readable"]) for each in report["versions"]] == [(1, True), (2, False), (3, False)]
+    said = refused("verify", "no/0/0/default")
+    assert said.startswith("dynastate: the tables hold nothing of this store")
+    assert "tables=dynastate-delta,dynastate-snapshot-group" in said
 
 
 def test_top(engine: Engine, tmp_path: Path) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
-import subprocess
-import sys
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.embedded import REGION, EmbeddedDynamoDB, credentials
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
@@ -28,8 +23,6 @@ from tests.support.engine_driver import (
     attempt,
     begin,
     chunk,
-    commit,
-    items_of,
     make_engine,
     numbers,
     parts_of,
@@ -394,65 +387,3 @@ def test_only_missing_and_corrupt_items_fail(memory: MemoryTables, store: str) -
     for what, is_whole in (("missing", False), ("corrupt", False), ("orphaned", True)):
         finding = Finding(what, key, "why")  # type: ignore[arg-type]  # one of the three
         assert Report(store, checked, 0, 0, 0, (finding,), 0, Meter()).is_whole is is_whole
-
-
-# ------------------------------------------------------------------------------------------------------------- command
-
-
-def command(database: EmbeddedDynamoDB, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `dynastate verify` as its users do."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FORCE_COLOR"))}
-    environment = kept | credentials() | {"NO_COLOR": "1", "AWS_CONFIG_FILE": os.devnull}
-    line = [sys.executable, "-m", "dynastate.cli", "verify", *words, "--endpoint", database.endpoint]
-    return subprocess.run(
-        [*line, "--region", REGION], capture_output=True, text=True, env=environment, timeout=60, check=False
-    )
-
-
-def lines_of(text: str) -> Sequence[str]:
-    return text.splitlines()
-
-
-def test_the_command(embedded: EmbeddedDynamoDB, http: BotoTables, store: str) -> None:
-    """The exit code is 0 for a whole store, 1 without a part, and 2 without a store; JSON has the same report."""
-    at = make_engine(http)
-    made = write_versions(at, store, 2)
-    commit(at, store, attempt(3), {b"a": b"1"}, base=made[2])
-    at.close()
-    whole = command(embedded, store)
-    assert (whole.returncode, whole.stderr) == (0, "")
-    said = lines_of(whole.stdout)
-    assert said[:2] == [f"store {store}", "versions 1-3 can be read; 0 abandoned attempts"]
-    assert said[-1] == "whole: 0 missing, 0 corrupt, 0 orphaned"
-
-    lost = parts_of(http, store)[1][0]
-    http.delete([lost], Meter())
-    corrupt = command(embedded, store)
-    assert corrupt.returncode == 1, corrupt
-    assert lines_of(corrupt.stdout)[0] == (
-        "missing  1 item: group/0000000000000000 names it "
-        f"table=dynastate-delta store_shard={lost.store_shard} item={lost.sort}"
-    )
-    assert f"cannot be read: version=3 attempt={attempt(3).hex()}" in corrupt.stdout
-
-    as_json = command(embedded, store, "--json")
-    assert as_json.returncode == 1
-    report = json.loads(as_json.stdout)
-    assert report["whole"] is False
-    assert report["findings"] == [
-        {
-            "what": "missing",
-            "table": "dynastate-delta",
-            "store_shard": lost.store_shard,
-            "item": lost.sort,
-            "items": 1,
-            "why": "group/0000000000000000 names it",
-        }
-    ]
-    assert [(each["version"], each["readable"]) for each in report["versions"]] == [(1, True), (2, False), (3, False)]
-
-    nothing = command(embedded, "no/0/0/default")
-    assert (nothing.returncode, nothing.stdout) == (2, "")
-    assert nothing.stderr.startswith("dynastate: the tables hold nothing of this store")
-    assert "tables=dynastate-delta,dynastate-snapshot-group" in nothing.stderr
-    assert items_of(http, store)
