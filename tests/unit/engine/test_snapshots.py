@@ -1,4 +1,4 @@
-"""Snapshots and clean-up: on tables in memory and on moto; and a simulation with crashes beside a model."""
+"""Snapshots and clean-up, on tables in memory and on moto."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from dynastate.engine import snapshots
 from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, Attempt, Key, VersionId, store_shard
+from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot
 from dynastate.format.version_list import VersionEntry
 from tests.support.engine_driver import (
     SHARDS,
     Engines,
-    State,
     attempt,
     begin,
     chunk,
-    closing,
     commit,
     fold,
     graph,
     items_of,
-    named_keys,
     numbers,
     parts_of,
     read,
@@ -156,22 +153,6 @@ class TestCorruptSnapshot:
         assert says in warning
         assert f"{name}" in warning
         assert "table=dynastate-snapshot-group " in warning
-
-    def test_recovery_fails_without_older_data(
-        self, engine: Engine, tables: Tables, store: str, kind: str, says: str
-    ) -> None:
-        """Once clean-up has deleted older data, a corrupt snapshot is a lasting error that names the item."""
-        made = write_versions(engine, store, 5)
-        save_snapshot(engine, store, made[4], numbers(4))
-        engine.clean_up(store, "run-1", *made[5], 2, 0, 0)
-        assert graph(tables, store).versions() == [4, 5]
-        name = damage(tables, store, kind)
-        with pytest.raises(CorruptStateError, match=says):
-            read(engine, store, *made[5])
-        for _ in range(2):
-            with pytest.raises(CorruptStateError, match=f"{says}.*nothing older is there to fall back to") as failed:
-                recover(engine, store, *made[5])
-            assert name in str(failed.value)
 
     def test_the_next_snapshot_is_complete_again(
         self,
@@ -451,177 +432,3 @@ def test_clean_up_counts_what_deletes_cost(memory_engine: Engine, memory: Memory
     assert spent.items_deleted >= 38
     # 3,000 bytes and what an item has beside them are four units; and one or two for each of three groups.
     assert 38 * 4 <= spent.delete_units <= 38 * 4 + 8
-
-
-# ----------------------------------------------------------------------------------------------------------- simulation
-
-SEEDS = range(20)
-RETAIN = 4
-
-
-class Simulation:
-    """One store with snapshots and clean-up that fail half-way, retries, rewinds, restarts and orphans."""
-
-    def __init__(self, seed: int, make: Engines, failing_tables: FailingTables, store: str) -> None:
-        self.chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
-        self.make, self.failing_tables, self.store = make, failing_tables, store
-        self.engine = make()
-        self.run = 1
-        self.numbers = 0
-        self.states: dict[VersionId, State] = {EMPTY: {}}
-        self.parents: dict[VersionId, VersionId] = {}
-        self.changes: dict[VersionId, set[bytes]] = {EMPTY: set()}
-        self.newest = EMPTY
-        #: Siblings of versions on the chain, which a driver may still choose.
-        self.twins: list[VersionId] = []
-        #: The oldest version that clean-up has to retain.
-        self.oldest = 1
-
-    def chain(self) -> list[VersionId]:
-        """The newest version and its ancestors, newest first."""
-        found = [self.newest]
-        while found[-1] != EMPTY:
-            found.append(self.parents[found[-1]])
-        return found[:-1]
-
-    def retained(self) -> list[VersionId]:
-        kept = [version for version in self.chain()[:RETAIN] if version[0] >= self.oldest]
-        lowest = kept[-1][0] if kept else 0
-        on_chain = {EMPTY, *self.chain()[: RETAIN + 1]}
-        twins = [twin for twin in self.twins if twin[0] >= lowest and self.parents[twin] in on_chain]
-        return kept + twins
-
-    def changed_since(self, version: int) -> set[bytes]:
-        return set().union(*(self.changes[each] for each in self.chain() if each[0] > version))
-
-    def batch(self, base: VersionId) -> VersionId:
-        self.numbers += 1
-        under_way = begin(self.engine, self.store, attempt(self.numbers), base, run=f"run-{self.run}")
-        keys = [b"%d" % self.chance.randrange(60) for _ in range(self.chance.randrange(12))]
-        changes = {key: self.chance.choice((None, b"", self.chance.randbytes(40))) for key in keys}
-        state = dict(self.states[base])
-        if changes:
-            state = fold([(len(changes), chunk(changes).changes)], state)
-            under_way.append(chunk(changes))
-        under_way.commit({0: len(state)}, '{"families":[]}')
-        made = VersionId(base[0] + 1, Attempt(under_way.attempt))
-        self.states[made], self.parents[made], self.changes[made] = state, base, set(changes)
-        return made
-
-    def step(self) -> None:
-        chance = self.chance.random()
-        if chance < 0.05:
-            self.run += 1
-            self.engine = self.make()
-            self.newest = self.batch(self.newest)
-        elif chance < 0.1 and self.newest != EMPTY:  # rewound by hand: a new run continues from an older version
-            self.run += 1
-            self.newest = self.batch(self.chance.choice([each for each in self.retained() if each in self.chain()]))
-            self.twins = []
-        elif chance < 0.15:  # a task that dies
-            dead = begin(self.engine, self.store, attempt(self.numbers + 10**6), self.newest, run=f"run-{self.run}")
-            dead.append(chunk({b"%d" % number: b"dead" for number in range(self.chance.randrange(1, 9))}))
-            self.engine.commits.submit(dead._pending, dead._ready)
-            dead._pending.wait(5)
-        elif chance < 0.25 and self.newest != EMPTY:  # a twin, which the driver does not take, or does
-            self.twins.append(self.newest)
-            twin = self.batch(self.parents[self.newest])
-            if self.chance.random() < 0.5:
-                self.newest = twin
-            else:
-                self.twins.append(twin)
-        elif chance < 0.4 and self.newest != EMPTY:
-            self.snapshot()
-        elif chance < 0.5 and self.newest != EMPTY:
-            self.oldest = max(self.oldest, self.newest[0] - RETAIN + 1)
-            self.dying("delete", "delete_over", "put_over", "list_keys", "get", "query")
-            try:
-                clean_up(self.engine, self.store, self.newest, RETAIN, run=f"run-{self.run}")
-            except UnavailableError:
-                pass
-            finally:
-                self.failing_tables.faults.clear()
-        else:
-            self.newest = self.batch(self.newest)
-
-    def snapshot(self) -> None:
-        of = self.chance.choice(self.chain()[:2])
-        newest, self.newest = self.newest, of
-        self.dying("write", "put_over", "get")
-        try:
-            under_way = None
-            under_way = take_snapshot(
-                self.engine, self.store, of, self.states[of], self.changed_since, run=f"run-{self.run}"
-            )
-            if under_way is not None and self.chance.random() < 0.9:
-                under_way.commit()
-        except UnavailableError:
-            self.failing_tables.faults.clear()
-            # The sidecar aborts what failed, unless it dies itself.
-            if under_way is not None and self.chance.random() < 0.7:
-                under_way.abort()
-        finally:
-            self.newest = newest
-            self.failing_tables.faults.clear()
-
-    def dying(self, *verbs: str) -> None:
-        """Let one of the next requests of some verbs fail, before or after it was applied, and all after it."""
-        if self.chance.random() < 0.5:
-            verb = self.chance.choice(verbs)
-            passed = self.chance.randrange(4)
-            fault = Fault(UnavailableError("died"), applied=self.chance.random() < 0.5)
-            self.failing_tables.fail(verb, *[None] * passed, fault)
-
-    def check(self) -> None:
-        engine = self.make()
-        for version in self.retained():
-            assert read(engine, self.store, *version) == self.states[version], version
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_clean_up_never_removes_what_a_retained_version_needs(seed: int, memory: MemoryTables, store: str) -> None:
-    """Whatever fails, and whenever: every retained version reads back exactly, and in the end no orphan is left."""
-    print(f"seed={seed}")  # noqa: T201  # shown by pytest when the test fails
-    failing_tables = FailingTables(memory)
-    for make in closing(failing_tables):
-        simulation = Simulation(seed, make, failing_tables, store)
-        for _ in range(150):
-            simulation.step()
-            simulation.check()
-        assert len(simulation.states) > 50
-        # In the end no faults: enough versions for all failed attempts to be outdated, a snapshot, and clean-up twice.
-        for _ in range(3 * RETAIN):
-            simulation.newest = simulation.batch(simulation.newest)
-        under_way = take_snapshot(
-            simulation.engine,
-            store,
-            simulation.newest,
-            simulation.states[simulation.newest],
-            simulation.changed_since,
-            run=f"run-{simulation.run}",
-        )
-        assert under_way is None or under_way.commit()
-        for _ in range(RETAIN + 1):
-            simulation.newest = simulation.batch(simulation.newest)
-        for _ in range(2):
-            clean_up(simulation.engine, store, simulation.newest, RETAIN, run=f"run-{simulation.run}")
-        simulation.check()
-        nothing_is_unnamed(memory, store, simulation.newest[0])
-
-
-def nothing_is_unnamed(memory: MemoryTables, store: str, newest: int) -> None:
-    """Every part is named by a version list, every bucket by a manifest, every manifest by a snapshot."""
-    named = named_keys(memory, store)
-    assert named <= memory.items.keys()
-    # Those of versions to come, which a run before a rewind made, are overtaken later.
-    overtaken = {"delta": newest - RETAIN, "snapshot": newest}
-    unnamed = [key for key in memory.items.keys() - named if version_of(key) <= overtaken[key.role]]
-    assert unnamed == []
-    stages = {each.stage for each in graph(memory, store).snapshots() if each.version <= newest}
-    assert stages <= {DONE}
-
-
-def version_of(key: Key) -> int:
-    """The version that a part, bucket, manifest or snapshot is of."""
-    return int(next(word for word in key.sort.split("/") if len(word) == 20))
