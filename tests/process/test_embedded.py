@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,20 +18,14 @@ import pytest
 from dynastate.dynamodb.admin import check_tables, create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.embedded import HOST, REGION, EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.embedded import HOST, REGION, EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, InternalError, UnavailableError
-from dynastate.format.items import Item, item_key
 from dynastate.format.keys import Key
 from dynastate.settings import Settings
+from tests.support.processes import is_alive, wait_until
 
-ENDED_WITHIN_S = 5.0
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in credentials().items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("dummy_credentials")
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +40,6 @@ def answers(endpoint: str) -> bool:
     url = urlsplit(endpoint)
     with socket.socket() as probe:
         return probe.connect_ex((str(url.hostname), int(url.port or 0))) == 0
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process has ended, or is a zombie that only its parent's `wait` is missing for."""
-    words = ["ps", "-o", "stat=", "-p", str(pid)]
-    state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-    return not state or state.startswith("Z")
 
 
 def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDynamoDB) -> None:
@@ -86,30 +72,12 @@ def test_it_takes_names_and_region_from_the_settings() -> None:
         assert check_tables(running.settings) == []
 
 
-def test_tables_that_exist_are_left_alone(database: EmbeddedDynamoDB) -> None:
-    """Making the tables again makes none, and what is in them stays."""
-    tables, meter = BotoTables(database.settings), Meter()
-    key = Key("delta", "left-alone#0", "1")
-    tables.write([(key, item_key(key))], meter)
-
-    assert create_tables(database.settings) == []
-    assert key in tables.get([key], meter)
-
-
 def test_only_what_is_missing_is_made(database: EmbeddedDynamoDB) -> None:
     """Of two tables, the one that is missing is made and named."""
     settings = Settings(
         delta_table="dynastate-delta", snapshot_table="another", region=REGION, endpoint=database.endpoint
     )
     assert create_tables(settings) == ["another"]
-
-
-def test_tables_at_an_unreachable_endpoint_are_not_made() -> None:
-    """Nothing answers at the endpoint: the error names it and the setting, once the deadline is over."""
-    with pytest.raises(
-        ConfigurationError, match=r"cannot be reached at http://127\.0\.0\.1:9; check .*dynastate\.endpoint"
-    ):
-        create_tables(Settings(region=REGION, endpoint="http://127.0.0.1:9", request_deadline_s=1))
 
 
 def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
@@ -123,17 +91,6 @@ def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
     item = tables.get([key], Meter())[key]
     assert isinstance(item["versions"], list)
     assert sorted(item["versions"]) == entries
-
-
-def test_it_takes_the_largest_request_the_engine_sends(database: EmbeddedDynamoDB) -> None:
-    """25 items of nearly 400 KB, some 13 MB on the wire, are one request."""
-    puts: list[tuple[Key, Item]] = []
-    for number in range(25):
-        key = Key("delta", "large#0", f"{number}")
-        puts.append((key, item_key(key) | {"data": bytes(399_000)}))
-    tables = BotoTables(database.settings)
-    tables.write(puts, Meter())
-    assert len(tables.get([key for key, _ in puts[:2]], Meter())) == 2
 
 
 def test_it_listens_on_loopback_only(database: EmbeddedDynamoDB) -> None:
@@ -150,7 +107,7 @@ def test_the_end_of_the_block_leaves_no_process() -> None:
         make_client(first.settings).list_tables()
         _ = 1 / 0
 
-    assert has_ended(pid)
+    assert not is_alive(pid)
     assert not answers(endpoint)
     with EmbeddedDynamoDB(port=int(urlsplit(endpoint).port or 0)) as second:
         assert second.endpoint == endpoint
@@ -174,18 +131,7 @@ with EmbeddedDynamoDB() as running:
         parent.kill()
 
     # The first thread of a process may be a zombie a moment before the last one closes the socket.
-    deadline = time.monotonic() + ENDED_WITHIN_S
-    while (answers(endpoint) or not has_ended(int(pid))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert has_ended(int(pid))
-    assert not answers(endpoint)
-
-
-def test_a_port_in_use_is_reported(database: EmbeddedDynamoDB) -> None:
-    """A port that another process has is an error that names it and what to do."""
-    port = urlsplit(database.endpoint).port
-    with pytest.raises(ConfigurationError, match=f"choose another port, or 0 .* port={port}"):
-        EmbeddedDynamoDB(port=int(port or 0)).__enter__()
+    wait_until(lambda: not is_alive(int(pid)) and not answers(endpoint), "the child lives")
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])

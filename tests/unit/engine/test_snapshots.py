@@ -9,7 +9,6 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
-from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
@@ -175,20 +174,6 @@ class TestCorruptSnapshot:
         engine.clean_up(store, "run-1", *made[7], 2, 0, 0)
         assert [each.version for each in graph(tables, store).snapshots()] == [5]
         assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
-
-
-def test_a_cached_route_is_replaced_after_clean_up_by_another_executor(engines: Engines, store: str) -> None:
-    """An executor with a route from before clean-up gets RouteInvalidError once, and finds another route then."""
-    made = write_versions(engine := engines(), store, 6)
-    state = numbers(6)
-    stale = engines(cache_bytes=1 << 20)
-    assert read(stale, store, *made[6]) == state
-    stale._reader._parts = Cache(0)
-    save_snapshot(engine, store, made[5], numbers(5))
-    engine.clean_up(store, "run-1", *made[6], 2, 0, 0)
-    with pytest.raises(RouteInvalidError, match="is not in its table"):
-        read(stale, store, *made[6])
-    assert read(stale, store, *made[6]) == state
 
 
 def test_rows_outside_their_bucket_are_refused(engine: Engine, store: str) -> None:

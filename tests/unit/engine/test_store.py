@@ -304,32 +304,6 @@ def test_two_attempts_may_make_a_store_at_once(failing_tables: FailingTables, st
     assert {found.find(1, each).attempt for each in (A, B)} == {A, B}
 
 
-def test_several_stores_at_once(engines: Engines, store: str) -> None:
-    """Eight stores written from eight threads through one engine stay separate and complete."""
-    engine = engines()
-    names = [f"{store[:8]}/{operator}/{partition}/default" for operator in range(2) for partition in range(4)]
-    failures: list[Exception] = []
-
-    def work(name: str) -> None:
-        try:
-            base = EMPTY
-            for number in range(1, 6):
-                base = write(
-                    engine, name, attempt(number), {b"k%d" % number: name.encode()}, {b"k": b"%d" % number}, base=base
-                )
-        except Exception as failed:  # noqa: BLE001  # shown by the assertion below
-            failures.append(failed)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert failures == []
-    for name in names:
-        assert read(engine, name, 5) == {b"k": b"5"} | {b"k%d" % number: name.encode() for number in range(1, 6)}
-
-
 # ------------------------------------------------------------------------------------------- which attempt, which epoch
 
 

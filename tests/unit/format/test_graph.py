@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph, since
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key, store_shard
@@ -27,37 +27,10 @@ def group(*entries: VersionEntry) -> tuple[Key, Item]:
     return key, item | {"versions": [encode_entry(STORE, each) for each in entries]}
 
 
-def test_find_takes_the_attempt_asked_for_and_no_other() -> None:
-    """With an attempt named, that one is found, or nothing is: the error names the attempts there are."""
-    graph = VersionGraph(STORE, [group(entry(1, A, epoch=1), entry(1, B, epoch=9))])
-    assert graph.find(1, A).attempt == A
-    with pytest.raises(
-        VersionMissingError, match=f"not by that attempt .*attempt={C.hex()} attempts={A.hex()},{B.hex()}"
-    ):
-        graph.find(1, C)
-
-
-def test_find_takes_the_highest_epoch_and_of_equals_the_last() -> None:
-    """Without an attempt, the highest epoch wins wherever it is listed, and of equal epochs the last appended."""
-    assert VersionGraph(STORE, [group(entry(1, A, epoch=2), entry(1, B, epoch=1))]).find(1, NO_ATTEMPT).attempt == A
-    assert VersionGraph(STORE, [group(entry(1, A, epoch=2), entry(1, B, epoch=2))]).find(1, NO_ATTEMPT).attempt == B
-
-
 def test_an_attempt_listed_twice_counts_at_its_first_place() -> None:
     """A repeated append changes nothing: an attempt that came after the first of the two still wins."""
     graph = VersionGraph(STORE, [group(entry(1, A), entry(1, B), entry(1, A))])
     assert graph.find(1, NO_ATTEMPT).attempt == B
-
-
-def test_a_missing_version_is_reported_with_those_there() -> None:
-    """A version that is not there is an error that names those that are, as ranges."""
-    items = [group(entry(1, A), entry(2, B, A), entry(5, C, B)), group(entry(12, A, B))]
-    with pytest.raises(VersionMissingError, match=rf"does not exist store={STORE} version=4 versions=1-2,5,12"):
-        VersionGraph(STORE, items).find(4, NO_ATTEMPT)
-    with pytest.raises(
-        VersionMissingError, match=r"checkpoint was copied or moved, set spark\.sql.*dynastate\.namespace"
-    ):
-        VersionGraph(STORE, []).find(4, NO_ATTEMPT)
 
 
 def test_a_route_follows_parents_not_epochs() -> None:

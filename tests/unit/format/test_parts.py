@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format import parts
 from dynastate.format.codec import CODECS, compress
-from dynastate.format.items import Item, item_bytes
+from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key, SnapshotId
 from dynastate.format.parts import (
     CHUNK_BYTES_MAX,
@@ -44,16 +43,6 @@ def test_a_chunk_comes_back_from_its_parts(run: bytes, first: int, shards: int) 
     assert join_fragments(items[0][0], parts) == run
 
 
-def test_a_large_row_spans_parts_that_fit_into_items() -> None:
-    """A chunk that stays large when compressed is cut, and each part fits into an item under the longest key."""
-    noise = hashlib.shake_128(b"seed").digest(1_000_000)
-    items = part_items("s" * 1024, 2**64 - 1, A, 0, 256, Chunk(1, 2**32 - 1, 2**32 - 1, noise))
-    assert [item["fragment"] for _, item in items] == [0, 1, 2]
-    assert {item["fragments"] for _, item in items} == {3}
-    assert max(item_bytes(item) for _, item in items) <= ITEM_BYTES_MAX
-    assert join_fragments(items[0][0], [parse_part(key, item) for key, item in items]) == noise
-
-
 def test_small_batches_and_snapshots_are_compressed_densely() -> None:
     """The first parts of an attempt and every item of a bucket are dense; later parts and large rows are quick."""
     run = b"".join(b"order %010d" % (n * n) for n in range(1000))
@@ -75,45 +64,6 @@ def test_a_row_larger_than_a_reader_accepts_is_refused_when_written() -> None:
         part_items(STORE, 1, A, 0, 1, Chunk(1, 0, 0, bytes(RAW_BYTES_MAX + 1)))
 
 
-@pytest.mark.parametrize("name", ["format", "codec", "records", "raw_bytes", "fragment", "fragments", "crc32", "data"])
-def test_a_part_without_an_attribute_is_refused(name: str) -> None:
-    """A part that misses an attribute, or has it with another type, is corrupt; the error names the item."""
-    key, item = part()
-    for corrupt in ({k: v for k, v in item.items() if k != name}, item | {name: {}}):
-        with pytest.raises(CorruptStateError, match=f"store_shard={key.store_shard} item={key.sort}"):
-            parse_part(key, corrupt)
-
-
-@pytest.mark.parametrize("name", ["records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max", "crc32"])
-def test_the_checksum_covers_every_number(name: str) -> None:
-    """A number of a part that changed on its way is found by the checksum."""
-    key, item = part()
-    value = item[name]
-    assert isinstance(value, int)
-    with pytest.raises(CorruptStateError, match="wrong checksum"):
-        parse_part(key, item | {name: value ^ 1})
-
-
-def test_the_checksum_covers_data_codec_and_key() -> None:
-    """One bit of the data, another codec, or another key: each is found by the checksum."""
-    key, item = part()
-    data = item["data"]
-    assert isinstance(data, bytes)
-    for corrupt in (item | {"data": bytes([data[0] ^ 1]) + data[1:]}, item | {"data": b""}, item | {"codec": "raw"}):
-        with pytest.raises(CorruptStateError, match="wrong checksum"):
-            parse_part(key, corrupt)
-    for other in (key._replace(sort=key.sort[:-1] + "1"), key._replace(store_shard="ns/0/1/default#1")):
-        with pytest.raises(CorruptStateError, match="wrong checksum"):
-            parse_part(other, item)
-
-
-def test_a_part_of_a_newer_format_says_so() -> None:
-    """A part with a format that this package does not read says to upgrade, and not that it is corrupt."""
-    key, item = part()
-    with pytest.raises(CorruptStateError, match="format 2, this package reads 1; upgrade dynastate"):
-        parse_part(key, item | {"format": 2})
-
-
 @pytest.mark.parametrize(
     ("codec", "raw_bytes"),
     [("zstd", 10), ("lz4", 0), ("lz4", -1), ("raw", -1), ("lz4", RAW_BYTES_MAX + 1), ("lz4", 2**40)],
@@ -127,22 +77,6 @@ def test_an_impossible_part_is_refused_before_memory_is_taken(codec: str, raw_by
     crc = parts._part_crc(key, fields, data)
     with pytest.raises(CorruptStateError, match="unknown codec or an impossible size"):
         parse_part(key, item | {"codec": codec, "raw_bytes": raw_bytes, "crc32": crc})
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(("format", "codec", "records", "raw_bytes", "fragment", "fragments", "crc32", "data")),
-        st.integers() | st.binary(max_size=9) | st.text(max_size=4) | st.just([b"x"]) | st.just({"x": 1}),
-    )
-)
-def test_any_attributes_are_a_part_or_an_error(attributes: Item) -> None:
-    """Whatever the attributes of an item are, it is a part, or CorruptStateError."""
-    key, item = part()
-    try:
-        read = parse_part(key, item | attributes)
-    except CorruptStateError:
-        return
-    assert read.data == item["data"]
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=30), st.integers(1, 100), st.integers(-1, 3))

@@ -110,13 +110,6 @@ def test_a_fork_of_any_version(engine: Engine, tables: Tables, store: str, made:
         engine.open(new_of(store), *made[version + 1])
 
 
-def test_a_fork_of_deltas_only(engine: Engine, tables: Tables, store: str) -> None:
-    """Without a snapshot, a fork depends on all versions."""
-    made = write_versions(engine, store, 12)
-    fork(tables, store, 11)
-    assert read(engine, new_of(store), *made[11]) == numbers(11)
-
-
 def test_both_run_on(engine: Engine, tables: Tables, store: str, made: list[VersionId]) -> None:
     """Each has its own rows from then on; the fork's snapshot shares buckets with the origin."""
     fork(tables, store, 30)

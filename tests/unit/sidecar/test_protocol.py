@@ -68,17 +68,6 @@ def test_the_token_is_taken_before_the_rest(token: bytes) -> None:
     assert protocol.token_of_hello(protocol.encode(protocol.Hello(1, token, "", ""))[HEAD:]) == token
 
 
-@messages
-@given(body=st.binary(max_size=120))
-def test_any_bytes_are_a_message_or_an_error(made: Any, body: bytes) -> None:
-    """A body is a message, or MismatchError."""
-    number = next(number for number, each in MESSAGES.items() if each is made)
-    try:
-        protocol.decode(number, body)
-    except MismatchError:
-        return
-
-
 @pytest.mark.parametrize("made", [made for made in MESSAGES.values() if protocol.Rest not in kinds(made)])
 @given(data=st.data())
 @settings(max_examples=5)
