@@ -2,7 +2,7 @@
 
 frame := length:u32  type:u8  body
 
-Each message is a class with its number and its fields; `encode` and `decode` are the same for all of them.
+Each message is a type with its number and its fields; `encode` and `decode` are the same for all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import starmap
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 from dynastate.errors import MismatchError
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
@@ -118,284 +118,125 @@ VersionIds = Annotated[tuple[VersionId, ...], _pairs(_U64, _ATTEMPT, lambda pair
 
 # ------------------------------------------------------------------------------------------------------------ messages
 
-Message = TypeVar("Message", bound=type[tuple[Any, ...]])
+# Fields of docs/protocol.md, which says what they mean: first the messages of the JVM, then those of the sidecar.
+Hello = NamedTuple("Hello", [("protocol", U16), ("token", Token), ("package", Text), ("settings", Text)])
+Open = NamedTuple("Open", [("store", Text), ("version", Version), ("attempt", Id), ("have", VersionIds)])
+Begin = NamedTuple(
+    "Begin",
+    [("store", Text), ("run_id", Text), ("checkpoint", Text), ("base", U64), ("parent", Id), ("attempt", Id)],
+)
+Append = NamedTuple("Append", [("records", U32), ("hash_min", U32), ("hash_max", U32), ("changes", Rest)])
+Commit = NamedTuple("Commit", [("keys", Keys), ("schema", Text)])
+Abort = NamedTuple("Abort", [])
+Changes = NamedTuple("Changes", [("store", Text), ("first", U64), ("last", U64), ("attempt", Id)])
+Snapshot = NamedTuple(
+    "Snapshot",
+    [("store", Text), ("run_id", Text), ("version", U64), ("attempt", Id), ("state_bytes", U64), ("min_deltas", U32)],
+)
+Bucket = NamedTuple("Bucket", [("bucket", U32)])
+SnapshotEnd = NamedTuple("SnapshotEnd", [])
+CleanUp = NamedTuple(
+    "CleanUp",
+    [
+        ("store", Text),
+        ("run_id", Text),
+        ("version", U64),
+        ("attempt", Id),
+        ("retain", U32),
+        ("least", U32),
+        ("most", U32),
+    ],
+)
+Find = NamedTuple("Find", [("store", Text), ("version", Version), ("attempt", Id)])
+Read = NamedTuple("Read", [("store", Text), ("version", Version), ("attempt", Id), ("bits", U8), ("bucket", U32)])
+Check = NamedTuple("Check", [])
+Whole = NamedTuple(
+    "Whole",
+    [
+        ("store", Text),
+        ("run_id", Text),
+        ("checkpoint", Text),
+        ("version", U64),
+        ("attempt", Id),
+        ("state_bytes", U64),
+        ("keys", Keys),
+        ("schema", Text),
+    ],
+)
 
+Welcome = NamedTuple("Welcome", [("package", Text)])
+Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
+Opened = NamedTuple("Opened", [("counters", Counters)])
+Committed = NamedTuple("Committed", [("version", U64), ("counters", Counters)])
+Found = NamedTuple("Found", [("version", U64), ("attempt", Id), ("base", U64), ("base_attempt", Id), ("schema", Text)])
+ChangesOf = NamedTuple("ChangesOf", [("version", U64)])
+Deltas = NamedTuple("Deltas", [("snapshot", U64)])
+Wanted = NamedTuple("Wanted", [("base", U64), ("bits", U8)])
+Maintained = NamedTuple("Maintained", [("counters", Counters)])
+Content = NamedTuple("Content", [("bits", U8), ("keys", Keys)])
+Checked = NamedTuple("Checked", [])
+Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable)])
+
+_OF_JVM: Final = (
+    *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
+    Whole,
+)
+_OF_SIDECAR: Final = (
+    *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked),
+)
 #: The message of each number.
-MESSAGES: Final[dict[int, type[Any]]] = {}
-_FORMS: Final[dict[type[Any], tuple[int, tuple[Kind, ...]]]] = {}
-
-
-def message(number: int) -> Callable[[Message], Message]:
-    """Declare a message. Its `check`, if it has one, refuses values that no sender may give."""
-
-    def declare(made: Message) -> Message:
-        kinds = (hint.__metadata__[0] for hint in get_type_hints(made, include_extras=True).values())
-        MESSAGES[number], _FORMS[made] = made, (number, tuple(kinds))
-        return made
-
-    return declare
-
-
-@message(1)
-class Hello(NamedTuple):
-    """The first frame of a connection. The token is verified before the rest is read."""
-
-    protocol: U16
-    token: Token
-    package: Text
-    settings: Text
-
-
-@message(2)
-class Open(NamedTuple):
-    """Open a version; `have` are versions that the provider holds in memory."""
-
-    store: Text
-    version: Version
-    attempt: Id
-    have: VersionIds
-
-
-@message(3)
-class Begin(NamedTuple):
-    """Start an attempt at version base + 1."""
-
-    store: Text
-    run_id: Text
-    checkpoint: Text
-    base: U64
-    parent: Id
-    attempt: Id
-
-    def check(self) -> None:
-        if self.base + 1 >= VERSIONS:
-            raise MismatchError("there is no version after this one", store=self.store, base=self.base)
-        if self.attempt == NO_ATTEMPT or (self.base == 0) != (self.parent == NO_ATTEMPT):
-            raise MismatchError(
-                "an attempt needs an id, and a parent unless its base is version 0", store=self.store, base=self.base
-            )
-
-
-@message(4)
-class Append(NamedTuple):
-    """One chunk of changes."""
-
-    records: U32
-    hash_min: U32
-    hash_max: U32
-    changes: Rest
-
-    def check(self) -> None:
-        if not self.changes:
-            raise MismatchError("append holds no changes")
-        if self.records < 1 or self.hash_min > self.hash_max:
-            facts = {"records": self.records, "hash_min": self.hash_min, "hash_max": self.hash_max}
-            raise MismatchError("append has impossible counts", **facts)
-
-
-@message(5)
-class Commit(NamedTuple):
-    """Commit the attempt; `keys` and `schema` (how to read its rows) are those of the new version."""
-
-    keys: Keys
-    schema: Text
-
-
-@message(6)
-class Abort(NamedTuple):
-    """End the attempt, or the snapshot, without a version."""
-
-
-@message(7)
-class Changes(NamedTuple):
-    """Read the changes of the versions from `first` to `last`; `attempt` made the last of them."""
-
-    store: Text
-    first: U64
-    last: U64
-    attempt: Id
-
-    def check(self) -> None:
-        if not 1 <= self.first <= self.last:
-            raise MismatchError("changes are requested for no version", first=self.first, last=self.last)
-
-
-@message(8)
-class Snapshot(NamedTuple):
-    """Offer the content of a version: about `state_bytes`; at least `min_deltas` versions after the last snapshot."""
-
-    store: Text
-    run_id: Text
-    version: U64
-    attempt: Id
-    state_bytes: U64
-    min_deltas: U32
-
-
-@message(9)
-class Bucket(NamedTuple):
-    """Begin a bucket of the snapshot."""
-
-    bucket: U32
-
-
-@message(10)
-class SnapshotEnd(NamedTuple):
-    """Make a snapshot of the buckets that were sent."""
-
-
-@message(11)
-class CleanUp(NamedTuple):
-    """Delete what the last `retain` versions do not need: at least `least` versions or none, at most `most`; 0: all."""
-
-    store: Text
-    run_id: Text
-    version: U64
-    attempt: Id
-    retain: U32
-    least: U32
-    most: U32
-
-
-@message(12)
-class Find(NamedTuple):
-    """Open a version without its rows."""
-
-    store: Text
-    version: Version
-    attempt: Id
-
-
-@message(13)
-class Read(NamedTuple):
-    """Read the rows of a version in one of 2^bits buckets."""
-
-    store: Text
-    version: Version
-    attempt: Id
-    bits: U8
-    bucket: U32
-
-    def check(self) -> None:
-        if self.bits > BITS_MAX or self.bucket >> self.bits:
-            raise MismatchError("there is no such bucket", bits=self.bits, bucket=self.bucket)
-
-
-@message(14)
-class Check(NamedTuple):
-    """Check that DynamoDB can be reached, and that its tables exist and fit."""
-
-
-@message(15)
-class Whole(NamedTuple):
-    """Begin a version without a parent, of about `state_bytes`, written as a snapshot."""
-
-    store: Text
-    run_id: Text
-    checkpoint: Text
-    version: U64
-    attempt: Id
-    state_bytes: U64
-    keys: Keys
-    schema: Text
-
-    def check(self) -> None:
-        if self.attempt == NO_ATTEMPT or not 2 <= self.version < VERSIONS:
-            raise MismatchError(
-                "a version without a parent needs an id, and is above 1", store=self.store, version=self.version
-            )
-
-
-@message(64)
-class Welcome(NamedTuple):
-    """HELLO was accepted."""
-
-    package: Text
-
-
-@message(65)
-class Rows(NamedTuple):
-    """One chunk of rows or changes."""
-
-    records: U32
-    changes: Rest
-
-
-@message(66)
-class Opened(NamedTuple):
-    """The end of an answer with rows."""
-
-    counters: Counters
-
-
-@message(67)
-class Committed(NamedTuple):
-    """The attempt is a version."""
-
-    version: U64
-    counters: Counters
-
-
-@message(68)
-class Found(NamedTuple):
-    """The version that was opened, and the version that the rows after it are added to."""
-
-    version: U64
-    attempt: Id
-    base: U64
-    base_attempt: Id
-    schema: Text
-
-
-@message(69)
-class ChangesOf(NamedTuple):
-    """The version whose changes follow."""
-
-    version: U64
-
-
-@message(70)
-class Deltas(NamedTuple):
-    """The end of the rows of a snapshot; changes since its version follow."""
-
-    snapshot: U64
-
-
-@message(71)
-class Wanted(NamedTuple):
-    """The snapshot is accepted, in 2^bits buckets; those unchanged since version `base` need not be sent."""
-
-    base: U64
-    bits: U8
-
-
-@message(72)
-class Maintained(NamedTuple):
-    """Maintenance has ended."""
-
-    counters: Counters
-
-
-@message(73)
-class Content(NamedTuple):
-    """How many keys a version has, and in how many buckets its rows are best read."""
-
-    bits: U8
-    keys: Keys
-
-
-@message(74)
-class Checked(NamedTuple):
-    """DynamoDB can be reached, and its tables exist and fit."""
-
-
-@message(127)
-class Error(NamedTuple):
-    """A failure; `kind` is that of `dynastate.errors`."""
-
-    kind: U8
-    store: Text
-    message: Readable
+MESSAGES: Final[dict[int, type[Any]]] = {
+    **dict(enumerate(_OF_JVM, 1)),
+    **dict(enumerate(_OF_SIDECAR, 64)),
+    127: Error,
+}
+_FORMS: Final[dict[type[Any], tuple[int, list[Kind]]]] = {
+    made: (number, [hint.__metadata__[0] for hint in get_type_hints(made, include_extras=True).values()])
+    for number, made in MESSAGES.items()
+}
+
+
+def _check_begin(begin: Begin) -> None:
+    if begin.base + 1 >= VERSIONS:
+        raise MismatchError("there is no version after this one", store=begin.store, base=begin.base)
+    if begin.attempt == NO_ATTEMPT or (begin.base == 0) != (begin.parent == NO_ATTEMPT):
+        raise MismatchError(
+            "an attempt needs an id, and a parent unless its base is version 0", store=begin.store, base=begin.base
+        )
+
+
+def _check_append(append: Append) -> None:
+    if not append.changes:
+        raise MismatchError("append holds no changes")
+    if append.records < 1 or append.hash_min > append.hash_max:
+        facts = {"records": append.records, "hash_min": append.hash_min, "hash_max": append.hash_max}
+        raise MismatchError("append has impossible counts", **facts)
+
+
+def _check_changes(changes: Changes) -> None:
+    if not 1 <= changes.first <= changes.last:
+        raise MismatchError("changes are requested for no version", first=changes.first, last=changes.last)
+
+
+def _check_read(read: Read) -> None:
+    if read.bits > BITS_MAX or read.bucket >> read.bits:
+        raise MismatchError("there is no such bucket", bits=read.bits, bucket=read.bucket)
+
+
+def _check_whole(whole: Whole) -> None:
+    if whole.attempt == NO_ATTEMPT or not 2 <= whole.version < VERSIONS:
+        raise MismatchError(
+            "a version without a parent needs an id, and is above 1", store=whole.store, version=whole.version
+        )
+
+
+_CHECKS: Final[dict[type[Any], Callable[[Any], None]]] = {
+    Begin: _check_begin,
+    Append: _check_append,
+    Changes: _check_changes,
+    Read: _check_read,
+    Whole: _check_whole,
+}
 
 
 def encode(message: tuple[Any, ...]) -> bytes:
@@ -416,9 +257,14 @@ def decode(number: int, body: bytes) -> Any:  # one of the messages
     made, fields = MESSAGES[number], Body(body)
     found = made(*(kind.take(fields) for kind in _FORMS[made][1]))
     fields.end()
-    if hasattr(made, "check"):
-        found.check()
+    check(found)
     return found
+
+
+def check(message: tuple[Any, ...]) -> None:
+    """Refuse a message with values that no sender may give."""
+    if (refuse := _CHECKS.get(type(message))) is not None:
+        refuse(message)
 
 
 def check_length(length: int) -> int:

@@ -188,7 +188,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Snapshot =>
         Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
-      case Protocol.Install =>
+      case Protocol.Whole =>
         val keys = list(fields \ "keys").map { case JArray(pair) => long(pair(1)); case other => throw new AssertionError(other) }
         Some(all(Protocol.install(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
           attempt(fields \ "attempt"), long(fields \ "state_bytes"), keys.toArray, text(fields \ "schema"))))

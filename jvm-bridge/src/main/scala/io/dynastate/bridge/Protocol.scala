@@ -31,7 +31,7 @@ object Protocol {
   val Find = 12
   val Read = 13
   val Check = 14
-  val Install = 15
+  val Whole = 15
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -80,7 +80,7 @@ object Protocol {
 
   def install(
       store: String, runId: String, checkpoint: String, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
-    frame(Install, store, runId, checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
+    frame(Whole, store, runId, checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
 
   def bucket(number: Int): ByteBuffer = frame(Bucket, number)
 
