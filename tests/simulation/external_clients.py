@@ -122,7 +122,7 @@ class Forker(Actor):
 
     def _try_drop(self, fork: str) -> bool:
         try:
-            left = [store for _, store in find_stores(self._tables, fork, Meter())]
+            left = list(find_stores(self._tables, fork, Meter()))
             drop_stores(self._tables, left, Meter())
         except UnavailableError as failed:
             self._scheduler.note("%s is not dropped yet: %s", fork, failed)

@@ -43,7 +43,7 @@ SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (fork, {"WRITES_MAX": 4}),
     (snapshots, {"FRACTION": 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
     (reader, {"WINDOW": 3}),
-    (commit, {"HAND_ON_BYTES": 600, "WRITES_MAX": 4}),
+    (commit, {"SUBMIT_BYTES": 600, "WRITES_MAX": 4}),
     # Item sizes count only in meters, which nothing reads here.
     (boto_tables, {"WRITES_MAX": 6, "item_bytes": lambda _: 100}),
     (limits, {"item_bytes": lambda _: 100}),

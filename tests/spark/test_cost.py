@@ -144,7 +144,7 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     listen(session, progress)
     case = CASES["join, then deduplication, then windows"]
     outcome = run(case.build(source.stream(session), source.stream(session)), folder / "checkpoint", case.mode)
-    stores = [store for _, store in find_stores(tables, folder.name, Meter())]
+    stores = list(find_stores(tables, folder.name, Meter()))
     assert len(stores) == 2 * (1 + 1 + 4)
     there = [listed(tables, store) for store in stores]
     last = outcome.metrics[max(outcome.metrics)]

@@ -171,7 +171,7 @@ def test_both_run_on(
     with only(environment):
         tables = BotoTables(database.settings)
     for namespace in (query, fork):
-        stores = [store for _, store in find_stores(tables, namespace, Meter())]
+        stores = list(find_stores(tables, namespace, Meter()))
         assert len(stores) == 2 * (4 if "join" in name else 1)
         assert all(verify(tables, store).is_whole for store in stores)
     drop_stores(tables, stores, Meter())

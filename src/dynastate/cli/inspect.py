@@ -286,7 +286,7 @@ def top(
 
     call = replace(call, settings=replace(call.settings, namespace=namespace))
     with call.engine() as (engine, tables), suppress(KeyboardInterrupt):
-        names = [name for _, name in of_namespace(tables, namespace, Meter())]
+        names = of_namespace(tables, namespace, Meter())
         monitor, look = Monitor(engine, names, time.monotonic), 0
         reports = ReportFile(report) if report else None
         while True:

@@ -23,12 +23,12 @@ def compact(call: Call, store: Stores) -> None:
     It is safe beside the running query. It holds the rows of one store at a time in memory.
     """
     from dynastate.dynamodb.meter import Meter
-    from dynastate.engine import catalog
+    from dynastate.engine.catalog import matching
     from dynastate.operations.compact import compact_store
 
     made = []
     with call.engine() as (engine, tables), progress("buckets") as report:
-        for name in catalog.of_asked(tables, catalog.parse(store), Meter()):
+        for name in matching(tables, store, Meter()):
             found = compact_store(engine, tables, name, report)
             made.append({"store": name, "made": found is not None} | (asdict(found) if found else {}))
     if call.json(made):
@@ -57,11 +57,11 @@ def clean(
     It is safe beside the running query. Nothing brings back what is deleted.
     """
     from dynastate.dynamodb.meter import Meter
-    from dynastate.engine import catalog
+    from dynastate.engine.catalog import matching
     from dynastate.operations.clean import clean_store
 
     with call.engine() as (engine, tables), progress("stores") as report:
-        names = catalog.of_asked(tables, catalog.parse(store), Meter())
+        names = matching(tables, store, Meter())
         cleaned = []
         for done, name in enumerate(names):
             report(done, len(names))
@@ -119,7 +119,7 @@ def drop(
 
     call, meter = replace(call, settings=replace(call.settings, namespace=namespace)), Meter()
     with call.tables() as tables:
-        names = [name for _, name in of_namespace(tables, namespace, meter)]
+        names = of_namespace(tables, namespace, meter)
         refuse_forked(tables, names, meter)
         if not yes:
             question = f"Delete all state of {namespace}, {len(names)} stores? The query must not run."

@@ -7,8 +7,8 @@ A store is `namespace/operator/partition/name`. Users may also mean a store of e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, product
 from typing import Final
 
 from dynastate.dynamodb.limits import KEYS_MAX
@@ -26,68 +26,49 @@ STORE_NAMES: Final = (
     "right-keyWithIndexToValue",
 )
 EVERY: Final = "*"
-_ASKED: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
+_PATTERN: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The stores that a user names: `partition` None means all; `name` "" the only one that the operator has."""
-
-    namespace: str
-    operator: int
-    partition: int | None
-    name: str
-
-
-def parse(text: str) -> Asked:
-    """The stores that a name means.
-
-    Raises:
-        ConfigurationError: it has another form.
-    """
-    found = _ASKED.fullmatch(text)
-    if found is None:
-        raise ConfigurationError(
-            "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator",
-            store=repr(text[:200]),
-        )
-    namespace, operator, partition, name = found.groups()
-    return Asked(namespace, int(operator), None if partition in (None, EVERY) else int(partition), name or "")
-
-
-def of_asked(tables: Tables, asked: Asked, meter: Meter) -> list[str]:
+def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
     """The stores that a user means, by partition; there is at least one.
 
     Raises:
-        ConfigurationError: there is none, or the operator has stores of several names.
+        ConfigurationError: the name has another form, there is none, or the operator has stores of several names.
         VersionMissingError: some partitions have none yet.
     """
-    if asked.partition is not None:
-        return [check_store(f"{asked.namespace}/{asked.operator}/{asked.partition}/{asked.name}")]
-    names = [asked.name] if asked.name else _names(tables, asked, meter)
+    found = _PATTERN.fullmatch(pattern)
+    if found is None:
+        raise ConfigurationError(
+            "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator",
+            store=repr(pattern[:200]),
+        )
+    namespace, operator, partition, name = found[1], int(found[2]), found[3], found[4]
+    if partition not in (None, EVERY):
+        return [_store(namespace, operator, int(partition), name)]
+    names = [name] if name else _names(tables, namespace, [operator], meter).get(operator, [])
     if len(names) > 1:
-        spelt = ", ".join(f"{asked.namespace}/{asked.operator}/{EVERY}/{name}" for name in names)
+        spelt = ", ".join(f"{namespace}/{operator}/{EVERY}/{each}" for each in names)
         raise ConfigurationError(f"this operator has several stores a partition; say which: {spelt}")
-    found = [store for _, store in _partitions(tables, asked.namespace, asked.operator, names, meter)]
-    if not found:
+    stores = list(_partitions(tables, namespace, operator, names, meter))
+    if not stores:
         raise ConfigurationError(
             "no store of this operator is in the tables; a store's name is in the file 'dynastate' in the folder of "
             "each partition in the checkpoint's state",
-            namespace=asked.namespace,
-            operator=asked.operator,
+            namespace=namespace,
+            operator=operator,
             tables=",".join(tables.names.values()),
         )
-    if int(found[-1].split("/")[2]) != len(found) - 1:
+    if int(stores[-1].split("/")[2]) != len(stores) - 1:
         raise VersionMissingError(
             "the first batch is not committed in all partitions of this operator yet; try again when it is",
-            store=f"{asked.namespace}/{asked.operator}/{EVERY}/{names[0]}",
-            partitions=len(found),
+            store=f"{namespace}/{operator}/{EVERY}/{names[0]}",
+            partitions=len(stores),
         )
-    return found
+    return stores
 
 
-def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[tuple[int, str]]:
-    """The stores of a namespace, with their operators; there is at least one.
+def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+    """The stores of a namespace, by operator; there is at least one.
 
     Raises:
         ConfigurationError: there is none.
@@ -102,42 +83,40 @@ def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[tuple[int
     return found
 
 
-def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[tuple[int, str]]:
-    """The stores of a namespace, with their operators.
+def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[str]:
+    """The stores of a namespace, by operator and partition.
 
     Names of stores cannot be listed without reading the whole table, so meta items are read, 100 a request:
     of operators 0, 1, …, then of partitions 0, 1, … of each existing one, until a request finds none.
     """
     names: dict[int, list[str]] = {}
     window = KEYS_MAX // len(STORE_NAMES)
-    first, more = 0, True
-    while more:
-        asked = [(operator, 0, name) for operator in range(first, first + window) for name in STORE_NAMES]
-        there = _existing(tables, namespace, asked, meter)
-        for operator, _, name in there:
-            names.setdefault(operator, []).append(name)
-        first, more = first + window, bool(there)
+    for first in count(0, window):
+        there = _names(tables, namespace, range(first, first + window), meter)
+        if not there:
+            break
+        names |= there
     for operator, known in names.items():
         yield from _partitions(tables, namespace, operator, known, meter)
 
 
-def _names(tables: Tables, asked: Asked, meter: Meter) -> list[str]:
-    there = _existing(tables, asked.namespace, [(asked.operator, 0, name) for name in STORE_NAMES], meter)
-    return [name for _, _, name in there]
+def _names(tables: Tables, namespace: str, operators: Iterable[int], meter: Meter) -> dict[int, list[str]]:
+    """The names of the stores in partition 0 of those of the operators that exist."""
+    names: dict[int, list[str]] = {}
+    for operator, _, name in _existing(tables, namespace, product(operators, [0], STORE_NAMES), meter):
+        names.setdefault(operator, []).append(name)
+    return names
 
 
-def _partitions(
-    tables: Tables, namespace: str, operator: int, names: Sequence[str], meter: Meter
-) -> Iterator[tuple[int, str]]:
+def _partitions(tables: Tables, namespace: str, operator: int, names: Sequence[str], meter: Meter) -> Iterator[str]:
     if not names:
         return
     window = KEYS_MAX // len(names)
-    first, more = 0, True
-    while more:
-        asked = [(operator, partition, name) for partition in range(first, first + window) for name in names]
-        there = _existing(tables, namespace, asked, meter)
-        yield from ((operator, _store(namespace, *each)) for each in there)
-        first, more = first + window, bool(there)
+    for first in count(0, window):
+        there = _existing(tables, namespace, product([operator], range(first, first + window), names), meter)
+        if not there:
+            return
+        yield from (_store(namespace, *each) for each in there)
 
 
 def _store(namespace: str, operator: int, partition: int, name: str) -> str:
@@ -145,9 +124,9 @@ def _store(namespace: str, operator: int, partition: int, name: str) -> str:
 
 
 def _existing(
-    tables: Tables, namespace: str, asked: Sequence[tuple[int, int, str]], meter: Meter
+    tables: Tables, namespace: str, wanted: Iterable[tuple[int, int, str]], meter: Meter
 ) -> list[tuple[int, int, str]]:
     """Of these stores, by operator, partition and name, those that have a meta item, in order."""
-    keys = {each: meta_key(_store(namespace, *each)) for each in asked}
+    keys = {each: meta_key(_store(namespace, *each)) for each in wanted}
     found = tables.get(list(keys.values()), meter)
     return [each for each, key in keys.items() if key in found]

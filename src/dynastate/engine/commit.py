@@ -24,7 +24,7 @@ from dynastate.format.version_list import VersionEntry, encode_entry, listed_ent
 log = logging.getLogger("dynastate.store")
 
 #: An attempt queues its parts when it has a full request, or this many bytes.
-HAND_ON_BYTES: Final = 512 * 1024
+SUBMIT_BYTES: Final = 512 * 1024
 #: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
 LISTED_MAX: Final = 100
 
@@ -138,8 +138,8 @@ class WriteAttempt:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
             self._commits.keep(key, item)
-            if len(self._ready) == WRITES_MAX or self._ready_bytes >= HAND_ON_BYTES:
-                self._hand_on()
+            if len(self._ready) == WRITES_MAX or self._ready_bytes >= SUBMIT_BYTES:
+                self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
         self._is_consistent = True
 
@@ -165,7 +165,7 @@ class WriteAttempt:
             key = schema_key(self.store, digest)
             described = [(key, checked_schema_item(self.store, key, schema))]
         self._ready += described
-        self._hand_on()  # 1
+        self._submit()  # 1
         commits.settle(self._pending)  # 2
         session.schemas.add(digest)
         for key, item in described:
@@ -204,7 +204,7 @@ class WriteAttempt:
     def _session(self) -> Session:
         return self._commits.sessions.enter(self.store, self._run_id, self._checkpoint, self.version - 1, self._meter)
 
-    def _hand_on(self) -> None:
+    def _submit(self) -> None:
         if self._ready:
             self._commits.submit(self._pending, self._ready)
             self._ready = []

@@ -85,7 +85,7 @@ def fork_namespace(
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
-    origins = [store for _, store in of_namespace(tables, namespace, meter)]
+    origins = of_namespace(tables, namespace, meter)
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     begun = _begun(tables, namespace, new, stores, meter)
     if begun is not None:
@@ -114,7 +114,7 @@ def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], me
     Raises:
         ConfigurationError: the namespace has other state.
     """
-    found = [store for _, store in find_stores(tables, new, meter)]
+    found = list(find_stores(tables, new, meter))
     metas = [meta_or_empty(tables, store, meter) for store in found]
     if not found:
         return None

@@ -121,7 +121,7 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
         CorruptStateError: an item is lost or corrupt.
     """
     meter = Meter()
-    there = (name for _, name in of_namespace(tables, namespace, meter)) if namespace else tables.find_stores(meter)
+    there = of_namespace(tables, namespace, meter) if namespace else tables.find_stores(meter)
     names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     found = []
     for done, name in enumerate(names, 1):

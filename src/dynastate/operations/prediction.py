@@ -189,7 +189,7 @@ class OneStore:
         # Rows are spread by hash: in some batches a store has none, and the number varies from batch to batch.
         self._share = share = -math.expm1(-self._rows)
         spread = math.sqrt(self._rows / share) * of.row_bytes if share else 0
-        self._parts = items(self._changed / share if share else 0, spread, of.compression, 1, commit.HAND_ON_BYTES)
+        self._parts = items(self._changed / share if share else 0, spread, of.compression, 1, commit.SUBMIT_BYTES)
         buckets = 1 << bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
         self._buckets = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
         # The fraction of buckets that a snapshot writes, because rows in them changed since the one before.

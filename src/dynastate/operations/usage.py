@@ -73,9 +73,11 @@ def usage_of_namespace(
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
     stores = of_namespace(tables, namespace, meter)
-    for done, (operator, store) in enumerate(stores, 1):
+    for done, store in enumerate(stores, 1):
+        _, number, partition, _ = store.split("/", 3)
+        operator = int(number)
         found[operator] = found.get(operator, StorageUsage()) + usage_of_store(tables, store, meter)
-        partitions.setdefault(operator, set()).add(store.split("/")[2])
+        partitions.setdefault(operator, set()).add(partition)
         progress(done, len(stores))
     return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in found.items()}
 

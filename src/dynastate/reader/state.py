@@ -15,7 +15,7 @@ from types import TracebackType
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine import catalog
+from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.errors import ConfigurationError
@@ -84,8 +84,7 @@ class StateReader(StateView):
         with ExitStack() as when_failed:
             when_failed.callback(self._close, source.engine)
             with naming(source):
-                self._asked = catalog.parse(store)
-                lineages = self._read(source, catalog.of_asked(tables, self._asked, source.meter))
+                lineages = self._read(source, matching(tables, store, source.meter))
             newest = lineages[0].find(_newest(lineages))
             known = source.schemas.families(lineages[0], newest)
             chosen = _choose(store, family, known)
@@ -123,7 +122,7 @@ class StateReader(StateView):
             stores: Iterable[str] = self.stores
             # Partitions are added while the first batch commits, or while a fork or an import is made.
             if self.version == self._opened_at:
-                stores = catalog.of_asked(self._tables, self._asked, self.meter)
+                stores = matching(self._tables, self.store, self.meter)
             lineages = self._read(self._source, stores, [partition.lineage for partition in self._partitions])
         self._partitions = [self._partition(lineage) for lineage in lineages]
         self.version = _newest(lineages)

@@ -276,7 +276,7 @@ def _existing(tables: BotoTables, namespace: str, stores: list[str]) -> dict[str
 
     Among them are those of `stores` that an import which was cut off made before partition 0, which a search misses.
     """
-    known = dict.fromkeys([*(store for _, store in find_stores(tables, namespace, Meter())), *stores])
+    known = dict.fromkeys([*find_stores(tables, namespace, Meter()), *stores])
     keys = {meta_key(store): store for store in known}
     return {keys[key]: str(item.get("checkpoint")) for key, item in get_apart(tables, list(keys), Meter()).items()}
 

@@ -4,7 +4,7 @@ import java.nio.file.Path
 
 import scala.util.control.NonFatal
 
-import io.dynastate.later.Absent
+import io.dynastate.compat.Absent
 
 /** Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why. */
 final class Checks {

@@ -6,7 +6,7 @@ import java.util.concurrent.ConcurrentLinkedQueue
 import scala.collection.mutable
 
 import io.dynastate.memory.EncodedRow
-import io.dynastate.later._
+import io.dynastate.compat._
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._

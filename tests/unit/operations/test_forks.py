@@ -255,7 +255,7 @@ def made_snapshot(version: VersionId) -> str:
 
 
 def stores_of(tables: Tables, namespace: str) -> list[str]:
-    return [store for _, store in find_stores(tables, namespace, Meter())]
+    return list(find_stores(tables, namespace, Meter()))
 
 
 def drop_namespace(tables: Tables, namespace: str) -> None:

@@ -35,11 +35,11 @@ JOIN = tuple(name for name in catalog.STORE_NAMES if name != "default")
 
 def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> None:
     """All partitions of every kind of operator are found, and none of another namespace."""
-    wanted = [(0, f"mine/0/{partition}/default") for partition in range(237)]
-    wanted += [(1, f"mine/1/{partition}/{name}") for partition in range(61) for name in JOIN]
-    wanted += [(operator, f"mine/{operator}/0/default") for operator in range(2, 23)]
+    wanted = [f"mine/0/{partition}/default" for partition in range(237)]
+    wanted += [f"mine/1/{partition}/{name}" for partition in range(61) for name in JOIN]
+    wanted += [f"mine/{operator}/0/default" for operator in range(2, 23)]
     others = ["mine2/0/0/default", "min/0/0/default"]
-    for store in [*(store for _, store in wanted), *others]:
+    for store in [*wanted, *others]:
         memory.write([(meta_key(store), item_key(meta_key(store)) | {"format": 1})], Meter())
     meter = Meter()
     found = list(catalog.find_stores(memory, "mine", meter))

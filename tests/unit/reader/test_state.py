@@ -762,7 +762,7 @@ def test_compact_and_clean_leave_a_new_run_alone(
     record = fresh._record(0, user("b"), counted(1))
     digest = key_hash(record.key)
     under_way.append(Chunk(1, digest, digest, encode_changes([record])))
-    under_way._hand_on()
+    under_way._submit()
     other.commits.settle(under_way._pending)
     before = dict(tables.items)
     for upkept in (

@@ -7,7 +7,7 @@ import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.ObjectMapper
-import io.dynastate.later.Absent
+import io.dynastate.compat.Absent
 
 /** One requirement of state stores. `needs`: a provider without these must refuse. */
 final case class Case(name: String, needs: Set[Need], play: Scene => Unit)

@@ -4,7 +4,7 @@ import java.util.concurrent.{Callable, Executors, TimeUnit}
 
 import Rows.v
 import Shapes._
-import io.dynastate.later._
+import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
 

@@ -2,7 +2,7 @@ package io.dynastate.conformance
 
 import Rows.{v, Values}
 import Shapes._
-import io.dynastate.later._
+import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._

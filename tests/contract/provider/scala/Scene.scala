@@ -6,7 +6,7 @@ import scala.collection.concurrent.TrieMap
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
-import io.dynastate.later._
+import io.dynastate.compat._
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.SparkThrowable

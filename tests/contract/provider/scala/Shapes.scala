@@ -2,8 +2,8 @@ package io.dynastate.conformance
 
 import scala.collection.mutable
 
-import io.dynastate.later
-import io.dynastate.later._
+import io.dynastate.compat
+import io.dynastate.compat._
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, InterpretedUnsafeProjection, UnsafeProjection, UnsafeRow}
@@ -110,10 +110,10 @@ final class Table(val store: ReadStateStore, val shape: Shape) {
     drain(scan(from, until))
 
   def scan(from: Option[Values], until: Option[Values]): StateStoreIterator[UnsafeRowPair] =
-    later.rangeScan(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name)
+    compat.rangeScan(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name)
 
   def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(later.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name))
+    drain(compat.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name))
 
   def keyRow(key: Values): UnsafeRow = row(shape.key, key)
 

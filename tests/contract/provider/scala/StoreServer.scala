@@ -9,7 +9,7 @@ import scala.util.Random
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
-import io.dynastate.later._
+import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._

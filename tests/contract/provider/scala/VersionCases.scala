@@ -5,8 +5,8 @@ import java.util.concurrent.TimeUnit
 
 import Rows.{v, Values}
 import Shapes._
-import io.dynastate.later
-import io.dynastate.later._
+import io.dynastate.compat
+import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
 
@@ -393,7 +393,7 @@ object VersionCases extends Cases {
 
   private def feed(
       scene: Scene, provider: StateStoreProvider, first: Long, last: Long, shape: Shape = Plain, family: Option[String] = None): Seq[Change] = {
-    val reader = later.changes(replay(provider), first, last, family, scene.idOf(last))
+    val reader = compat.changes(replay(provider), first, last, family, scene.idOf(last))
     try {
       reader.map { case (kind, key, value, batch) =>
         (kind.toString, Rows.values(shape.key, key), Rows.values(shape.value, value), batch)
@@ -439,7 +439,7 @@ object VersionCases extends Cases {
     val provider = scene.provider()
     for (version <- 0 to 2) write(provider, version)(t => for (number <- 1 to 100) t.put(v("a", number), v(version)))
     for (_ <- 1 to 3) {
-      val reader = later.changes(replay(provider), 1, 3, None, idOf(3))
+      val reader = compat.changes(replay(provider), 1, 3, None, idOf(3))
       holds("there are changes", reader.hasNext)()
       reader.next()
       reader.closeIfNeeded()

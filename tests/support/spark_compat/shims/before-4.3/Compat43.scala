@@ -1,9 +1,9 @@
-package io.dynastate.later
+package io.dynastate.compat
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-trait Later43 {
+trait Compat43 {
   /** This Spark's state reader makes the family in a store that it aborts. */
   implicit final class ReadStateStore43(store: ReadStateStore) {
     def registerColFamily(name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec): Unit = throw new Absent("registerColFamily")

@@ -1,4 +1,4 @@
-package io.dynastate.later
+package io.dynastate.compat
 
 import java.util.Arrays
 
@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-trait Later42 {
+trait Compat42 {
   val hasTimes = false
 
   def timeFirst(key: StructType): KeyStateEncoderSpec = throw new Absent("keys that begin with a time")

@@ -1,10 +1,10 @@
-package io.dynastate.later
+package io.dynastate.compat
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-trait Later42 {
+trait Compat42 {
   val hasTimes = true
 
   def timeFirst(key: StructType): KeyStateEncoderSpec = TimestampAsPrefixKeyStateEncoderSpec(key)

@@ -1,9 +1,9 @@
-package io.dynastate.later
+package io.dynastate.compat
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 
-trait Later41 {
+trait Compat41 {
   implicit final class ReadStateStore41(store: ReadStateStore) {
     def release(): Unit = store.abort()
   }

@@ -1,8 +1,8 @@
-package io.dynastate.later
+package io.dynastate.compat
 
 import org.apache.spark.sql.execution.streaming.state._
 
-trait Later41 {
+trait Compat41 {
   def replayReadState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String], toId: Option[String]): ReadStateStore =
     provider.replayReadStateFromSnapshot(from, to, fromId, toId)
 

@@ -1,0 +1,3 @@
+package io.dynastate.compat
+
+trait Compat43

@@ -1,3 +1,0 @@
-package io.dynastate.later
-
-trait Later43
