@@ -81,7 +81,7 @@ def commit(
 def commit_attempt(engine: Engine, under_way: WriteAttempt, keys: int = 0) -> dict[str, int]:
     """Commit an attempt; return what it cost, as the sidecar reports it."""
     made = under_way.commit({0: keys}, SCHEMA)
-    return commit_counters(made, engine.accounting.stored(under_way.store), DEFAULT_PRICES)
+    return commit_counters(made, engine.known.sizes.stored(under_way.store), DEFAULT_PRICES)
 
 
 def write(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
 from typing import Final
 
+from dynastate.engine.cache import Cache
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import NOTHING, StorageSize, size_of, total
-from dynastate.format.keys import Attempt, VersionId, group_key
+from dynastate.format.keys import VERSION_MAX, Attempt, VersionId, group_key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.storage import ManifestSizes, lists_size, parts_size, snapshots_size
@@ -80,7 +80,7 @@ class StorageAccounting:
     """The sizes of stores, as far as one executor has read and written them. Safe for threads."""
 
     def __init__(self) -> None:
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._accounts: Cache[str, _Account] = Cache(STORES_MAX)
         self._lock = threading.Lock()
 
     def stored(self, store: str) -> StorageSize:
@@ -88,9 +88,9 @@ class StorageAccounting:
         with self._lock:
             return self._of(store).stored()
 
-    def read(self, graph: VersionGraph, highest: int | None = None) -> None:
+    def read(self, graph: VersionGraph, highest: int = VERSION_MAX) -> None:
         """Count lists and snapshots up to version `highest`, as they were read; nothing if versions are above it."""
-        if highest is None or _newest(graph) <= highest:
+        if _newest(graph) <= highest:
             with self._lock:
                 self._of(graph.store).read(graph)
 
@@ -130,8 +130,4 @@ class StorageAccounting:
         self.wrote(store, found.id, item + contents.own + total(own))
 
     def _of(self, store: str) -> _Account:
-        account = self._accounts.setdefault(store, _Account(store))
-        self._accounts.move_to_end(store)
-        while len(self._accounts) > STORES_MAX:
-            self._accounts.popitem(last=False)
-        return account
+        return self._accounts.get_or_put(store, _Account(store), 1)

@@ -32,14 +32,16 @@ class Cache(Generic[K, V]):
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value of `size` bytes, unless it alone is larger than the limit."""
         with self._lock:
-            self._drop(key)
-            if size > self.limit_bytes:
-                return
-            self._values[key] = value, size
-            self._bytes += size
-            while self._bytes > self.limit_bytes:
-                _, (_, freed) = self._values.popitem(last=False)
-                self._bytes -= freed
+            self._put(key, value, size)
+
+    def get_or_put(self, key: K, value: V, size: int) -> V:
+        """The value that is here; else the given one, which is then kept."""
+        with self._lock:
+            if key not in self._values:
+                self._put(key, value, size)
+                return value
+            self._values.move_to_end(key)
+            return self._values[key][0]
 
     def drop(self, key: K) -> None:
         with self._lock:
@@ -48,6 +50,16 @@ class Cache(Generic[K, V]):
     @property
     def bytes(self) -> int:
         return self._bytes
+
+    def _put(self, key: K, value: V, size: int) -> None:
+        self._drop(key)
+        if size > self.limit_bytes:
+            return
+        self._values[key] = value, size
+        self._bytes += size
+        while self._bytes > self.limit_bytes:
+            _, (_, freed) = self._values.popitem(last=False)
+            self._bytes -= freed
 
     def _drop(self, key: K) -> None:
         _, freed = self._values.pop(key, (None, 0))

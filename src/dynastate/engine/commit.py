@@ -10,12 +10,11 @@ from typing import Final
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables, delete_all
-from dynastate.engine.accounting import StorageAccounting
-from dynastate.engine.reader import PartReader
+from dynastate.engine.known import KnownStores
 from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
-from dynastate.format.items import FORMAT, Item, StorageSize, item_bytes, item_key
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
 from dynastate.format.meta import EPOCHS_KEPT, schema_item
 from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items
@@ -41,19 +40,12 @@ class Commits:
     """The tables, the queue of writes and the sessions that write attempts share. Safe for threads."""
 
     def __init__(
-        self,
-        tables: Tables,
-        writer: PartWriter,
-        reader: PartReader,
-        sessions: Sessions,
-        accounting: StorageAccounting,
-        deadline_s: float,
+        self, tables: Tables, writer: PartWriter, sessions: Sessions, known: KnownStores, deadline_s: float
     ) -> None:
         self._tables = tables
         self._writer = writer
-        self._reader = reader
         self.sessions = sessions
-        self.accounting = accounting
+        self.known = known
         self._deadline_s = deadline_s
 
     def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]]) -> None:
@@ -66,8 +58,7 @@ class Commits:
     def append_entry(self, store: str, entry: VersionEntry, schema: str, shards: int, meter: Meter) -> None:
         key = group_key(store, entry.version)
         listed = self._tables.append_version(key, encode_entry(store, entry), meter)
-        self._reader.committed(store, entry, schema, shards)
-        self.accounting.committed(store, entry)
+        self.known.committed(store, entry, schema, shards)
         if len(listed) > LISTED_MAX:
             try:
                 self._delete_dead(store, key, listed, entry, meter)
@@ -85,9 +76,6 @@ class Commits:
         if len(kept) < len(listed):
             item: Item = item_key(key) | {"format": FORMAT, "versions": kept}
             self._tables.put_over(key, item, {"versions": listed}, meter)
-
-    def keep(self, key: Key, item: Item) -> None:
-        self._reader.keep(key, item)
 
     def delete_parts(self, pending: PendingWrites, meter: Meter) -> None:
         pending.cancel(2 * self._deadline_s)
@@ -137,7 +125,7 @@ class WriteAttempt:
         for key, item in items:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
-            self._commits.keep(key, item)
+            self._commits.known.keep_written(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= SUBMIT_BYTES:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
@@ -169,7 +157,7 @@ class WriteAttempt:
         commits.settle(self._pending)  # 2
         session.schemas.add(digest)
         for key, item in described:
-            commits.accounting.wrote(self.store, key.sort, StorageSize(1, item_bytes(item)))
+            commits.known.sizes.wrote(self.store, key.sort, size_of(item))
         sums = self._tally.sums()
         entry = VersionEntry(
             version=self.version,

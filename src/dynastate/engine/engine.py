@@ -9,10 +9,9 @@ import dynastate
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
-from dynastate.engine.accounting import StorageAccounting
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
-from dynastate.engine.epochs import Epochs
 from dynastate.engine.install import InstallAttempt, InstalledVersion
+from dynastate.engine.known import KnownStores
 from dynastate.engine.maintenance import Maintenance
 from dynastate.engine.opening import VersionOpener
 from dynastate.engine.reader import PartReader
@@ -20,7 +19,7 @@ from dynastate.engine.sessions import Sessions
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
 from dynastate.format import keys
-from dynastate.format.items import FORMAT, Item, StorageSize, item_bytes, item_key
+from dynastate.format.items import FORMAT, Item, item_key, size_of
 from dynastate.format.keys import NO_ATTEMPT, Attempt, check_store, meta_key, schema_digest
 from dynastate.format.manifest import bits_for
 from dynastate.settings import Settings
@@ -43,18 +42,17 @@ class Engine:
         package: str,
         now: Callable[[], datetime],
     ) -> None:
-        self.accounting = StorageAccounting()
+        self.known = known = KnownStores(cache_bytes)
         self._tables = tables
         self._shards = shards
         self._package = package
         self._now = now
         self._writer = PartWriter(tables, parallel_requests)
-        self._reader = PartReader(tables, parallel_requests, cache_bytes)
-        epochs = Epochs()
-        opener = VersionOpener(tables, self._reader, epochs, self.accounting)
-        sessions = Sessions(tables, opener, epochs, self.accounting, self._new_meta, self._reader.forget)
-        self.commits = Commits(tables, self._writer, self._reader, sessions, self.accounting, deadline_s)
-        maintenance = Maintenance(tables, self._reader, opener, sessions, self.accounting)
+        self._reader = PartReader(tables, parallel_requests, known)
+        opener = VersionOpener(tables, self._reader, known)
+        sessions = Sessions(tables, opener, known, self._new_meta)
+        self.commits = Commits(tables, self._writer, sessions, known, deadline_s)
+        maintenance = Maintenance(tables, opener, sessions, known)
         # Each operation is documented where it is implemented.
         self.open, self.find = opener.open, opener.find
         self.bucket, self.lookup = opener.bucket, opener.lookup
@@ -112,10 +110,10 @@ class Engine:
         key = keys.schema_key(store, digest)
         item = checked_schema_item(store, key, version.schema)
         self._tables.write([(key, item)], meter)  # 2
-        self.accounting.wrote(store, key.sort, StorageSize(1, item_bytes(item)))
+        self.known.sizes.wrote(store, key.sort, size_of(item))
         begun = snapshots.begin(
             self._tables,
-            self._reader,
+            self.known,
             store,
             (version.number, version.attempt),
             None,
@@ -127,7 +125,6 @@ class Engine:
         )  # 3
         if begun is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
-        begun.when_done = self.accounting.made
         begun.meter.add(meter)
         return InstallAttempt(self.commits, begun, version, session, digest)
 

@@ -8,13 +8,12 @@ from contextlib import suppress
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import cleanup, snapshots
-from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.known import KnownStores
 from dynastate.engine.opening import VersionOpener
-from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
-from dynastate.format.keys import Attempt, check_store, graph_range, meta_key, store_shard
+from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import newest_epoch
 
@@ -22,19 +21,11 @@ from dynastate.format.meta import newest_epoch
 class Maintenance:
     """Snapshots and clean-up of all stores on one pair of tables. Safe for threads."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        reader: PartReader,
-        opener: VersionOpener,
-        sessions: Sessions,
-        accounting: StorageAccounting,
-    ) -> None:
+    def __init__(self, tables: Tables, opener: VersionOpener, sessions: Sessions, known: KnownStores) -> None:
         self._tables = tables
-        self._reader = reader
         self._opener = opener
         self._sessions = sessions
-        self._accounting = accounting
+        self._known = known
         self._cleaning: set[str] = set()
         self._lock = threading.Lock()
 
@@ -78,16 +69,13 @@ class Maintenance:
         if last is not None:
             with suppress(RouteInvalidError):  # then all buckets are written
                 carried = self._opener.manifest(store, last, meter)
-                self._accounting.learn(store, carried)
         # Another number of buckets means that all are written, so a small difference is ignored.
         if carried is not None and abs(carried.bits - bits) <= 1:
             bits = carried.bits
         else:
             carried = None
         made = (version, deltas[-1].attempt)
-        begun = snapshots.begin(self._tables, self._reader, store, made, carried, bits, shards, epoch, meter)  # 3
-        if begun is not None:
-            begun.when_done = self._accounting.made
+        begun = snapshots.begin(self._tables, self._known, store, made, carried, bits, shards, epoch, meter)  # 3
         return begun, meter
 
     def clean_up(
@@ -122,10 +110,7 @@ class Maintenance:
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
     ) -> tuple[Meter, int]:
         meter = Meter()
-        low, _ = graph_range(0, 0)
-        found = self._tables.query("snapshot", store_shard(check_store(store), 0), low, "~", meter)  # 1
-        graph = self._opener.take(store, found)
-        self._accounting.read(graph)
+        graph = self._opener.graph(store, 0, VERSION_MAX, meter)  # 1
         epoch = newest_epoch(graph.meta, run_id)  # 2
         # The Query returns snapshots after the meta item: a newer run may have made one in between.
         if epoch is None or any(each.epoch > epoch for each in graph.snapshots()):
@@ -158,6 +143,6 @@ class Maintenance:
         if orphans and newest_epoch(self._tables.get([meta], meter).get(meta), run_id) == epoch:
             steps.remove_orphans(orphans)
         for kept in steps.manifests():
-            self._accounting.learn(store, kept)
-        self._accounting.cleaned(graph, deleted, steps.deleted)
+            self._known.sizes.learn(store, kept)
+        self._known.sizes.cleaned(graph, deleted, steps.deleted)
         return meter, left

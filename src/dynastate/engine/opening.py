@@ -11,18 +11,16 @@ from typing import Final, TypeVar
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
-from dynastate.engine.accounting import StorageAccounting
-from dynastate.engine.epochs import Epochs
-from dynastate.engine.reader import EncodedChunk, HashRange, Lineage, PartReader, Route, hash_range
+from dynastate.engine.known import KnownStores
+from dynastate.engine.reader import EncodedChunk, HashRange, Lineage, PartReader, hash_range
+from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format.graph import VersionGraph, since
-from dynastate.format.items import Item
 from dynastate.format.keys import (
     EMPTY,
     NO_ATTEMPT,
     VERSION_MAX,
     Attempt,
-    Key,
     VersionId,
     check_store,
     graph_range,
@@ -30,7 +28,7 @@ from dynastate.format.keys import (
 )
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import meta_lost
-from dynastate.format.snapshot import DONE, Snapshot
+from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 
 log = logging.getLogger("dynastate.store")
@@ -96,11 +94,10 @@ def retry_routes(answer: Callable[[int], T]) -> T:
 class VersionOpener:
     """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads."""
 
-    def __init__(self, tables: Tables, reader: PartReader, epochs: Epochs, accounting: StorageAccounting) -> None:
+    def __init__(self, tables: Tables, reader: PartReader, known: KnownStores) -> None:
         self._tables = tables
         self._reader = reader
-        self._epochs = epochs
-        self._accounting = accounting
+        self._known = known
 
     def open(self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId] = ()) -> Opening:
         """Open a version for a provider that holds the versions in `have`.
@@ -174,7 +171,7 @@ class VersionOpener:
 
     def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """The known route to a named attempt; a bare number may mean another one each time."""
-        return None if attempt == NO_ATTEMPT else self._reader.route(store, version, attempt)
+        return None if attempt == NO_ATTEMPT else self._known.route(store, version, attempt)
 
     def _find_route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
         graph = self.graph(store, 0, version, meter)
@@ -182,8 +179,6 @@ class VersionOpener:
         base, entries = graph.route(*entry.id)
         snapshot = graph.snapshot(*base)
         kept = None if snapshot is None else self.manifest(store, snapshot, meter)
-        if kept is not None:
-            self._accounting.learn(store, kept)
         for each in entries:
             corrupt = graph.skipped.get(each.id)
             if corrupt is not None:
@@ -193,7 +188,7 @@ class VersionOpener:
         start = None if kept is None else graph.entry(*base)
         schemas = graph.schemas((*entries, entry, *([start] if start else [])))
         route = Route(store, kept, start, tuple(entries), schemas, self.shards_of(graph))
-        self._reader.remember(route)
+        self._known.remember(route)
         return route
 
     def _open_near(
@@ -253,10 +248,12 @@ class VersionOpener:
             RouteInvalidError: it is lost or corrupt.
         """
         try:
-            return snapshots.read_manifest(self._tables, store, snapshot, meter)
+            found = snapshots.read_manifest(self._tables, store, snapshot, meter)
         except CorruptStateError as corrupt:
-            self._reader.skip_snapshot(store, snapshot.id, corrupt)
+            self._known.skip_snapshot(store, snapshot.id, corrupt)
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
+        self._known.sizes.learn(store, found)
+        return found
 
     def _rows(
         self, route: Route, kept: SnapshotManifest, meter: Meter, bucket: HashRange | None
@@ -265,7 +262,7 @@ class VersionOpener:
         try:
             yield from self._reader.rows(route.store, kept, route.shards, meter, bucket=bucket)
         except CorruptStateError as corrupt:
-            self._reader.skip_snapshot(route.store, kept.id, corrupt)
+            self._known.skip_snapshot(route.store, kept.id, corrupt)
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
 
     def _changes(
@@ -281,7 +278,7 @@ class VersionOpener:
         try:
             yield from chunks
         except CorruptStateError as corrupt:
-            self._reader.forget(store)
+            self._known.routes.drop(store)
             now = self._find_route(store, entries[-1].version, entries[-1].attempt, meter)
             if {each.attempt for each in entries} <= {each.attempt for each in now.entries}:
                 raise
@@ -316,11 +313,11 @@ class VersionOpener:
         self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]
     ) -> None:
         """Extend the known route to a version to those after it."""
-        route = self._reader.route(store, known.version, known.attempt)
+        route = self._known.route(store, known.version, known.attempt)
         if route is not None and after:
             for entry in after:
                 route = route.then(entry, schemas[entry.schema])
-            self._reader.remember(route)
+            self._known.remember(route)
 
     def changes(
         self, store: str, first: int, last: int, attempt: Attempt, *, bucket: HashRange | None = None
@@ -353,23 +350,11 @@ class VersionOpener:
         )
 
     def graph(self, store: str, lowest: int, highest: int, meter: Meter) -> VersionGraph:
+        """Version lists, snapshots and meta item between two versions, by one Query."""
         low, high = graph_range(lowest, highest)
         found = self._tables.query("snapshot", store_shard(check_store(store), 0), low, high, meter)
-        graph = self.take(store, found, lowest)
-        if lowest == 0:
-            self._accounting.read(graph, highest)
-        return graph
-
-    def take(self, store: str, found: Sequence[tuple[Key, Item]], lowest: int = 0) -> VersionGraph:
-        """The graph of what a Query returned, with corrupt snapshots skipped; the newest epoch in it is noted."""
         graph = VersionGraph(store, found, lowest)
-        if graph.meta is not None:
-            self._epochs.see(store, graph.meta)
-        for snapshot in graph.snapshots():
-            corrupt = self._reader.skipped(snapshot.id)
-            # A reader of a snapshot that clean-up deletes finds it corrupt.
-            if corrupt is not None and snapshot.stage == DONE:
-                graph.skip_snapshot(snapshot.of, corrupt)
+        self._known.saw(graph, highest, is_complete=lowest == 0)
         return graph
 
     @staticmethod

@@ -1,27 +1,21 @@
-"""Routes to versions, and reading the parts and buckets on them (docs/storage-format.md).
-
-Parts, buckets and routes never change once a version list names them, so what was read or written here is cached, and
-costs no request the next time.
-"""
+"""Reading the parts and buckets on the route to a version (docs/storage-format.md)."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
 
 from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, KEYS_MAX, PARTITION_ANSWER_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
-from dynastate.engine.cache import Cache
-from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
-from dynastate.format.graph import since
-from dynastate.format.items import Item
-from dynastate.format.keys import Attempt, Key, VersionId, group_key, manifest_key, where
-from dynastate.format.manifest import Bucket, SnapshotManifest, bits_for
+from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
+from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.format.keys import Key, group_key, manifest_key, where
+from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.parts import (
     BOUNDS_ATTRIBUTES,
     PART_OVERHEAD_BYTES,
@@ -31,103 +25,21 @@ from dynastate.format.parts import (
     join_fragments,
     parse_bounds,
     parse_part,
-    part_of,
     parts_digest,
 )
 from dynastate.format.version_list import VersionEntry, part_keys
 
 #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25
-#: Memory of all routes; one takes about `ENTRY_BYTES` a version and `BUCKET_BYTES` a bucket.
-ROUTES_BYTES: Final = 32 * 1024 * 1024
-#: Snapshots found corrupt that one executor remembers; forgetting one costs finding it again.
-SKIPPED_MAX: Final = 1_000
 #: Up to this many parts are read in full for one key; of more, first the bounds, which say where it may be.
 WHOLE_PARTS: Final = 8
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
-#: Parts of which the bounds are remembered; forgetting one costs reading them again.
-BOUNDS_MAX: Final = 100_000
-ENTRY_BYTES: Final = 500
-BUCKET_BYTES: Final = 200
-#: What a part in memory takes beside its data.
-PART_OBJECT_BYTES: Final = 500
 
 #: The number of records, and their bytes.
 EncodedChunk = tuple[int, bytes]
 #: The smallest and the largest hash of a bucket.
 HashRange = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """How a version is read: a snapshot, or nothing, and then the deltas of `entries`.
-
-    `start` is the version that the snapshot is of; None without one, and where clean-up has deleted its entry.
-    """
-
-    store: str
-    snapshot: SnapshotManifest | None
-    start: VersionEntry | None
-    entries: tuple[VersionEntry, ...]
-    schemas: Mapping[bytes, str]
-    shards: int
-
-    @property
-    def end(self) -> VersionEntry:
-        """The version itself."""
-        end = self.entries[-1] if self.entries else self.start
-        if end is None:
-            raise InternalError("a route leads to no version", store=self.store)
-        return end
-
-    @property
-    def schema(self) -> str:
-        return self.schemas[self.end.schema]
-
-    def to(self, version: int, attempt: Attempt) -> Route | None:
-        """The route to a version on this one; None: it is not on it, or by another attempt."""
-        if self.start is not None and (self.start.version, self.start.attempt) == (version, attempt):
-            return replace(self, entries=())
-        place = self._place(version, attempt)
-        return None if place is None else replace(self, entries=self.entries[: place + 1])
-
-    def then(self, entry: VersionEntry, schema: str) -> Route:
-        """The route to a child of its version."""
-        return replace(self, entries=(*self.entries, entry), schemas={**self.schemas, entry.schema: schema})
-
-    def by(self, snapshot: SnapshotManifest) -> Route | None:
-        """The same route, but from a snapshot of a version on it; None: that is not on it."""
-        place = self._place(*snapshot.of)
-        if place is None:
-            return None
-        return replace(self, snapshot=snapshot, start=self.entries[place], entries=self.entries[place + 1 :])
-
-    def since(self, have: Collection[VersionId]) -> tuple[VersionId, tuple[VersionEntry, ...]] | None:
-        """The newest of `have` on the route, and the versions after it; None: there is none."""
-        return since(chain(reversed(self.entries), [self.start] if self.start else []), have)
-
-    def _place(self, version: int, attempt: Attempt) -> int | None:
-        place = version - self.entries[0].version if self.entries else -1
-        if not 0 <= place < len(self.entries) or self.entries[place].attempt != attempt:
-            return None
-        return place
-
-    @property
-    def bits(self) -> int:
-        """The number of buckets, 2^bits, in which its rows are best read."""
-        return self.snapshot.bits if self.snapshot else bits_for(sum(each.raw_bytes for each in self.entries))
-
-    @property
-    def records(self) -> int:
-        """The number of records on it."""
-        from_snapshot = sum(bucket.records for bucket in self.snapshot.buckets) if self.snapshot else 0
-        return from_snapshot + sum(entry.records for entry in self.entries)
-
-    @property
-    def size(self) -> int:
-        """Approximate bytes of memory."""
-        return ENTRY_BYTES * len(self.entries) + BUCKET_BYTES * (1 << self.snapshot.bits if self.snapshot else 0)
 
 
 @dataclass(frozen=True)
@@ -164,67 +76,16 @@ class Lineage:
 
 
 class PartReader:
-    """Reads parts and buckets with `threads` requests at once. Safe for threads.
+    """Reads parts and buckets that are not known yet, with `threads` requests at once. Safe for threads."""
 
-    It keeps `cache_bytes` of parts, and of 0 nothing at all.
-    """
-
-    def __init__(self, tables: Tables, threads: int, cache_bytes: int) -> None:
+    def __init__(self, tables: Tables, threads: int, known: KnownStores) -> None:
         self._tables = tables
+        self._known = known
         self._parallel = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-reader")
-        self._parts: Cache[Key, Part] = Cache(cache_bytes)
-        #: The route to the newest version that was opened or committed here, by store.
-        self._routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
-        self._bounds: Cache[Key, Bounds] = Cache(BOUNDS_MAX if cache_bytes else 0)
-        #: The errors of corrupt snapshots, by their ids.
-        self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-
-    # ------------------------------------------------------------------------------------------------------------ known
-
-    def route(self, store: str, version: int, attempt: Attempt) -> Route | None:
-        """The route to the version that an attempt made, if it is known here."""
-        known = self._routes.get(store)
-        return None if known is None else known.to(version, attempt)
-
-    def remember(self, route: Route) -> None:
-        """Remember the route to a version, in place of the one to another version of its store."""
-        self._routes.put(route.store, route, route.size)
-
-    def forget(self, store: str) -> None:
-        self._routes.drop(store)
-
-    def skip_snapshot(self, store: str, snapshot: Attempt, corrupt: CorruptStateError) -> None:
-        """Make no route begin with a snapshot, by its id: it was found corrupt."""
-        self._skipped.put(snapshot, corrupt, 1)
-        self.forget(store)
-
-    def skipped(self, snapshot: Attempt) -> CorruptStateError | None:
-        """The error that a snapshot is skipped for; None: it is not skipped."""
-        return self._skipped.get(snapshot)
-
-    def committed(self, store: str, entry: VersionEntry, schema: str, shards: int) -> None:
-        """Remember the route to a version that was made here, if that to its parent is known."""
-        if entry.version == 1:
-            self.remember(Route(store, None, None, (entry,), {entry.schema: schema}, shards))
-        elif (before := self.route(store, entry.version - 1, entry.parent)) is not None:
-            self.remember(before.then(entry, schema))
-
-    def snapshotted(self, store: str, snapshot: SnapshotManifest) -> None:
-        """Let the known route begin with a snapshot that was made here, if its version is on it."""
-        known = self._routes.get(store)
-        if known is not None and (by := known.by(snapshot)) is not None:
-            self.remember(by)
-
-    def keep(self, key: Key, item: Item) -> None:
-        """Keep a part that is being written."""
-        part = part_of(item)
-        self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
-
-    # ------------------------------------------------------------------------------------------------------------- read
 
     def changes(
         self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, *, bucket: HashRange | None = None
@@ -252,9 +113,8 @@ class PartReader:
             CorruptStateError: while they are consumed: a part is lost or corrupt.
         """
         named = [(entry, list(part_keys(store, entry, shards))) for entry in entries]
-        known: dict[Key, Part | Bounds] = {}
-        for _, keys in named:
-            known |= {key: each for key in keys if (each := self._parts.get(key) or self._bounds.get(key)) is not None}
+        found = {key: self._known.bounds_of(key) for _, keys in named for key in keys}
+        known = {key: each for key, each in found.items() if each is not None}
         unknown = [(entry, keys) for entry, keys in named if any(key not in known for key in keys)]
         if sum(entry.parts for entry, _ in unknown) > WHOLE_PARTS:
             known |= self._learn_bounds(store, unknown, meter)
@@ -268,11 +128,11 @@ class PartReader:
         sized = ((key, _part_bytes(entry)) for entry, keys in zip(entries, wanted, strict=True) for key in keys)
         parts = self._read(sized, meter, keep=True)
         for entry, keys in zip(entries, wanted, strict=True):
-            found = islice(parts, len(keys))
+            these = islice(parts, len(keys))
             if len(keys) == entry.parts:
-                yield from verified_chunks(entry, _where(store, entry), found, (digest, digest))
+                yield from verified_chunks(entry, _where(store, entry), these, (digest, digest))
             else:
-                yield from _chunks(found)
+                yield from _chunks(these)
 
     def _learn_bounds(
         self, store: str, named: Sequence[tuple[VersionEntry, list[Key]]], meter: Meter
@@ -290,7 +150,7 @@ class PartReader:
                 said = "parts and what names them do not agree"
                 raise CorruptStateError(said, **_where(store, entry), parts=entry.parts)
         for key, each in found.items():
-            self._bounds.put(key, each, 1)
+            self._known.bounds.put(key, each, 1)
         return found
 
     def _read_bounds(self, keys: Sequence[Key]) -> tuple[dict[Key, Bounds], Meter]:
@@ -324,7 +184,8 @@ class PartReader:
 
     def _fits(self, named: Iterable[VersionEntry | Bucket]) -> bool:
         """Whether the parts fit into the cache: else they would evict others, and each other."""
-        return sum(each.stored_bytes + each.parts * PART_OBJECT_BYTES for each in named) <= self._parts.limit_bytes
+        size = sum(each.stored_bytes + each.parts * PART_OBJECT_BYTES for each in named)
+        return size <= self._known.parts.limit_bytes
 
     def _read(self, keys: Iterable[tuple[Key, int]], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
         """Parts in the order of their keys, which come with their sizes; a bounded number of windows is read ahead."""
@@ -344,7 +205,7 @@ class PartReader:
                 future.cancel()
 
     def _read_window(self, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
-        parts = {key: part for key in keys if (part := self._parts.get(key)) is not None}
+        parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
         wanted = [key for key in keys if key not in parts]
         spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
         found = get_apart(self._tables, wanted, spent)
@@ -352,7 +213,7 @@ class PartReader:
         for key in wanted:
             part = parts[key] = parse_part(key, found[key])
             if keep:
-                self._parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
+                self._known.keep(key, part)
         return [(key, parts[key]) for key in keys], spent
 
 

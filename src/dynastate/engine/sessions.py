@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.accounting import StorageAccounting
-from dynastate.engine.epochs import Epochs
+from dynastate.engine.cache import Cache
+from dynastate.engine.known import KnownStores
 from dynastate.engine.opening import VersionOpener
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.items import Item, StorageSize, item_bytes
+from dynastate.format.items import Item, size_of
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import EPOCHS_KEPT, meta_lost, newest_epoch, parse_meta
 from dynastate.settings import PREFIX
@@ -41,24 +39,18 @@ class Sessions:
         self,
         tables: Tables,
         opener: VersionOpener,
-        epochs: Epochs,
-        accounting: StorageAccounting,
+        known: KnownStores,
         new_meta: Callable[[str, str, str], Item],
-        forget_routes: Callable[[str], None],
     ) -> None:
         self._tables = tables
         self._opener = opener
-        self._epochs = epochs
-        self._accounting = accounting
+        self._known = known
         self._new_meta = new_meta
-        self._forget_routes = forget_routes
-        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
-        self._lock = threading.Lock()
+        self._sessions: Cache[tuple[str, str], Session] = Cache(SESSIONS_MAX)
 
     def known(self, store: str, run_id: str) -> Session | None:
         """The session of a run, if it has written to the store here."""
-        with self._lock:
-            return self._sessions.get((store, run_id))
+        return self._sessions.get((store, run_id))
 
     def enter(self, store: str, run_id: str, checkpoint: str, base: int, meter: Meter) -> Session:
         """Epoch and shards for a query run, entered into the meta item when it first writes to the store.
@@ -66,17 +58,11 @@ class Sessions:
         Raises:
             ConfigurationError: a newer run writes to the store, as far as was seen here.
         """
-        with self._lock:
-            session = self._sessions.get((store, run_id))
-            if session is not None:
-                self._sessions.move_to_end((store, run_id))
+        session = self.known(store, run_id)
         if session is None:
             found = self._enter_run(store, run_id, checkpoint, base, meter)
-            with self._lock:
-                session = self._sessions.setdefault((store, run_id), found)
-                while len(self._sessions) > SESSIONS_MAX:
-                    self._sessions.popitem(last=False)
-        newest = self._epochs.newest(store)
+            session = self._sessions.get_or_put((store, run_id), found, 1)
+        newest = self._known.newest_epoch(store)
         if session.epoch < newest:
             raise ConfigurationError(
                 "a newer run writes to this store, so this one is over; if that is not the same query, started again, "
@@ -87,10 +73,6 @@ class Sessions:
                 newest=newest,
             )
         return session
-
-    def _forget_older(self, store: str, epoch: int) -> None:
-        if self._epochs.forget_above(store, epoch):
-            self._forget_routes(store)
 
     def _enter_run(self, store: str, run_id: str, checkpoint: str, base: int, meter: Meter) -> Session:
         """Give a query run its epoch.
@@ -107,15 +89,15 @@ class Sessions:
                 self._must_be_new(store, base, meter)
                 fresh = self._new_meta(store, run_id, checkpoint)
                 if self._tables.put_new(key, fresh, meter):  # 2
-                    self._accounting.wrote(store, key.sort, StorageSize(1, item_bytes(fresh)))
-                    self._forget_older(store, 1)
+                    self._known.sizes.wrote(store, key.sort, size_of(fresh))
+                    self._known.forget_above(store, 1)
                     return Session(1, parse_meta(store, fresh)[1])
                 continue
             epochs, shards = parse_meta(store, meta)
             own = newest_epoch(meta, run_id)
             if own is not None:
-                self._forget_older(store, own)
-            self._epochs.see(store, meta)
+                self._known.forget_above(store, own)
+            self._known.saw_meta(store, meta)
             if run_id in epochs:
                 return Session(epochs[run_id], shards)
             _refuse_other_query(store, meta, checkpoint, base)

@@ -11,7 +11,7 @@ from uuid import uuid4
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, delete_all
-from dynastate.engine.reader import PartReader
+from dynastate.engine.known import KnownStores
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Attempt, Key, digest_of, manifest_key, snapshot_key, where
@@ -73,7 +73,7 @@ class SnapshotAttempt:
     def __init__(
         self,
         tables: Tables,
-        reader: PartReader,
+        known: KnownStores,
         store: str,
         snapshot: Snapshot,
         bits: int,
@@ -86,7 +86,7 @@ class SnapshotAttempt:
         self.bits = bits
         self.base = 0 if base is None else base.version
         self._tables = tables
-        self._reader = reader
+        self._known = known
         self._snapshot = snapshot
         self._base = base
         self._shards = shards
@@ -99,8 +99,6 @@ class SnapshotAttempt:
         self._written: list[Key] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
-        #: Called with the snapshot and its manifest once it is done.
-        self.when_done: Callable[[str, Snapshot, SnapshotManifest], None] = lambda *_: None
         self._pace = Pace() if in_background else None
         self.meter = Meter()
 
@@ -126,7 +124,7 @@ class SnapshotAttempt:
             self._ready_bytes += self._tally.add_item(key, item)
             self._ready.append((key, item))
             if self._pace is not None:
-                self._reader.keep(key, item)
+                self._known.keep_written(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 self._write()
                 if self._pace is not None:
@@ -162,8 +160,7 @@ class SnapshotAttempt:
         if self._base_is_there():
             retries, self._may_be_done = self.meter.retries, True
             if move(self._tables, self.store, begun, done, self.meter):  # 3
-                self._reader.snapshotted(self.store, made)
-                self.when_done(self.store, done, made)
+                self._known.snapshotted(self.store, done, made)
                 return True
             # Refused without a retry: it never was done.
             self._may_be_done = self.meter.retries > retries
@@ -215,7 +212,7 @@ class SnapshotAttempt:
 
 def begin(
     tables: Tables,
-    reader: PartReader,
+    known: KnownStores,
     store: str,
     made: tuple[int, Attempt],
     base: SnapshotManifest | None,
@@ -233,7 +230,7 @@ def begin(
     # After a lost answer the retry fails.
     if not tables.put_new(key, item, meter) and _read_item(tables, store, snapshot, meter) != item:
         return None
-    return SnapshotAttempt(tables, reader, store, snapshot, bits, shards, base, in_background=in_background)
+    return SnapshotAttempt(tables, known, store, snapshot, bits, shards, base, in_background=in_background)
 
 
 def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:

@@ -229,7 +229,7 @@ class Connection:
                 raise InternalError("commit without an attempt", store=self._store)
             made = attempt.commit(request.keys, request.schema)
             self._attempt = None
-            stored = self._reached_engine().accounting.stored(attempt.store)
+            stored = self._reached_engine().known.sizes.stored(attempt.store)
             self._send(protocol.Committed(attempt.version, commit_counters(made, stored, self._prices)))
 
     def _begin_snapshot(self, request: protocol.Snapshot) -> None:

@@ -94,7 +94,7 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
             engine.clean_up(store, f"run-{run}", *newest, retain=2, least=1, most=0)
     assert snapshots_made > 5
     assert removed > 50
-    assert_about(engine.accounting.stored(store), listed(tables, store))
+    assert_about(engine.known.sizes.stored(store), listed(tables, store))
 
 
 def test_orphans_are_not_counted(engines: Engines, tables: Tables, store: str) -> None:
@@ -105,19 +105,21 @@ def test_orphans_are_not_counted(engines: Engines, tables: Tables, store: str) -
     for number in range(GROUP_SIZE * 3):
         crashed.append(chunk({b"%d" % number: b"lost"}))
     engine.commits.settle(crashed._pending)
-    said, there = engine.accounting.stored(store), listed(tables, store)
+    said, there = engine.known.sizes.stored(store), listed(tables, store)
     assert there.items == said.items + 25
     state = numbers(12)
     save_snapshot(engine, store, made[12], state)
     newest = write_versions(engine, store, 3, made[12])[-1]
-    assert listed(tables, store).items == engine.accounting.stored(store).items + 25
+    assert listed(tables, store).items == engine.known.sizes.stored(store).items + 25
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert listed(tables, store).items == engine.accounting.stored(store).items + 25, "they are of a version that stays"
+    assert listed(tables, store).items == engine.known.sizes.stored(store).items + 25, (
+        "they are of a version that stays"
+    )
     newest = write_versions(engine, store, 3, newest)[-1]
     save_snapshot(engine, store, newest, state)
     newest = write_versions(engine, store, 3, newest)[-1]
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert_about(engine.accounting.stored(store), listed(tables, store))
+    assert_about(engine.known.sizes.stored(store), listed(tables, store))
 
 
 def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables, store: str) -> None:
@@ -127,9 +129,9 @@ def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables,
     newest, spent = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)
     assert reported(spent) == StorageSize()
     engine.open(store, *newest, have=[newest])
-    assert engine.accounting.stored(store) == StorageSize()
+    assert engine.known.sizes.stored(store) == StorageSize()
     engine.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
-    assert_about(engine.accounting.stored(store), listed(tables, store))
+    assert_about(engine.known.sizes.stored(store), listed(tables, store))
 
 
 def test_reading_an_older_version_does_not_mislead(engines: Engines, tables: Tables, store: str) -> None:
@@ -138,9 +140,9 @@ def test_reading_an_older_version_does_not_mislead(engines: Engines, tables: Tab
     made = write_versions(engine, store, 20)
     state = numbers(20)
     save_snapshot(engine, store, made[20], state)
-    assert_about(engine.accounting.stored(store), listed(tables, store))
+    assert_about(engine.known.sizes.stored(store), listed(tables, store))
     read(engine, store, *made[7])
-    assert_about(engine.accounting.stored(store), listed(tables, store))
+    assert_about(engine.known.sizes.stored(store), listed(tables, store))
 
 
 def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables, store: str) -> None:
@@ -155,14 +157,14 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
     other = engines()
     opening = other.open(store, *second)
     assert opening.snapshot == 2
-    said, there = other.accounting.stored(store), listed(tables, store)
+    said, there = other.known.sizes.stored(store), listed(tables, store)
     snapshot = graph(tables, store).snapshot(*first)
     assert snapshot is not None
     carried = snapshot.stored_bytes
     assert there.bytes - 2_000 < said.bytes <= there.bytes + carried
     third = write(other, store, attempt(3), base=second)
     other.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
-    assert_about(other.accounting.stored(store), listed(tables, store))
+    assert_about(other.known.sizes.stored(store), listed(tables, store))
 
 
 def test_cost_is_the_price_of_the_units(engines: Engines, store: str) -> None:

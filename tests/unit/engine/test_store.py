@@ -936,10 +936,10 @@ def test_the_memory_of_sessions_is_bounded(
     memory_engine: Engine, memory: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An executor with more stores than it remembers reads the meta item of a forgotten store again."""
-    monkeypatch.setattr("dynastate.engine.sessions.SESSIONS_MAX", 2)
+    monkeypatch.setattr(memory_engine.commits.sessions._sessions, "limit_bytes", 2)
     for number in range(3):
         write(memory_engine, f"ns/0/{number}/default", A)
-    assert len(memory_engine.commits.sessions._sessions) == 2
+    assert memory_engine.commits.sessions._sessions.bytes == 2
     memory.calls.clear()
     write(memory_engine, "ns/0/2/default", B, base=VersionId(1, A))
     write(memory_engine, "ns/0/0/default", B, base=VersionId(1, A))

@@ -816,9 +816,9 @@ def test_shared_items_count_where_they_lie(
         engine.lineage(name)
         said = inspect_store(memory, name, Meter())
         assert said.items == usage_of_store(memory, name, Meter()).stored.items == len(own)
-        assert engine.accounting.stored(name).items == len(own)
+        assert engine.known.sizes.stored(name).items == len(own)
         if name != store:
-            assert said.bytes == engine.accounting.stored(name).bytes == sum(map(item_bytes, own))
+            assert said.bytes == engine.known.sizes.stored(name).bytes == sum(map(item_bytes, own))
     assert (said.origin, said.forks) == ("", (new_of(store),))
 
 
