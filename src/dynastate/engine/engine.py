@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
 import dynastate
@@ -13,14 +13,15 @@ from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.install import InstallAttempt, InstalledVersion
 from dynastate.engine.known import KnownStores
 from dynastate.engine.maintenance import Maintenance
-from dynastate.engine.opening import VersionOpener
-from dynastate.engine.reader import PartReader
+from dynastate.engine.opening import ChangeFeed, Opening, VersionOpener
+from dynastate.engine.reader import HashRange, Lineage, PartReader
 from dynastate.engine.sessions import Sessions
+from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_key, size_of
-from dynastate.format.keys import NO_ATTEMPT, Attempt, check_store, meta_key, schema_digest
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, check_store, meta_key, schema_digest
 from dynastate.format.manifest import bits_for
 from dynastate.settings import Settings
 
@@ -49,15 +50,10 @@ class Engine:
         self._now = now
         self._writer = PartWriter(tables, parallel_requests)
         self._reader = PartReader(tables, parallel_requests, known)
-        opener = VersionOpener(tables, self._reader, known)
-        sessions = Sessions(tables, opener, known, self._new_meta)
+        self._opener = VersionOpener(tables, self._reader, known)
+        sessions = Sessions(tables, self._opener, known, self._new_meta)
         self.commits = Commits(tables, self._writer, sessions, known, deadline_s)
-        maintenance = Maintenance(tables, opener, sessions, known)
-        # Each operation is documented where it is implemented.
-        self.open, self.find = opener.open, opener.find
-        self.bucket, self.lookup = opener.bucket, opener.lookup
-        self.lineage, self.changes = opener.lineage, opener.changes
-        self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
+        self._maintenance = Maintenance(tables, self._opener, sessions, known)
 
     @classmethod
     def of(cls, tables: Tables, settings: Settings) -> Engine:
@@ -81,6 +77,32 @@ class Engine:
         """Finish what is under way, then stop the threads."""
         self._writer.close()
         self._reader.close()
+
+    def open(self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId] = ()) -> Opening:
+        """Open a version for a provider that holds the versions in `have`: `VersionOpener.open`."""
+        return self._opener.open(store, version, attempt, have)
+
+    def find(self, store: str, version: int, attempt: Attempt) -> Opening:
+        """Open a version without its rows: `VersionOpener.find`."""
+        return self._opener.find(store, version, attempt)
+
+    def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
+        """Open the rows of a version in one of 2^bits buckets: `VersionOpener.bucket`."""
+        return self._opener.bucket(store, version, attempt, bits, number)
+
+    def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
+        """Open the rows of a version whose keys may have a hash: `VersionOpener.lookup`."""
+        return self._opener.lookup(store, version, attempt, digest)
+
+    def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
+        """The newest version and its ancestors that can be opened: `VersionOpener.lineage`."""
+        return self._opener.lineage(store, known)
+
+    def changes(
+        self, store: str, first: int, last: int, attempt: Attempt, *, bucket: HashRange | None = None
+    ) -> ChangeFeed:
+        """The changes of each version from `first` to `last`: `VersionOpener.changes`."""
+        return self._opener.changes(store, first, last, attempt, bucket=bucket)
 
     def begin(
         self, store: str, run_id: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt
@@ -127,6 +149,28 @@ class Engine:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
         begun.meter.add(meter)
         return InstallAttempt(self.commits, begun, version, session, digest)
+
+    def snapshot(
+        self,
+        store: str,
+        run_id: str,
+        version: int,
+        attempt: Attempt,
+        state_bytes: int,
+        min_deltas: int,
+        *,
+        is_asked_for: bool = False,
+    ) -> tuple[SnapshotAttempt | None, Meter]:
+        """Begin a snapshot of a version, if it is worth its write units: `Maintenance.snapshot`."""
+        return self._maintenance.snapshot(
+            store, run_id, version, attempt, state_bytes, min_deltas, is_asked_for=is_asked_for
+        )
+
+    def clean_up(
+        self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+    ) -> tuple[Meter, int]:
+        """Delete what the last `retain` versions do not need: `Maintenance.clean_up`."""
+        return self._maintenance.clean_up(store, run_id, version, attempt, retain, least, most)
 
     def _new_meta(self, store: str, run_id: str, checkpoint: str) -> Item:
         return item_key(meta_key(store)) | {
