@@ -10,6 +10,7 @@
     ├── MismatchError        the two ends of the bridge differ in version or break the protocol
     └── InternalError        a defect of dynastate; please report it
 
+Whatever reads a store raises CorruptStateError where an item is lost or corrupt; docstrings do not repeat it.
 Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the bridge protocol
 (docs/protocol.md, "Errors").
 """
@@ -93,15 +94,4 @@ class InternalError(DynastateError):
 
 
 #: The error of each kind.
-BY_KIND: Final[Mapping[int, type[DynastateError]]] = {
-    each.kind: each
-    for each in (
-        ConfigurationError,
-        UnavailableError,
-        UnknownOutcomeError,
-        VersionMissingError,
-        CorruptStateError,
-        MismatchError,
-        InternalError,
-    )
-}
+BY_KIND: Final[Mapping[int, type[DynastateError]]] = {each.kind: each for each in DynastateError.__subclasses__()}

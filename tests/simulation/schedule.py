@@ -16,7 +16,7 @@ from uuid import UUID
 from dynastate.dynamodb import boto_tables, limits, tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.engine import commit, epochs, maintenance, reader, sessions, snapshots, writer
+from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format import codec, keys
@@ -66,7 +66,7 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
         for module, values in SMALL:
             patches.enter_context(patch.multiple(module, **values))
         for module, name, value in (
-            *((module, "threading", threads) for module in (epochs, maintenance, sessions, writer)),
+            *((module, "threading", threads) for module in (known, maintenance, writer)),
             *((module, "ThreadPoolExecutor", threads.ThreadPoolExecutor) for module in (reader, state)),
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),

@@ -19,7 +19,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -660,7 +660,7 @@ LAST: VersionId = VersionId(6, attempt(6))
 
 def looks(tables: MemoryTables) -> Iterator[Callable[[], object]]:
     """Every operation that inspects the store, one by one, and then clean-up and its like."""
-    yield lambda: inspect_store(tables, STORE, Meter()).as_json()
+    yield lambda: asdict(inspect_store(tables, STORE, Meter()))
     yield lambda: list_versions(tables, STORE, Meter())
     yield lambda: usage_of_namespace(tables, STORE.split("/")[0], Meter())
     for name in ("default", "lists"):

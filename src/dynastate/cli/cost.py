@@ -17,12 +17,50 @@ if TYPE_CHECKING:
     from dynastate.operations.reports import QueryUsage
     from dynastate.operations.scenarios import Scenario
     from dynastate.operations.usage import StorageUsage
-    from dynastate.prices import Prices
 
 app = typer.Typer(rich_help_panel="Inspect")
 
 #: Characters of a header, about; figures are as wide.
 _HEADER_CHARS: Final = 12
+#: Digits of figures that are no whole numbers, where they are not 1, or 4 of dollars.
+_DIGITS: Final = {"changed_rows": 0, "compression": 2, "dollars": 6, "write_dollars": 6}
+# The rows of the tables, by the names of the figures in JSON.
+_STORED: Final = {
+    "stores": "stores",
+    "rows": "rows of state",
+    "versions": "versions listed",
+    "items": "items",
+    "bytes": "bytes",
+    "storage_dollars_a_month": "storage, $ a month",
+    "write_units": "write units of these versions",
+    "write_dollars": "their price, $",
+    "changed_rows": "changed rows a batch",
+    "row_bytes": "bytes a changed row",
+    "state_row_bytes": "bytes a row in a snapshot",
+    "compression": "before compression, times",
+}
+_UNITS: Final = {
+    "requests": "requests",
+    "write_units": "write units",
+    "read_units": "read units",
+    "delete_units": "write units of deletes",
+}
+_SPENT: Final = {
+    "batches": "batches",
+    "interval_s": "seconds a batch",
+    **_UNITS,
+    "dollars": "price, $",
+    "dollars_a_day": "price of a day, $",
+    "items": "items stored",
+    "bytes": "bytes stored",
+    "storage_dollars_a_month": "storage, $ a month",
+}
+_PREDICTED: Final = {
+    **_UNITS,
+    "dollars_a_day": "price, $",
+    "bytes": "bytes stored",
+    "storage_dollars_a_month": "storage, $ a month",
+}
 
 
 def _price(of: str) -> Any:
@@ -91,116 +129,36 @@ def cost(
                 "a prediction needs a namespace, and --every SECONDS, or --progress with two batches of one run"
             )
         scenarios = predict_scenarios(found, known_s, trigger, partitions)
-    if call.json(_as_json(found, spent, scenarios, prices)):
+    predicted = [each.as_json(prices) for each in scenarios]
+    queries = [each.as_json(prices) for each in spent]
+    operators = [{"operator": operator} | each.as_json(prices) for operator, each in sorted(found.items())]
+    if call.json({"predicted": predicted, "operators": operators, "queries": queries}):
         return
-    columns = [(f"operator {operator}", each) for operator, each in sorted(found.items())]
-    if len(columns) > 1:
-        columns.append(("all", sum(found.values(), StorageUsage())))
-    _show(call, "stored in both tables", [(name, _stored(each, prices)) for name, each in columns])
+    stored = [(f"operator {each['operator']}", each | each["workload"]) for each in operators]
+    if len(stored) > 1:
+        together = sum(found.values(), StorageUsage()).as_json(prices)
+        stored.append(("all", together | together["workload"]))
+    _show(call, "stored in both tables", _STORED, stored)
     if found:
         call.say(f"reading this took {meter.read_units:,} read units")
-    _show(call, "spent by the batches reported", [(each.name or each.query, _spent(each, prices)) for each in spent])
-    days = [each.as_json(prices) for each in scenarios]
-    _show(
-        call,
-        "a day in the long run, predicted",
-        [(each["way"].replace(" ", "\n", 1), _predicted(each)) for each in days],
-    )
+    _show(call, "spent by the batches reported", _SPENT, [(each["name"] or each["query"], each) for each in queries])
+    days = [(each["way"].replace(" ", "\n", 1), each) for each in predicted]
+    _show(call, "a day in the long run, predicted", _PREDICTED, days)
 
 
-def _show(call: Call, title: str, columns: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Print a table of objects with an object a column, under its name, and a figure of each a row."""
-    if columns:
-        rows = [
-            {"": figure, **{str(at): each[figure] for at, (_, each) in enumerate(columns)}} for figure in columns[0][1]
-        ]
-        headers = {"": "", **{str(at): "\n".join(wrap(name, _HEADER_CHARS)) for at, (name, _) in enumerate(columns)}}
-        call.table(rows, headers, title=title, figures=True)
+def _show(call: Call, title: str, labels: Mapping[str, str], columns: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Print a table with an object a column, under its name, and a figure of each a row."""
+    if not columns:
+        return
+    rows = [
+        {"": label, **{str(at): _figure(name, each[name]) for at, (_, each) in enumerate(columns)}}
+        for name, label in labels.items()
+    ]
+    headers = {"": "", **{str(at): "\n".join(wrap(name, _HEADER_CHARS)) for at, (name, _) in enumerate(columns)}}
+    call.table(rows, headers, title=title, figures=True)
 
 
-def _stored(each: StorageUsage, prices: Prices) -> dict[str, Any]:
-    workload = each.workload()
-    return {
-        "stores": each.stores,
-        "rows of state": each.rows,
-        "versions listed": each.versions,
-        "items": each.stored.items,
-        "bytes": each.stored.bytes,
-        "storage, $ a month": dollars(prices.dollars_a_month(each.stored)),
-        "write units of these versions": each.write_units,
-        "their price, $": dollars(prices.nanodollars(each.write_units, 0) / 1e9, 6),
-        "changed rows a batch": f"{workload['changed_rows']:,.0f}",
-        "bytes a changed row": f"{workload['row_bytes']:,.1f}",
-        "bytes a row in a snapshot": f"{workload['state_row_bytes']:,.1f}",
-        "before compression, times": f"{workload['compression']:,.2f}",
-    }
-
-
-def _spent(each: QueryUsage, prices: Prices) -> dict[str, Any]:
-    return {
-        "batches": each.batches,
-        "seconds a batch": None if each.interval_s is None else f"{each.interval_s:,.1f}",
-        "requests": each.requests,
-        "write units": each.write_units,
-        "read units": each.read_units,
-        "write units of deletes": each.delete_units,
-        "price, $": dollars(each.dollars, 6),
-        "price of a day, $": dollars(each.dollars_a_day),
-        "items stored": each.stored.items,
-        "bytes stored": each.stored.bytes,
-        "storage, $ a month": dollars(prices.dollars_a_month(each.stored)),
-    }
-
-
-def _predicted(day: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "requests": day["requests"],
-        "write units": day["write_units"],
-        "read units": day["read_units"],
-        "write units of deletes": day["delete_units"],
-        "price, $": dollars(day["dollars_a_day"]),
-        "bytes stored": day["bytes"],
-        "storage, $ a month": dollars(day["storage_dollars_a_month"]),
-    }
-
-
-def _as_json(
-    found: Mapping[int, StorageUsage], spent: Sequence[QueryUsage], scenarios: Sequence[Scenario], prices: Prices
-) -> dict[str, Any]:
-    """Everything, under names that programs can rely on."""
-    return {
-        "predicted": [each.as_json(prices) for each in scenarios],
-        "operators": [{"operator": operator} | _storage_json(each, prices) for operator, each in found.items()],
-        "queries": [
-            {
-                "query": each.query,
-                "name": each.name,
-                "batches": each.batches,
-                "interval_s": each.interval_s,
-                "requests": each.requests,
-                "write_units": each.write_units,
-                "read_units": each.read_units,
-                "delete_units": each.delete_units,
-                "dollars": each.dollars,
-                "dollars_a_day": each.dollars_a_day,
-                "items": each.stored.items,
-                "bytes": each.stored.bytes,
-                "storage_dollars_a_month": prices.dollars_a_month(each.stored),
-            }
-            for each in spent
-        ],
-    }
-
-
-def _storage_json(each: StorageUsage, prices: Prices) -> dict[str, Any]:
-    return {
-        "stores": each.stores,
-        "rows": each.rows,
-        "versions": each.versions,
-        "items": each.stored.items,
-        "bytes": each.stored.bytes,
-        "storage_dollars_a_month": prices.dollars_a_month(each.stored),
-        "write_units": each.write_units,
-        "write_dollars": prices.nanodollars(each.write_units, 0) / 1e9,
-        "workload": each.workload(),
-    }
+def _figure(name: str, value: Any) -> Any:
+    if "dollars" in name:
+        return dollars(value, _DIGITS.get(name, 4))
+    return f"{value:,.{_DIGITS.get(name, 1)}f}" if isinstance(value, float) else value

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -71,7 +71,7 @@ def stores(call: Call, namespace: Namespace = "") -> None:
     from dynastate.operations.inspect import inspect_stores
 
     with call.tables() as tables, progress("stores") as report:
-        found = [each.as_json() for each in inspect_stores(tables, namespace, report)]
+        found = [asdict(each) for each in inspect_stores(tables, namespace, report)]
     if call.json(found):
         return
     if found:
@@ -87,7 +87,7 @@ def show(call: Call, store: Store) -> None:
     from dynastate.operations.inspect import inspect_store
 
     with call.tables() as tables:
-        found = inspect_store(tables, store, Meter()).as_json()
+        found = asdict(inspect_store(tables, store, Meter()))
     if call.json(found):
         return
     families = found.pop("families")
@@ -128,7 +128,7 @@ def versions(call: Call, store: Store) -> None:
     from dynastate.operations.inspect import list_versions
 
     with call.tables() as tables:
-        found = [each.as_json() for each in list_versions(tables, store, Meter())]
+        found = [asdict(each) for each in list_versions(tables, store, Meter())]
     if not call.json(found):
         call.table(found, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
 
@@ -301,7 +301,7 @@ def top(
 
 
 def _show_look(call: Call, found: Iterable[StoreActivity], look: int, *, with_reports: bool) -> None:
-    rows = [each.as_json() for each in found]
+    rows = [asdict(each) for each in found]
     if call.as_json:
         for row in rows:
             typer.echo(json.dumps({"look": look} | row))

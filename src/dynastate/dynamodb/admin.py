@@ -7,7 +7,8 @@ recovery, encryption, protection from deletion. The engine itself never makes a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any, Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
@@ -36,14 +37,11 @@ def create_tables(settings: Settings) -> list[str]:
         UnavailableError: throttled until `request_deadline_s`, or a table did not become ACTIVE within 120 seconds.
     """
     client = make_client(settings)
-    tables = BotoTables(settings, client=client)
-    try:
+    with closing(BotoTables(settings, client=client)) as tables:
         made = [tables.names[role] for role in SPECS if _create(tables, client, role)]
         deadline = time.monotonic() + ACTIVE_DEADLINE_S
         for role in SPECS:
             _wait_until_active(tables, client, role, deadline)
-    finally:
-        tables.close()
     return made
 
 
@@ -54,11 +52,8 @@ def check_tables(settings: Settings) -> list[str]:
         ConfigurationError: a table is missing; or as for `create_tables`.
         UnavailableError: throttled until `request_deadline_s`.
     """
-    tables = BotoTables(settings)
-    try:
+    with closing(BotoTables(settings)) as tables:
         return tables.check()
-    finally:
-        tables.close()
 
 
 def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 client has no type of its own
@@ -77,7 +72,7 @@ def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 cli
         "Tags": [{"Key": "created-by", "Value": "dynastate"}],
     }
     try:
-        _send(tables, "CreateTable", role, lambda: client.create_table(**request))
+        tables.call("CreateTable", role, Meter(), partial(client.create_table, **request))
     except ConfigurationError as refused:
         if isinstance(refused.__cause__, client.exceptions.ResourceInUseException):
             return False
@@ -85,21 +80,12 @@ def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 cli
     return True
 
 
-def _send(tables: BotoTables, operation: str, role: Role, once: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Send a request that is no verb of the seam, with the seam's retries, deadline and translation of errors.
-
-    The seam has no such verb because the engine must not make tables.
-    """
-    return tables.call(operation, role, Meter(), once)
-
-
 def _wait_until_active(tables: BotoTables, client: Any, role: Role, deadline: float) -> None:
     name, status, pause_s = tables.names[role], "", _POLL_FIRST_S
     while True:
         try:
-            status = _send(tables, "DescribeTable", role, lambda: client.describe_table(TableName=name))["Table"][
-                "TableStatus"
-            ]
+            answer = tables.call("DescribeTable", role, Meter(), partial(client.describe_table, TableName=name))
+            status = answer["Table"]["TableStatus"]
         except ConfigurationError as refused:
             # DescribeTable may not know a table yet that CreateTable has just accepted.
             if not isinstance(refused.__cause__, client.exceptions.ResourceNotFoundException):

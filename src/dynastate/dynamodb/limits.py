@@ -21,11 +21,7 @@ SORT_KEY_BYTES_MAX: Final = 1_024
 
 
 def refuse_keys(keys: Sequence[Key], most: int) -> None:
-    """Refuse keys that DynamoDB refuses a whole request for: none or too many, one twice, one empty or too long.
-
-    Raises:
-        InternalError: always a defect of ours.
-    """
+    """Refuse keys that DynamoDB refuses a whole request for: none or too many, one twice, one empty or too long."""
     if not 1 <= len(keys) <= most:
         raise InternalError("a request has no or too many items", items=len(keys), most=most)
     if len(set(keys)) != len(keys):
@@ -37,11 +33,7 @@ def refuse_keys(keys: Sequence[Key], most: int) -> None:
 
 
 def refuse_items(puts: Sequence[tuple[Key, Item]]) -> None:
-    """Refuse items that are too large for DynamoDB.
-
-    Raises:
-        InternalError: always a defect of ours.
-    """
+    """Refuse items that are too large for DynamoDB."""
     for key, item in puts:
         size = item_bytes(item)
         if size > ITEM_BYTES_MAX:

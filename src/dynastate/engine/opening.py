@@ -92,7 +92,10 @@ def retry_routes(answer: Callable[[int], T]) -> T:
 
 
 class VersionOpener:
-    """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads."""
+    """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads.
+
+    `find`, `bucket` and `lookup` raise what `open` does.
+    """
 
     def __init__(self, tables: Tables, reader: PartReader, known: KnownStores) -> None:
         self._tables = tables
@@ -129,37 +132,19 @@ class VersionOpener:
         return self._opening(route, meter, have=have)  # 4
 
     def find(self, store: str, version: int, attempt: Attempt) -> Opening:
-        """Open a version without its rows, which `bucket` returns. Costs at most one Query and a manifest.
-
-        Raises:
-            VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or corrupt.
-            RouteInvalidError: as for `open`.
-        """
+        """Open a version without its rows, which `bucket` returns. Costs at most one Query and a manifest."""
         meter = Meter()
         route = self._route(store, version, attempt, meter)
         return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
 
     def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
-        """The rows of a version in one of 2^bits buckets; chunks may hold other rows too.
-
-        Raises:
-            VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
-            RouteInvalidError: as for `open`.
-        """
+        """The rows of a version in one of 2^bits buckets; chunks may hold other rows too."""
         meter = Meter()
         route = self._route(store, version, attempt, meter)
         return self._opening(route, meter, bucket=hash_range(bits, number))
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
-        """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket.
-
-        Raises:
-            VersionMissingError: there is no such version, or not by that attempt.
-            CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
-            RouteInvalidError: as for `open`.
-        """
+        """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket."""
         meter = Meter()
         route = self._route(store, version, attempt, meter)
         opening = self._opening(route, meter, bucket=hash_range(32, digest))
@@ -292,7 +277,6 @@ class VersionOpener:
 
         Raises:
             VersionMissingError: the store has no version.
-            CorruptStateError: an item is lost or corrupt.
         """
         meter = Meter()
         if known is not None and known.added < ADDED_MAX:

@@ -263,7 +263,6 @@ def read_manifest(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) 
     """The manifest of a snapshot that is done.
 
     Raises:
-        CorruptStateError: it is lost or corrupt.
         RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need it have another.
     """
     key = manifest_key(store, snapshot.version, snapshot.id)

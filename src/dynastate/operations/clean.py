@@ -29,7 +29,6 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
 
     Raises:
         VersionMissingError: nothing is committed.
-        CorruptStateError: an item is lost or corrupt.
         ConfigurationError: a newer run has begun; nothing was done.
     """
     meter = Meter()

@@ -62,7 +62,6 @@ def compact_store(
 
     Raises:
         VersionMissingError: nothing is committed.
-        CorruptStateError: an item is lost or corrupt.
         ConfigurationError: a newer run has begun, or a clean-up interfered; no snapshot was made.
     """
     newest = engine.lineage(store).newest

@@ -6,7 +6,7 @@ Each takes one Query, of the store's version lists and manifests.
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -54,9 +54,6 @@ class StoreSummary:
     forks: tuple[str, ...]
     families: tuple[dict[str, Any], ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class CommittedAttempt:
@@ -73,16 +70,12 @@ class CommittedAttempt:
     has_snapshot: bool
     is_current: bool
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
     """Summarize one store.
 
     Raises:
         VersionMissingError: the tables contain nothing of it.
-        CorruptStateError: an item is lost or corrupt.
     """
     graph, items = _read(tables, store, meter)
     stored = store_size(graph, items)
@@ -118,7 +111,6 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
 
     Raises:
         ConfigurationError: the namespace has no store.
-        CorruptStateError: an item is lost or corrupt.
     """
     meter = Meter()
     there = of_namespace(tables, namespace, meter) if namespace else tables.find_stores(meter)
@@ -137,7 +129,6 @@ def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAtt
 
     Raises:
         VersionMissingError: the tables contain nothing of it.
-        CorruptStateError: an item is lost or corrupt.
     """
     graph, _ = _read(tables, store, meter)
     current = set()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
@@ -44,9 +43,6 @@ class StoreActivity:
         """Its id."""
         return int(self.stores.split("/")[1])
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Monitor:
     """Monitor of some stores. Each look reads only what is new. `clock` is in seconds."""
@@ -63,7 +59,6 @@ class Monitor:
 
         Raises:
             VersionMissingError: a store has no version.
-            CorruptStateError: an item is lost or corrupt.
         """
         now_s = self._clock()
         new: dict[str, list[VersionEntry]] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize
@@ -47,6 +47,15 @@ class QueryUsage:
     def dollars_a_day(self) -> float | None:
         """The cost of a day of such batches."""
         return self.dollars / self.batches / self.interval_s * DAY_S if self.interval_s else None
+
+    def as_json(self, prices: Prices) -> dict[str, Any]:
+        found = asdict(self) | asdict(self.stored)
+        del found["nanodollars"], found["stored"]
+        return found | {
+            "dollars": self.dollars,
+            "dollars_a_day": self.dollars_a_day,
+            "storage_dollars_a_month": prices.dollars_a_month(self.stored),
+        }
 
 
 @dataclass(frozen=True)

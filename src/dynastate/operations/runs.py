@@ -14,11 +14,7 @@ from dynastate.format.version_list import VersionEntry
 
 
 def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
-    """Read the store's meta item.
-
-    Raises:
-        CorruptStateError: it is lost or corrupt.
-    """
+    """Read the store's meta item."""
     key = meta_key(store)
     found = tables.get([key], meter).get(key)
     if found is None:
@@ -28,11 +24,7 @@ def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
 
 
 def runs_of(tables: Tables, store: str, meter: Meter) -> Collection[str]:
-    """Ids of the newest query runs that have opened a store for writing.
-
-    Raises:
-        CorruptStateError: the meta item is lost or corrupt.
-    """
+    """Ids of the newest query runs that have opened a store for writing."""
     epochs, _ = parse_meta(store, read_meta(tables, store, meter))
     return epochs.keys()
 
@@ -41,7 +33,6 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
     """The run that committed the newest version.
 
     Raises:
-        CorruptStateError: the meta item is lost or corrupt.
         ConfigurationError: a newer run has begun. It may have written versions below this one without a commit yet,
             after a start from no checkpoint: they look as if no version needed them.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables
@@ -15,6 +16,7 @@ from dynastate.format.snapshot import DONE
 from dynastate.format.storage import parts_size, store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import read_lists
+from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 
 
@@ -43,6 +45,18 @@ class StorageUsage:
         added = StorageUsage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
         return replace(added, families=max(self.families, other.families))
 
+    def as_json(self, prices: Prices) -> dict[str, Any]:
+        return {
+            "stores": self.stores,
+            "rows": self.rows,
+            "versions": self.versions,
+            **asdict(self.stored),
+            "storage_dollars_a_month": prices.dollars_a_month(self.stored),
+            "write_units": self.write_units,
+            "write_dollars": prices.nanodollars(self.write_units, 0) / 1e9,
+            "workload": self.workload(),
+        }
+
     def workload(self) -> dict[str, float]:
         """Inputs of the formula of docs/operations.md, by their names there, as far as the tables have them.
 
@@ -68,7 +82,6 @@ def usage_of_namespace(
 
     Raises:
         ConfigurationError: there is no store in this namespace.
-        CorruptStateError: an item is corrupt.
     """
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
