@@ -190,7 +190,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
       case Protocol.Whole =>
         val keys = list(fields \ "keys").map { case JArray(pair) => long(pair(1)); case other => throw new AssertionError(other) }
-        Some(all(Protocol.install(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
+        Some(all(Protocol.whole(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
           attempt(fields \ "attempt"), long(fields \ "state_bytes"), keys.toArray, text(fields \ "schema"))))
       case Protocol.Bucket => Some(all(Protocol.bucket(long(fields \ "bucket").toInt)))
       case Protocol.Check => Some(all(Protocol.check()))

@@ -130,7 +130,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   /** Begin a version without a parent. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
   def install(store: String, runId: String, checkpoint: String, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
     converse(s"writing a version whole store=$store") {
-      send(Protocol.install(store, runId, checkpoint, version.number, version.attempt, stateBytes, version.keys, version.schema))
+      send(Protocol.whole(store, runId, checkpoint, version.number, version.attempt, stateBytes, version.keys, version.schema))
       wantedIn(receive(deadlineSeconds))
     }
 

@@ -48,19 +48,27 @@ object Protocol {
   /** Bytes before the changes in an APPEND frame: header and three numbers. */
   val AppendHeadBytes: Int = 5 + 12
 
+  // The frames that the JVM sends, by the fields of docs/protocol.md.
   def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer = frame(Hello, Version.toShort, token, packageVersion, settings)
-
   def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer = frame(Open, store, version, attempt, have)
-
   def find(store: String, version: Long, attempt: Attempt): ByteBuffer = frame(Find, store, version, attempt)
-
   def read(store: String, version: Long, attempt: Attempt, bits: Int, bucket: Int): ByteBuffer =
     frame(Read, store, version, attempt, bits.toByte, bucket)
-
   def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer = frame(Changes, store, first, last, attempt)
-
   def begin(store: String, runId: String, checkpoint: String, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
     frame(Begin, store, runId, checkpoint, base, parent, attempt)
+  def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
+  def check(): ByteBuffer = frame(Check)
+  def abort(): ByteBuffer = frame(Abort)
+  def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
+    frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
+  def whole(
+      store: String, runId: String, checkpoint: String, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
+    frame(Whole, store, runId, checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
+  def bucket(number: Int): ByteBuffer = frame(Bucket, number)
+  def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
+  def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =
+    frame(CleanUp, store, runId, version, attempt, retain, least, most)
 
   /** An APPEND frame but for its changes, which follow it. */
   def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
@@ -68,26 +76,6 @@ object Protocol {
     out.putInt(checked(1 + 12 + changesBytes)).put(Append.toByte).putInt(records).putInt(hashMin).putInt(hashMax)
     out.flip()
   }
-
-  def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
-
-  def check(): ByteBuffer = frame(Check)
-
-  def abort(): ByteBuffer = frame(Abort)
-
-  def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
-    frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
-
-  def install(
-      store: String, runId: String, checkpoint: String, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
-    frame(Whole, store, runId, checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
-
-  def bucket(number: Int): ByteBuffer = frame(Bucket, number)
-
-  def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
-
-  def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =
-    frame(CleanUp, store, runId, version, attempt, retain, least, most)
 
   /** A frame as it arrives; `body` is little-endian, at its first byte. */
   final class Frame(val frameType: Int, val body: ByteBuffer)

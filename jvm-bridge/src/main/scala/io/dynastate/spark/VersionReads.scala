@@ -133,27 +133,26 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val key = new UnsafeRow(family.keyColumns)
     val value = new UnsafeRow(family.valueColumns)
     val pair = new UnsafeRowPair()
-    new StateStoreIterator(new ConvertedRows[UnsafeRowPair](rows) {
-      override protected def convert(row: AnyRef): UnsafeRowPair = {
-        val encoded = Row.root(row)
-        val converted = pair.withRows(family.keyOf(encoded, key), valueOf(encoded, value))
-        provider.families.validateFormat(converted.key, converted.value)
-        converted
-      }
-    }, () => rows.close())
+    val converted = iteratorOf(rows).map { row =>
+      val encoded = Row.root(row)
+      pair.withRows(family.keyOf(encoded, key), valueOf(encoded, value))
+      provider.families.validateFormat(pair.key, pair.value)
+      pair
+    }
+    new StateStoreIterator(converted, () => rows.close())
   }
 
   private def valuePairs(rows: RowIterator, family: OpenFamily): StateStoreIterator[UnsafeRowPair] = {
     val key = new UnsafeRow(family.keyColumns)
     val pair = new UnsafeRowPair()
-    val lists = new ConvertedRows[Iterator[UnsafeRowPair]](rows) {
-      override protected def convert(row: AnyRef): Iterator[UnsafeRowPair] = {
-        val rowKey = family.keyOf(Row.root(row), key)
-        valuesOf(row, family).map(pair.withRows(rowKey, _))
-      }
+    val values = iteratorOf(rows).flatMap { row =>
+      val rowKey = family.keyOf(Row.root(row), key)
+      valuesOf(row, family).map(pair.withRows(rowKey, _))
     }
-    new StateStoreIterator(lists.flatten, () => rows.close())
+    new StateStoreIterator(values, () => rows.close())
   }
+
+  private def iteratorOf(rows: RowIterator): Iterator[AnyRef] = Iterator.continually(rows).takeWhile(_.advance()).map(_.row)
 
   /** The values of a row, in the order in which they were appended; of null, none. */
   private def valuesOf(row: AnyRef, family: OpenFamily): Iterator[UnsafeRow] = row match {
@@ -184,27 +183,5 @@ private[spark] object VersionReads {
       next(last) = (next(last) + 1).toByte
       next
     }
-  }
-}
-
-/** A Scala iterator over rows. */
-private[spark] abstract class ConvertedRows[A](rows: RowIterator) extends Iterator[A] {
-  private[this] var advanced = false
-  private[this] var has = false
-
-  protected def convert(row: AnyRef): A
-
-  override def hasNext: Boolean = {
-    if (!advanced) {
-      has = rows.advance()
-      advanced = true
-    }
-    has
-  }
-
-  override def next(): A = {
-    if (!hasNext) throw new NoSuchElementException("the state has no more rows")
-    advanced = false
-    convert(rows.row)
   }
 }
