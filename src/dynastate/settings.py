@@ -143,11 +143,15 @@ class Settings:
 
 
 def _from_text(item: Field[Any], name: str, text: str) -> str | int | Decimal:
+    if "range" not in item.metadata:
+        return text
     if isinstance(item.default, Decimal):
         if not _DECIMAL.fullmatch(text):
             raise ConfigurationError(f"{PREFIX}{name} must be a decimal number such as 0.625", got=repr(text))
         return Decimal(text)
-    return _whole_number(name, text) if "range" in item.metadata else text
+    if not _WHOLE.fullmatch(text):
+        raise ConfigurationError(f"{PREFIX}{name} must be a whole number", got=repr(text))
+    return int(text)
 
 
 def _decimal(value: object) -> Decimal | None:
@@ -160,9 +164,3 @@ def _decimal(value: object) -> Decimal | None:
 
 def _to_text(value: str | int | Decimal) -> str:
     return f"{value:f}" if isinstance(value, Decimal) else str(value)
-
-
-def _whole_number(name: str, text: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise ConfigurationError(f"{PREFIX}{name} must be a whole number", got=repr(text))
-    return int(text)

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, final
 
 from dynastate.dynamodb.admin import create_tables
@@ -106,9 +105,7 @@ class EmbeddedDynamoDB:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the server."""
         self._stop()
 

@@ -9,13 +9,7 @@ from typing import Literal
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.format.graph import ranges
-from dynastate.format.keys import (
-    Attempt,
-    Key,
-    Role,
-    SnapshotId,
-    VersionId,
-)
+from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId
 
 What = Literal["missing", "corrupt", "orphaned"]
 #: A version or a snapshot that names items.

@@ -11,12 +11,7 @@ from dynastate.engine.reader import WINDOW
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import (
-    VERSION_MAX,
-    Key,
-    graph_range,
-    store_shard,
-)
+from dynastate.format.keys import VERSION_MAX, Key, graph_range, store_shard
 from dynastate.format.snapshot import DONE, Snapshot
 from dynastate.format.version_list import listed_entry, parse_list
 from dynastate.operations.findings import Finding, Namer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -75,11 +76,8 @@ def verify_store(settings: Settings, store: str, progress: ProgressCallback) -> 
         VersionMissingError: the tables hold nothing of this store.
         UnavailableError: throttled until `request_deadline_s`.
     """
-    tables = BotoTables(settings)
-    try:
+    with closing(BotoTables(settings)) as tables:
         return verify(tables, store, progress)
-    finally:
-        tables.close()
 
 
 def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress) -> Report:
