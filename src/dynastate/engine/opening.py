@@ -124,10 +124,8 @@ class VersionOpener:
         """
         meter = Meter()
         route = self._known_route(store, version, attempt)
-        if route is None and have:
-            near = self._open_near(store, version, attempt, have, meter)
-            if near is not None:
-                return near
+        if route is None:
+            route = self._near_route(store, version, attempt, have, meter)
         route = route or self._find_route(store, version, attempt, meter)  # 1, 2, 3
         return self._opening(route, meter, have=have)  # 4
 
@@ -176,10 +174,10 @@ class VersionOpener:
         self._known.remember(route)
         return route
 
-    def _open_near(
+    def _near_route(
         self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId], meter: Meter
-    ) -> Opening | None:
-        """Open a descendant of the newest version in `have` by the newest version lists only. None: there is none."""
+    ) -> Route | None:
+        """The route from the newest version in `have` to its descendant, by the newest version lists only."""
         lowest = max((held for held, _ in have if held <= version), default=0)
         if lowest == 0:
             return None
@@ -192,12 +190,8 @@ class VersionOpener:
         if near is None:
             return None
         base, entries = near
-        chunks: Iterator[EncodedChunk] = iter(())
-        if entries:
-            read = self._reader.changes(store, entries, self.shards_of(graph), meter)
-            chunks = self._changes(store, entries, read, meter)
-        records = sum(each.records for each in entries)
-        return Opening(entry, base, graph.schema(entry), 0, 0, entries, records, iter(()), chunks, meter)
+        shards = self.shards_of(graph) if entries else 0
+        return Route(store, None, graph.entry(*base), entries, graph.schemas([entry]), shards)
 
     def _opening(
         self, route: Route, meter: Meter, *, have: Sequence[VersionId] = (), bucket: HashRange | None = None

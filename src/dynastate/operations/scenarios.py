@@ -61,17 +61,9 @@ def predict_scenarios(
 
 def workload(of: StorageUsage, every_s: float) -> Workload:
     """The workload of an operator, estimated from what its stores have."""
-    numbers = of.workload()
-    return Workload(
-        stores=of.stores,
-        batches_a_day=DAY_S / every_s,
-        changed_rows=numbers["changed_rows"],
-        row_bytes=numbers["row_bytes"],
-        state_rows=of.rows,
-        state_row_bytes=numbers["state_row_bytes"],
-        compression=max(0.1, numbers["compression"]),
-        families=max(1, of.families),
-    )
+    found = of.workload()
+    least = {"compression": max(0.1, found["compression"]), "families": max(1, of.families)}
+    return Workload(**found | least, batches_a_day=DAY_S / every_s)
 
 
 def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:

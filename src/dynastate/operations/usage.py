@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
-from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
 from dynastate.format.keys import Key
 from dynastate.format.snapshot import DONE
@@ -57,7 +55,7 @@ class StorageUsage:
             "workload": self.workload(),
         }
 
-    def workload(self) -> dict[str, float]:
+    def workload(self) -> dict[str, Any]:
         """Inputs of the formula of docs/operations.md, by their names there, as far as the tables have them.
 
         Without a snapshot, rows in one are taken to be as large as changed rows.
@@ -107,7 +105,8 @@ def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
         stored=store_size(graph, items),
         rows=sum(newest.keys.values()) if newest else 0,
         versions=len(entries),
-        write_units=sum(_part_units(store, entry) for entry in entries) + sum(map(_list_units, _lists(graph))),
+        write_units=sum(_part_units(store, entry) for entry in entries)
+        + sum(_list_units(key, [raw for raw, _ in group]) for key, group in graph.groups.items()),
         families=len(newest.keys) if newest else 0,
         records=sum(entry.records for entry in entries),
         raw_bytes=sum(entry.raw_bytes for entry in entries),
@@ -127,13 +126,8 @@ def _part_units(store: str, entry: VersionEntry) -> int:
     return own.items * units_of_write(own.bytes // own.items) if own.items else 0
 
 
-def _lists(graph: VersionGraph) -> Iterator[tuple[Key, list[bytes]]]:
-    return ((key, [raw for raw, _ in group]) for key, group in graph.groups.items())
-
-
-def _list_units(listed: tuple[Key, list[bytes]]) -> int:
+def _list_units(key: Key, entries: list[bytes]) -> int:
     """Write units of the appends to a version list: each takes those of the whole list."""
-    key, entries = listed
     item: Item = item_key(key) | {"format": FORMAT}
     lengths = range(1, len(entries) + 1)
     return sum(units_of_write(item_bytes(item | {"versions": entries[:length]})) for length in lengths)
