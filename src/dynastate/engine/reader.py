@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, KEYS_MAX, PARTITION_ANSWER_BYTES_MAX
