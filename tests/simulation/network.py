@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
@@ -97,6 +98,7 @@ class Client:
         self._dynamodb = dynamodb
         self._process = process
         self._faults = faults
+        self.meta = SimpleNamespace(region_name="simulation")
 
     def __getattr__(self, operation: str) -> Callable[..., Wire]:
         if operation.startswith("_"):
