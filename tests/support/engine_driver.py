@@ -19,6 +19,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import (
     EMPTY,
     NO_ATTEMPT,
+    SPECS,
     Attempt,
     Key,
     VersionId,
@@ -182,6 +183,20 @@ def parts_of(tables: Tables, store: str) -> list[tuple[Key, Item]]:
     shards = (store_shard(store, shard) for shard in range(SHARDS))
     found = [each for shard in shards for each in tables.query("delta", shard, "0", "~", Meter())]
     return sorted(found, key=lambda pair: pair[0].sort)
+
+
+def buckets_of(tables: Tables, store: str) -> list[str]:
+    """Sort keys of all items of buckets."""
+    shards = (store_shard(store, shard) for shard in range(SHARDS))
+    return sorted(
+        key.sort for each in shards for key in tables.list_keys("snapshot", each, "bucket/", "bucket/~", Meter())
+    )
+
+
+def everything_of(tables: Tables, store: str) -> list[Item]:
+    """Every item that both tables have of a store, by a Query of every shard."""
+    places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(SHARDS)]
+    return [item for role, shard in places for _, item in tables.query(role, shard, "!", "~", Meter())]
 
 
 def items_of(tables: Tables, store: str) -> dict[str, Item]:

@@ -6,13 +6,11 @@ import random
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.accounting import StorageAccounting
 from dynastate.format.items import StorageSize, item_bytes
-from dynastate.format.keys import EMPTY, GROUP_SIZE, SPECS, store_shard
+from dynastate.format.keys import EMPTY, GROUP_SIZE
 from tests.support.engine_driver import (
-    SHARDS,
     Engines,
     State,
     attempt,
@@ -20,6 +18,7 @@ from tests.support.engine_driver import (
     chunk,
     commit,
     entry,
+    everything_of,
     graph,
     numbers,
     read,
@@ -33,13 +32,8 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 def listed(tables: Tables, store: str) -> StorageSize:
-    """Everything both tables have of a store, by a Query of every shard."""
-    found = [
-        item
-        for role in SPECS
-        for shard in range(SHARDS)
-        for _, item in tables.query(role, store_shard(store, shard), "!", "~", Meter())
-    ]
+    """The size of everything both tables have of a store."""
+    found = everything_of(tables, store)
     return StorageSize(len(found), sum(map(item_bytes, found)))
 
 

@@ -19,6 +19,7 @@ from tests.support.engine_driver import (
     Engines,
     attempt,
     begin,
+    buckets_of,
     chunk,
     commit,
     fold,
@@ -36,15 +37,6 @@ from tests.support.engine_driver import (
 from tests.support.fakes import Clock, FailingTables, Fault, MemoryTables
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
-
-
-def buckets_of(tables: Tables, store: str) -> list[str]:
-    """Sort keys of all items of buckets."""
-    return sorted(
-        key.sort
-        for shard in range(SHARDS)
-        for key in tables.list_keys("snapshot", store_shard(store, shard), "bucket/", "bucket/~", Meter())
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ snapshots

@@ -30,6 +30,7 @@ from tests.support.engine_driver import (
     Engines,
     State,
     attempt,
+    buckets_of,
     chunk,
     closing,
     graph,
@@ -45,6 +46,10 @@ from tests.support.fakes import FailingTables, Fault, MemoryTables
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
+#: Versions by their numbers; and the two stores of `small`, by their engine and versions.
+Made = list[VersionId]
+Small = tuple[Engine, Made]
+
 
 def namespace_of(store: str) -> str:
     return store.split("/", maxsplit=1)[0]
@@ -53,6 +58,11 @@ def namespace_of(store: str) -> str:
 def new_of(store: str, name: str = "new") -> str:
     """Name a store of a fork, in a namespace of this test."""
     return f"{namespace_of(store)}-{name}" + store.removeprefix(namespace_of(store))
+
+
+def both(store: str) -> list[str]:
+    """Name a store and the next partition's."""
+    return [store, store.replace("/0/0/", "/0/1/")]
 
 
 def fork(tables: Tables, store: str, version: int | None = None, name: str = "new") -> Forked:
@@ -69,22 +79,18 @@ def snapshot_of(engine: Engine, store: str, of: VersionId, state: State, base: i
 
 def data_items(tables: Tables, store: str) -> int:
     """Count parts and buckets of a store."""
-    shards = [keys.store_shard(store, shard) for shard in range(4)]
-    buckets = [tables.list_keys("snapshot", shard, "bucket/", "bucket/~", Meter()) for shard in shards]
-    return len(parts_of(tables, store)) + sum(map(len, buckets))
+    return len(parts_of(tables, store)) + len(buckets_of(tables, store))
 
 
 @pytest.fixture
-def made(engine: Engine, store: str) -> list[VersionId]:
+def made(engine: Engine, store: str) -> Made:
     """35 versions of one row each, and a snapshot of version 20."""
     made = write_versions(engine, store, 20)
     snapshot_of(engine, store, made[20], numbers(20))
     return made + write_versions(engine, store, 15, made[20])[1:]
 
 
-def test_a_fork_reads_the_same_rows_and_writes_none(
-    engine: Engine, tables: Tables, store: str, made: list[VersionId]
-) -> None:
+def test_a_fork_reads_the_same_rows_and_writes_none(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """A fork reads as its origin, by number and by attempt; no part and no bucket is its own."""
     before = data_items(tables, store)
     said = fork(tables, store)
@@ -102,7 +108,7 @@ def test_a_fork_reads_the_same_rows_and_writes_none(
 
 
 @pytest.mark.parametrize("version", [20, 22, 29, 30])
-def test_a_fork_of_any_version(engine: Engine, tables: Tables, store: str, made: list[VersionId], version: int) -> None:
+def test_a_fork_of_any_version(engine: Engine, tables: Tables, store: str, made: Made, version: int) -> None:
     """A fork can be made at any version, also that of a snapshot; it has no later version."""
     assert fork(tables, store, version).version == version
     assert read(engine, new_of(store), *made[version]) == numbers(version)
@@ -110,7 +116,7 @@ def test_a_fork_of_any_version(engine: Engine, tables: Tables, store: str, made:
         engine.open(new_of(store), *made[version + 1])
 
 
-def test_both_run_on(engine: Engine, tables: Tables, store: str, made: list[VersionId]) -> None:
+def test_both_run_on(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """Each has its own rows from then on; the fork's snapshot shares buckets with the origin."""
     fork(tables, store, 30)
     new = new_of(store)
@@ -127,7 +133,7 @@ def test_both_run_on(engine: Engine, tables: Tables, store: str, made: list[Vers
     assert verify(tables, new).is_whole
 
 
-def clean_up_all(engine: Engine, store: str, made: list[VersionId]) -> VersionId:
+def clean_up_all(engine: Engine, store: str, made: Made) -> VersionId:
     """Write and clean up the origin until no earlier version is needed there."""
     newest = made[-1]
     for _ in range(3):
@@ -139,9 +145,7 @@ def clean_up_all(engine: Engine, store: str, made: list[VersionId]) -> VersionId
     return newest
 
 
-def test_clean_up_of_the_origin_retains_what_forks_need(
-    engine: Engine, tables: Tables, store: str, made: list[VersionId]
-) -> None:
+def test_clean_up_of_the_origin_retains_what_forks_need(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """It deletes everything else; after the fork is dropped, the next clean-up deletes that, too."""
     fork(tables, store, 32)
     newest = clean_up_all(engine, store, made)
@@ -223,9 +227,7 @@ def test_forks_of_several_versions(engine: Engine, tables: Tables, store: str) -
     assert read(engine, store, *newest) == numbers(newest[0])
 
 
-def test_an_independent_fork_unpins_its_origin(
-    engine: Engine, tables: Tables, store: str, made: list[VersionId]
-) -> None:
+def test_an_independent_fork_unpins_its_origin(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """First the version lists, once its own snapshot replaces them; then the rest, once no bucket is shared."""
     fork(tables, store, 21)
     new = new_of(store)
@@ -269,9 +271,7 @@ def pins(tables: Tables, store: str) -> set[str]:
     return {key.sort for key, item in found if FORKS in item}
 
 
-def test_drop_refuses_while_a_fork_depends_on_it(
-    engine: Engine, tables: Tables, store: str, made: list[VersionId]
-) -> None:
+def test_drop_refuses_while_a_fork_depends_on_it(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """The error names the fork, and nothing is deleted; without the fork the origin can be dropped."""
     fork(tables, store)
     before = data_items(tables, store)
@@ -287,7 +287,7 @@ def test_drop_refuses_while_a_fork_depends_on_it(
     assert data_items(tables, store) == 0
 
 
-def test_a_fork_of_a_fork(engine: Engine, tables: Tables, store: str, made: list[VersionId]) -> None:
+def test_a_fork_of_a_fork(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """It pins the first fork, which pins the origin; shared items are read from the origin."""
     fork(tables, store, 32)
     first, second = new_of(store), new_of(new_of(store))
@@ -324,7 +324,7 @@ def test_every_attempt_at_the_version_is_forked(engine: Engine, tables: Tables, 
         assert read(engine, new_of(store), *version) == read(engine, store, *version)
 
 
-def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store: str, made: list[VersionId]) -> None:
+def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """A complete fork, another query's state and the namespace itself are refused; so are unknown versions."""
     other = new_of(store, "other")
     write(engine, other, attempt(1), {b"1": b"1"})
@@ -341,9 +341,7 @@ def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store
         fork(tables, store)
 
 
-def test_clean_removes_pins_of_a_deleted_fork(
-    engine: Engine, tables: Tables, store: str, made: list[VersionId]
-) -> None:
+def test_clean_removes_pins_of_a_deleted_fork(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """After its items were deleted by hand, `clean` removes its pins, and no others."""
     fork(tables, store)
     fork(tables, store, 21, "other")
@@ -353,9 +351,7 @@ def test_clean_removes_pins_of_a_deleted_fork(
     assert pins(tables, store) == set()
 
 
-def test_pins_of_deleted_forks_are_removed_first(
-    engine: Engine, tables: Tables, store: str, made: list[VersionId]
-) -> None:
+def test_pins_of_deleted_forks_are_removed_first(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """Pins of deleted forks are removed before `clean` fails, and before `drop` refuses."""
     engine.commits.sessions.enter(store, "run-2", CHECKPOINT, 35, Meter())
     fork(tables, store)
@@ -373,7 +369,7 @@ def test_pins_of_deleted_forks_are_removed_first(
     assert not tables.query("snapshot", keys.store_shard(store, 0), "a", "~", Meter())
 
 
-def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: list[VersionId]) -> None:
+def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: Made) -> None:
     """Without the pin, clean-up of the origin may delete what the fork needs."""
     fork(tables, store)
     key = snapshot_key(store, *made[20])
@@ -425,10 +421,10 @@ def make(memory: MemoryTables) -> Iterator[Engines]:
 
 
 @pytest.fixture
-def small(make: Engines, store: str) -> tuple[Engine, list[VersionId]]:
+def small(make: Engines, store: str) -> Small:
     """Two stores on tables in memory, with a snapshot and versions in two groups, to be forked."""
     engine, made = make(), []
-    for each in (store, store.replace("/0/0/", "/0/1/")):
+    for each in both(store):
         made = write_versions(engine, each, 7)
         snapshot_of(engine, each, made[7], numbers(7))
         made += write_versions(engine, each, 5, made[7])[1:]
@@ -441,9 +437,7 @@ def is_nowhere(tables: MemoryTables, namespace: str) -> bool:
     )
 
 
-def test_a_fork_that_crashes_anywhere_is_resumed(
-    memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_a_fork_that_crashes_anywhere_is_resumed(memory: MemoryTables, store: str, small: Small) -> None:
     """It is resumed at its version, though the query has run on, and ends as if it had not crashed."""
     engine, made = small
     other = store.replace("/0/0/", "/0/1/")
@@ -464,9 +458,7 @@ def test_a_fork_that_crashes_anywhere_is_resumed(
         assert is_nowhere(memory, namespace_of(new_of(store)))
 
 
-def test_a_fork_that_crashes_anywhere_is_dropped(
-    memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: str, small: Small) -> None:
     """No item of the fork is left, and the origin is unchanged."""
     engine, made = small
     before = dict(memory.items)
@@ -477,14 +469,12 @@ def test_a_fork_that_crashes_anywhere_is_dropped(
     assert read(engine, store, *made[12]) == numbers(12)
 
 
-def test_a_drop_that_crashes_anywhere_is_repeated(
-    memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_a_drop_that_crashes_anywhere_is_repeated(memory: MemoryTables, store: str, small: Small) -> None:
     """No item of the fork and no pin is left."""
     engine, made = small
     before = dict(memory.items)
     fork(memory, store, 11)
-    stores = [new_of(store), new_of(store.replace("/0/0/", "/0/1/"))]
+    stores = [new_of(each) for each in both(store)]
     for _ in each_request(lambda tables: drop_stores(tables, stores, Meter()), memory):
         left = stores_of(memory, namespace_of(stores[0]))
         drop_stores(memory, left, Meter())
@@ -493,11 +483,11 @@ def test_a_drop_that_crashes_anywhere_is_repeated(
 
 
 def test_a_new_run_reverts_a_drop_that_was_cut_off(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
+    make: Engines, memory: MemoryTables, store: str, small: Small
 ) -> None:
     """Nothing was deleted, and the query runs on: it can be forked, and dropped later."""
     _, made = small
-    stores = [store, store.replace("/0/0/", "/0/1/")]
+    stores = both(store)
     tables = FailingTables(memory)
     tables.fail("list_keys", Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
@@ -513,12 +503,10 @@ def test_a_new_run_reverts_a_drop_that_was_cut_off(
     assert not memory.items
 
 
-def test_a_new_run_while_the_query_is_dropped(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_a_new_run_while_the_query_is_dropped(make: Engines, memory: MemoryTables, store: str, small: Small) -> None:
     """The store that it writes to is unchanged, and the drop reports it."""
     _, made = small
-    stores = [store, store.replace("/0/0/", "/0/1/")]
+    stores = both(store)
     begun: list[VersionId] = []
 
     def begin(verb: str) -> None:
@@ -573,9 +561,7 @@ def races(
     raise AssertionError("it does not end")
 
 
-def test_verify_beside_pins_and_unpins(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_verify_beside_pins_and_unpins(make: Engines, memory: MemoryTables, store: str, small: Small) -> None:
     """Items that a fork does not need yet, or no longer, need no pin: verify finds no defect at any moment."""
     engine, made = small
     new = new_of(store)
@@ -634,7 +620,7 @@ def test_clean_up_beside_a_fork(
 
 @pytest.mark.parametrize("what", ["clean", "drop"])
 def test_a_fork_is_made_while_pins_of_others_are_checked(
-    make: Engines, memory: MemoryTables, small: tuple[Engine, list[VersionId]], store: str, what: str
+    make: Engines, memory: MemoryTables, small: Small, store: str, what: str
 ) -> None:
     """Beside another fork: the pins of one that is made meanwhile are kept."""
     _, made = small
@@ -656,9 +642,7 @@ def test_a_fork_is_made_while_pins_of_others_are_checked(
     assert kept > 2
 
 
-def test_clean_of_a_fork_that_is_being_made(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_clean_of_a_fork_that_is_being_made(make: Engines, memory: MemoryTables, store: str, small: Small) -> None:
     """At any moment: it unpins nothing that the complete fork needs."""
     _, made = small
     new = new_of(store)
@@ -672,9 +656,7 @@ def test_clean_of_a_fork_that_is_being_made(
     assert cleaned == {type(None), VersionMissingError}
 
 
-def test_clean_of_a_fork_beside_its_query(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_clean_of_a_fork_beside_its_query(make: Engines, memory: MemoryTables, store: str, small: Small) -> None:
     """The query's own clean-up may delete a snapshot at any moment."""
     engine, made = small
     fork(memory, store, 11)
@@ -692,14 +674,12 @@ def test_clean_of_a_fork_beside_its_query(
         assert verify(memory, new).findings == ()
 
 
-def test_drop_of_a_fork_that_is_being_made(
-    memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_drop_of_a_fork_that_is_being_made(memory: MemoryTables, store: str, small: Small) -> None:
     """At any moment: the fork is complete, or refused; and so is one of another version after it."""
     engine, made = small
     before = dict(memory.items)
     namespace = namespace_of(new_of(store))
-    stores = [new_of(store), new_of(store.replace("/0/0/", "/0/1/"))]
+    stores = [new_of(each) for each in both(store)]
 
     def drop() -> None:
         drop_namespace(memory, namespace)
@@ -725,7 +705,7 @@ def test_drop_of_a_fork_that_is_being_made(
 
 
 def test_a_fork_is_not_resumed_after_other_attempts(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
+    make: Engines, memory: MemoryTables, store: str, small: Small
 ) -> None:
     """It is complete with all listed attempts, or refused: no list has an attempt whose parent another lacks."""
     _, made = small
@@ -745,16 +725,16 @@ def test_a_fork_is_not_resumed_after_other_attempts(
     assert outcomes == {"changed", "there", "with the twin", "without it"}
 
 
-def test_drop_beside_a_fork(memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]) -> None:
+def test_drop_beside_a_fork(memory: MemoryTables, store: str, small: Small) -> None:
     """One of the two is refused, at any moment; no fork depends on deleted items."""
     engine, made = small
-    stores = [store, store.replace("/0/0/", "/0/1/")]
+    stores = both(store)
     outcomes = set()
-    for both in (
+    for race in (
         races(memory, lambda tables: fork(tables, store, 11), lambda: drop_stores(memory, stores, Meter())),
         races(memory, lambda tables: drop_stores(tables, stores, Meter()), lambda: fork(memory, store, 11)),
     ):
-        for failures in both:
+        for failures in race:
             is_whole = all(is_complete(memory, new_of(each), 11, Meter()) for each in stores)
             outcomes.add(is_whole)
             assert any(failures), failures
@@ -803,9 +783,7 @@ def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: st
     assert tables.get([key], Meter()) == {}
 
 
-def test_shared_items_count_where_they_lie(
-    make: Engines, memory: MemoryTables, store: str, small: tuple[Engine, list[VersionId]]
-) -> None:
+def test_shared_items_count_where_they_lie(make: Engines, memory: MemoryTables, store: str, small: Small) -> None:
     """A fork is as large as its own items, for `stores`, for `cost`, and in the metrics of an executor."""
     _, made = small
     fork(memory, store, 11)
@@ -822,7 +800,7 @@ def test_shared_items_count_where_they_lie(
     assert (said.origin, said.forks) == ("", (new_of(store),))
 
 
-def test_a_key_of_a_fork_is_read_like_others(engine: Engine, tables: Tables, store: str, made: list[VersionId]) -> None:
+def test_a_key_of_a_fork_is_read_like_others(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """By bucket, by key, and as changes."""
     fork(tables, store, 32)
     new = new_of(store)

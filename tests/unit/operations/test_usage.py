@@ -14,14 +14,23 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize, item_bytes, item_key
-from dynastate.format.keys import EMPTY, SPECS, manifest_key, meta_key, store_shard
+from dynastate.format.keys import EMPTY, manifest_key, meta_key
 from dynastate.operations.inspect import inspect_store
 from dynastate.operations.prediction import Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
 from dynastate.operations.usage import usage_of_namespace, usage_of_store
 from dynastate.prices import Prices
 from dynastate.settings import Settings
-from tests.support.engine_driver import SHARDS, Engines, attempt, commit, graph, save_snapshot, take_snapshot, write
+from tests.support.engine_driver import (
+    Engines,
+    attempt,
+    commit,
+    everything_of,
+    graph,
+    save_snapshot,
+    take_snapshot,
+    write,
+)
 from tests.support.fakes import MemoryTables
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -52,7 +61,8 @@ def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: st
     """Items and bytes are those in the tables, units those that the commits counted."""
     namespace, engine = store.split("/", maxsplit=1)[0], engines()
     units = records = 0
-    for name in (store, store.replace("/0/default", "/1/default"), f"{namespace}/1/0/default"):
+    names = (store, store.replace("/0/default", "/1/default"), f"{namespace}/1/0/default")
+    for name in names:
         made, state = EMPTY, {b"%d" % number: b"one" * number for number in range(50)}
         for number in range(1, 15):
             made, spent = commit(engine, name, attempt(number), state, base=made)
@@ -67,13 +77,7 @@ def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: st
     assert sorted(found) == [0, 1]
     assert found[0].stores == 2
     both = found[0] + found[1]
-    listed = [
-        item
-        for name in (store, store.replace("/0/default", "/1/default"), f"{namespace}/1/0/default")
-        for role in SPECS
-        for shard in range(SHARDS)
-        for _, item in tables.query(role, store_shard(name, shard), "!", "~", Meter())
-    ]
+    listed = [item for name in names for item in everything_of(tables, name)]
     assert both.stored.items == len(listed)
     assert both.stored.bytes == pytest.approx(sum(map(item_bytes, listed)), rel=0.03)
     assert (both.versions, both.records, both.write_units) == (42, records, units)

@@ -26,7 +26,6 @@ from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.parts import Chunk
 from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
-from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
 from dynastate.reader.arrow import write_parquet
@@ -776,16 +775,3 @@ def test_compact_and_clean_leave_a_new_run_alone(
     assert tables.items[key]["epoch"] == 2
     clean_store(engine, tables, written.store, 2)
     assert list(opened(written.store)) == [row("b", 1)]
-
-
-def test_drop_deletes_all_items_of_a_store(
-    written: StoreBuilder, engine: Engine, tables: MemoryTables, store: str
-) -> None:
-    """Drop deletes all items of a store, and none of other stores."""
-    other = StoreBuilder(engine, f"{store}-other")
-    other.commit((user("a"), counted(1)))
-    compact_store(engine, tables, written.store)
-    mine = [key for key in tables.items if key.store_shard.startswith(f"{written.store}#")]
-    assert drop_stores(tables, [written.store], Meter()) == len(mine)
-    assert {key.store_shard.rpartition("#")[0] for key in tables.items} == {other.store}
-    assert written.version != EMPTY
