@@ -84,10 +84,11 @@ def stores(call: Call, namespace: Namespace = "") -> None:
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
     from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
     from dynastate.operations.inspect import inspect_store
 
     with call.tables() as tables:
-        found = asdict(inspect_store(tables, store, Meter()))
+        found = asdict(inspect_store(tables, catalog.only(tables, store, Meter()), Meter()))
     if call.json(found):
         return
     families = found.pop("families")
@@ -125,10 +126,11 @@ def _type_text(kind: Any) -> str:
 def versions(call: Call, store: Store) -> None:
     """List the committed attempts of a store. The newest version depends on those that are current."""
     from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
     from dynastate.operations.inspect import list_versions
 
     with call.tables() as tables:
-        found = [asdict(each) for each in list_versions(tables, store, Meter())]
+        found = [asdict(each) for each in list_versions(tables, catalog.only(tables, store, Meter()), Meter())]
     if not call.json(found):
         call.table(found, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
 
@@ -241,10 +243,12 @@ def verify(call: Call, store: Store) -> None:
     It changes nothing. Exit code 1: something is missing or corrupt. Orphaned items do no harm: those of attempts under
     way look like orphans, and clean-up deletes the others.
     """
-    from dynastate.operations.verify import verify_store
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
+    from dynastate.operations import verify as verifying
 
-    with progress("reading") as report:
-        found = verify_store(call.settings, store, report)
+    with call.tables() as tables, progress("reading") as report:
+        found = verifying.verify(tables, catalog.only(tables, store, Meter()), report)
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
     if not call.json(found.to_json(names)):
         for line in found.lines(names):

@@ -24,19 +24,21 @@ def compact(call: Call, store: Stores) -> None:
     """
     from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import matching
-    from dynastate.operations.compact import compact_store
+    from dynastate.operations.compact import compact_store, reason_for_none
 
     made = []
     with call.engine() as (engine, tables), progress("buckets") as report:
         for name in matching(tables, store, Meter()):
             found = compact_store(engine, tables, name, report)
-            made.append({"store": name, "made": found is not None} | (asdict(found) if found else {}))
+            made.append(
+                {"store": name, "made": True} | asdict(found)
+                if found
+                else {"store": name, "made": False, "reason": reason_for_none(engine, name)}
+            )
     if call.json(made):
         return
     for each in made:
-        what = "has a snapshot of its newest version, or another executor is making one"
-        if each["made"]:
-            what = f"snapshot of version {each['version']}, {each['write_units']:,} write units"
+        what = each.get("reason") or f"snapshot of version {each['version']}, {each['write_units']:,} write units"
         call.say(f"{each['store']}: {what}")
 
 
@@ -69,9 +71,10 @@ def clean(
     if call.json([asdict(each) for each in cleaned]):
         return
     for each in cleaned:
+        held = f": version {each.held_by}, the oldest to retain, has no snapshot after that" if each.held_by else ""
         call.say(
             f"{each.store}: {each.items:,} items deleted, {each.write_units:,} write units; "
-            f"versions from {each.oldest} on are there"
+            f"versions from {each.oldest} on are there{held}"
         )
 
 

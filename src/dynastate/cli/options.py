@@ -15,7 +15,7 @@ import typer
 
 from dynastate.cli.help import Command
 from dynastate.cli.output import Output
-from dynastate.errors import DynastateError
+from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 
 if TYPE_CHECKING:
@@ -67,22 +67,23 @@ class Call(Output):
 
     @contextmanager
     def tables(self) -> Iterator[BotoTables]:
+        """The tables. Errors name them as the user does."""
         from dynastate.dynamodb.boto_tables import BotoTables
 
         with closing(BotoTables(self.settings)) as tables:
-            yield tables
+            try:
+                yield tables
+            except (CorruptStateError, VersionMissingError) as failed:
+                failed.name_table(tables.names)
+                raise
 
     @contextmanager
     def engine(self) -> Iterator[tuple[Engine, BotoTables]]:
-        """An engine on the tables. Its errors name the tables as the user does."""
+        """An engine on the tables."""
         from dynastate.engine.engine import Engine
 
         with self.tables() as tables, closing(Engine.of(tables, self.settings)) as engine:
-            try:
-                yield engine, tables
-            except DynastateError as failed:
-                engine.name_table(failed)
-                raise
+            yield engine, tables
 
 
 def command(

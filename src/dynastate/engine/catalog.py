@@ -26,6 +26,8 @@ STORE_NAMES: Final = (
     "right-keyWithIndexToValue",
 )
 EVERY: Final = "*"
+#: Stores that a message names.
+SHOWN_MAX: Final = 4
 _PATTERN: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
 
 
@@ -47,10 +49,13 @@ def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
         return [_store(namespace, operator, int(partition), name)]
     names = [name] if name else _names(tables, namespace, [operator], meter).get(operator, [])
     if len(names) > 1:
-        spelt = ", ".join(f"{namespace}/{operator}/{EVERY}/{each}" for each in names)
+        spelt = _spelt(namespace, operator, names)
         raise ConfigurationError(f"this operator has several stores a partition; say which: {spelt}")
     stores = list(_partitions(tables, namespace, operator, names, meter))
     if not stores:
+        if name and (there := _names(tables, namespace, [operator], meter)):
+            spelt = _spelt(namespace, operator, there[operator])
+            raise ConfigurationError(f"no store of this operator has this name; it has {spelt}")
         raise ConfigurationError(
             "no store of this operator is in the tables; a store's name is in the file 'dynastate' in the folder of "
             "each partition in the checkpoint's state",
@@ -65,6 +70,22 @@ def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
             partitions=len(stores),
         )
     return stores
+
+
+def only(tables: Tables, pattern: str, meter: Meter) -> str:
+    """The one store that a user means.
+
+    Raises:
+        ConfigurationError: as for `matching`; or there are several, which the message names.
+        VersionMissingError: some partitions have none yet.
+    """
+    found = matching(tables, pattern, meter)
+    if len(found) > 1:
+        more = ", …" if len(found) > SHOWN_MAX else ""
+        raise ConfigurationError(
+            f"this takes one store, and the operator has {len(found):,}: {', '.join(found[:SHOWN_MAX])}{more}"
+        )
+    return found[0]
 
 
 def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
@@ -98,6 +119,11 @@ def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[str]:
         names |= there
     for operator, known in names.items():
         yield from _partitions(tables, namespace, operator, known, meter)
+
+
+def _spelt(namespace: str, operator: int, names: Iterable[str]) -> str:
+    """The stores of an operator, by name."""
+    return ", ".join(f"{namespace}/{operator}/{EVERY}/{name}" for name in names)
 
 
 def _names(tables: Tables, namespace: str, operators: Iterable[int], meter: Meter) -> dict[int, list[str]]:

@@ -13,12 +13,16 @@ from dynastate.operations.runs import writing_run
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The result of a clean-up. Versions from `oldest` on can be read."""
+    """The result of a clean-up. Versions from `oldest` on can be read.
+
+    `held_by` is the oldest version to retain, where those before it stay because it is read from them; else 0.
+    """
 
     store: str
     items: int
     write_units: int
     oldest: int
+    held_by: int
 
 
 def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
@@ -38,5 +42,9 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     spent, _ = engine.clean_up(store, run, newest.version, newest.attempt, retain, least=1, most=0)  # 2
     meter.add(spent)
     unpin_unneeded(tables, store, meter)  # 3
-    oldest = engine.lineage(store).entries[0].version
-    return Cleaned(store, meter.items_deleted, meter.delete_units + meter.write_units, oldest)
+    lineage = engine.lineage(store)
+    oldest = lineage.entries[0].version
+    last = lineage.find(max(oldest, newest.version - retain + 1))
+    is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
+    spent_units = meter.delete_units + meter.write_units
+    return Cleaned(store, meter.items_deleted, spent_units, oldest, last.version if is_held else 0)

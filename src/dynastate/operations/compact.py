@@ -97,6 +97,14 @@ def compact_store(
     return Compacted(store, newest.version, len(found), begun.meter.bytes_written, begun.meter.write_units)
 
 
+def reason_for_none(engine: Engine, store: str) -> str:
+    """Say why `compact_store` made no snapshot."""
+    newest = engine.lineage(store).newest
+    if engine.find(store, newest.version, newest.attempt).snapshot == newest.version:
+        return f"version {newest.version}, the newest, has a snapshot"
+    return f"another executor is making a snapshot of version {newest.version}, or a newer run of the query has begun"
+
+
 def _read(opening: Opening) -> tuple[_Found, set[_Place], int]:
     """All rows of a version, the keys that changed since its snapshot, and the version of that snapshot."""
     found: _Found = {}

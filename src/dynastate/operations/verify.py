@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
 from typing import Final
 
-from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.reader import WINDOW, verified_chunks
@@ -47,7 +45,6 @@ from dynastate.operations.findings import Checked, Finding, Namer, Report, What
 from dynastate.operations.naming_items import NAMING, NamingItems, get_each
 from dynastate.operations.pins import forks_of, needed_pins, pins_of
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.settings import Settings
 
 #: Keys that are listed and compared at once, approximately.
 KEYS_LISTED: Final = 10_000
@@ -66,18 +63,6 @@ _OF_SNAPSHOT: Final = {
     DELETING: "of a snapshot that clean-up deletes",
     DONE: "of a snapshot whose manifest does not name it",
 }
-
-
-def verify_store(settings: Settings, store: str, progress: ProgressCallback) -> Report:
-    """Verify one store in the tables of these settings.
-
-    Raises:
-        ConfigurationError: no store has such a name, a table is missing, no permission, DynamoDB cannot be reached.
-        VersionMissingError: the tables hold nothing of this store.
-        UnavailableError: throttled until `request_deadline_s`.
-    """
-    with closing(BotoTables(settings)) as tables:
-        return verify(tables, store, progress)
 
 
 def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress) -> Report:
@@ -144,8 +129,7 @@ class _Check:
         self._names = NamingItems(self._tables, self._store, self._meter)
         if not self._names.keys:
             raise VersionMissingError(
-                "the tables hold nothing of this store; its name is in the file 'dynastate' in the partition's "
-                "folder of the checkpoint's state",
+                "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
                 store=self._store,
                 tables=",".join(self._tables.names.values()),
             )

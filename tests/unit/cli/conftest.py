@@ -12,7 +12,6 @@ from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
-from dynastate.operations import verify
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from tests.support.engine_driver import make_engine
@@ -50,7 +49,7 @@ def surroundings(
     for name, value in {"AWS_REGION": REGION, "COLUMNS": "80", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
-    for module in (boto_tables, state, verify):
+    for module in (boto_tables, state):
         monkeypatch.setattr(module, "BotoTables", lambda _: tables)
     mock = mock_aws()
     mock.start(reset=False)

@@ -78,7 +78,32 @@ def test_versions(store: str) -> None:
         (3, 2, 1, True),
     ]
     assert run("versions", store).out.count("yes") == 3
-    assert "the tables hold nothing of this store" in refused("versions", "look")
+    assert "the tables hold nothing of this store" in refused("versions", f"{store}-none")
+
+
+@pytest.mark.parametrize("command", ["show", "versions", "verify"])
+def test_an_operator_is_not_one_store(engine: Engine, command: str) -> None:
+    """The stores of the operator are named, of a join too; so is what a name has to look like."""
+    for partition in range(6):
+        StoreBuilder(engine, f"first/0/{partition}/default").commit((user("a"), counted(1)))
+    for name in JOINED:
+        StoreBuilder(engine, f"first/1/0/{name}").commit((user("a"), counted(1)))
+    said = refused(command, "first/0")
+    stores = ", ".join(f"first/0/{partition}/default" for partition in range(4))
+    assert f"this takes one store, and the operator has 6: {stores}, …\n" in said
+    assert "several stores a partition; say which: first/1/*/left-keyToNumValues, " in refused(command, "first/1")
+    assert run(command, "first/1/*/left-keyToNumValues").code == 0
+    assert "no store of this operator is in the tables" in refused(command, "first/7")
+    assert "a store is namespace/operator/partition/name" in refused(command, "first")
+
+
+def test_a_wrong_name_of_a_join_s_store_lists_the_right_ones(engine: Engine) -> None:
+    """Its four names are easily mistyped."""
+    for name in JOINED:
+        StoreBuilder(engine, f"join/0/0/{name}").commit((user("a"), counted(1)))
+    said = "no store of this operator has this name; it has join/0/*/left-keyToNumValues, join/0/*/right-keyToNumValues"
+    for words in (("get", "join/0/*/leftkeyToNumValues", "{}"), ("show", "join/0/*/leftkeyToNumValues")):
+        assert said in refused(*words)
 
 
 def test_get(store: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dynastate.engine.engine import Engine
+from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -18,10 +19,15 @@ def test_compact_and_clean(engine: Engine) -> None:
         made.commit((user("a"), counted(number)))
     (found,) = shown("compact", "keep/0")
     assert (found["made"], found["version"], found["rows"]) == (True, 7, 1)
-    assert shown("compact", made.store) == [{"store": made.store, "made": False}]
+    reason = "version 7, the newest, has a snapshot"
+    assert shown("compact", made.store) == [{"store": made.store, "made": False, "reason": reason}]
+    assert run("compact", made.store).out == f"{made.store}: {reason}\n"
+    held = run("clean", made.store, "--retain", "2", "--wide").out
+    assert "0 items deleted" in held
+    assert "versions from 1 on are there: version 6, the oldest to retain, has no snapshot after that\n" in held
     made.commit((user("a"), counted(8)))
     (cleaned,) = shown("clean", made.store, "--retain", "2")
-    assert cleaned["oldest"] == 7
+    assert (cleaned["oldest"], cleaned["held_by"]) == (7, 0)
     assert cleaned["items"] > 0
     made.commit((user("a"), counted(9)))
     assert shown("get", made.store, '{"user": "a"}')["count"] == 9
@@ -31,6 +37,16 @@ def test_compact_and_clean(engine: Engine) -> None:
     assert run("clean", made.store, "--retain", "1").code == 2
 
 
+def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
+    """A snapshot that another executor is making is another reason than one that is there."""
+    made = StoreBuilder(engine, "compacting/0/0/default")
+    made.commit((user("a"), counted(1)))
+    begun, _ = engine.snapshot(made.store, made.run, *made.version, 100, 1)
+    assert begun is not None
+    assert "another executor is making a snapshot of version 1, or" in str(shown("compact", made.store)[0])
+    begun.abort()
+
+
 def test_fork(engine: Engine) -> None:
     """A fork reads as its origin, which cannot be dropped before it; a version that some store lacks is refused."""
     first, second = (StoreBuilder(engine, f"whole/0/{partition}/default") for partition in range(2))
@@ -38,7 +54,9 @@ def test_fork(engine: Engine) -> None:
         first.commit((user("a"), counted(number)))
     for number in range(1, 3):
         second.commit((user("b"), counted(number)))
-    assert "versions=1-2" in refused("fork", "whole", "part", "--version", "3")
+    said = refused("fork", "whole", "part", "--version", "3")
+    assert "versions=1-2" in said
+    assert f"table={SNAPSHOT_TABLE} " in said
     said = shown("fork", "whole", "part")
     assert [said[name] for name in ("namespace", "fork", "version", "stores")] == ["whole", "part", 2, 2]
     assert min(said["items"], said["shared_bytes"], said["write_units"]) > 0
