@@ -13,7 +13,7 @@ from typing import Any, Final
 from unittest.mock import Mock, patch
 from uuid import UUID
 
-from dynastate.dynamodb import boto_tables, limits, tables
+from dynastate.dynamodb import boto_tables, limits, rates, tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
@@ -66,7 +66,7 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
         for module, values in SMALL:
             patches.enter_context(patch.multiple(module, **values))
         for module, name, value in (
-            *((module, "threading", threads) for module in (known, maintenance, writer)),
+            *((module, "threading", threads) for module in (known, maintenance, rates, writer)),
             *((module, "ThreadPoolExecutor", threads.ThreadPoolExecutor) for module in (reader, state)),
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),

@@ -12,9 +12,10 @@ from typing import Any
 
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.drift import table_drift
-from dynastate.dynamodb.failures import ConditionFailedError, Target
+from dynastate.dynamodb.failures import ConditionFailedError, Fate, Target, fate_of
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
-from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.meter import Meter, units_of_write
+from dynastate.dynamodb.rates import WriteRate
 from dynastate.dynamodb.retries import Result, Retry, RetryPolicy
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
@@ -44,6 +45,7 @@ class BotoTables:
         self._client = client or make_client(settings)
         self._target = Target(self.names, settings.endpoint, self._client)
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
+        self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
 
     def check(self) -> list[str]:
         drift: list[str] = []
@@ -104,16 +106,63 @@ class BotoTables:
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+        rest = self.offer(puts, meter)
+        while rest:
+            rest = self.offer(rest, meter)
+
+    def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
         refuse_keys([key for key, _ in puts], WRITES_MAX)
         refuse_items(puts)
-        requests = [(key, {"PutRequest": {"Item": to_wire(item)}}) for key, item in puts]
-        self._batch_write(requests, meter)
-        for _, item in puts:
-            meter.wrote(item_bytes(item))
+        role = puts[0][0].role
+        rate = self._rates[role]
+        retry = self._retry("BatchWriteItem", meter, rate=rate)
+        taken: set[Key] = set()
+        while not taken:
+            answer = retry.attempt(role, partial(self._put_some, puts, rate))
+            if answer is not None:
+                taken, is_all = answer
+                if not is_all:
+                    retry.answered_in_part(role, progress=bool(taken))
+        for key, item in puts:
+            if key in taken:
+                meter.wrote(item_bytes(item))
+        return [(key, item) for key, item in puts if key not in taken]
+
+    def _put_some(self, puts: Sequence[tuple[Key, Item]], rate: WriteRate) -> tuple[set[Key], bool]:
+        """Send as many items as the rate allows: the keys of those that were taken, and whether that is all of them."""
+        units = {key: units_of_write(item_bytes(item)) for key, item in puts}
+        with rate.turn(list(units.values())) as turn:
+            waiting: dict[str, list[dict[str, Any]]] = {}
+            for key, item in puts[: turn.count]:
+                waiting.setdefault(self.names[key.role], []).append({"PutRequest": {"Item": to_wire(item)}})
+            try:
+                answer = self._client.batch_write_item(RequestItems=waiting)
+            except Exception as error:
+                turn.taken = 0 if fate_of(error) is Fate.THROTTLED else None
+                raise
+            rest = {
+                self._key(self._roles[name], from_wire(raw["PutRequest"]["Item"]))
+                for name, raws in (answer.get("UnprocessedItems") or {}).items()
+                for raw in raws
+            }
+            taken = {key for key, _ in puts[: turn.count] if key not in rest}
+            turn.taken = sum(units[key] for key in taken)
+        return taken, not rest
 
     def delete(self, keys: Sequence[Key], meter: Meter) -> None:
         refuse_keys(keys, WRITES_MAX)
-        self._batch_write([(key, {"DeleteRequest": {"Key": to_wire(item_key(key))}}) for key in keys], meter)
+        waiting: dict[str, list[dict[str, Any]]] = {}
+        for key in keys:
+            waiting.setdefault(self.names[key.role], []).append({"DeleteRequest": {"Key": to_wire(item_key(key))}})
+        retry = self._retry("BatchWriteItem", meter)
+        while waiting:
+            sent = _count(waiting)
+            answer = retry.attempt(keys[0].role, partial(self._client.batch_write_item, RequestItems=waiting))
+            if answer is None:
+                continue
+            waiting = answer.get("UnprocessedItems") or {}
+            if waiting:
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
         meter.items_deleted += len(keys)
 
     def find_stores(self, meter: Meter) -> Iterator[str]:
@@ -256,22 +305,8 @@ class BotoTables:
             if answer is not None:
                 return answer
 
-    def _retry(self, operation: str, meter: Meter, *, commits: bool = False) -> Retry:
-        return Retry(self._retries, self._target, operation, meter, commits=commits)
-
-    def _batch_write(self, requests: Sequence[tuple[Key, dict[str, Any]]], meter: Meter) -> None:
-        waiting: dict[str, list[dict[str, Any]]] = {}
-        for key, request in requests:
-            waiting.setdefault(self.names[key.role], []).append(request)
-        retry = self._retry("BatchWriteItem", meter)
-        while waiting:
-            sent = _count(waiting)
-            answer = retry.attempt(requests[0][0].role, partial(self._client.batch_write_item, RequestItems=waiting))
-            if answer is None:
-                continue
-            waiting = answer.get("UnprocessedItems") or {}
-            if waiting:
-                retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
+    def _retry(self, operation: str, meter: Meter, *, commits: bool = False, rate: WriteRate | None = None) -> Retry:
+        return Retry(self._retries, self._target, operation, meter, commits=commits, rate=rate)
 
     def _conditional(
         self, operation: str, key: Key, once: Callable[[], dict[str, Any]], size: int, meter: Meter

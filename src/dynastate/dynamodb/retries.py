@@ -23,6 +23,7 @@ from dynastate.dynamodb.failures import (
     translate,
 )
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.rates import WriteRate
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.keys import Role
 from dynastate.settings import PREFIX
@@ -65,7 +66,7 @@ class RetryPolicy:
         #: Tables that have answered.
         self.seen: set[Role] = set()
         self._deadline_s = deadline_s
-        self._sleep = sleep
+        self.sleep = sleep
         self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
         self._warned: dict[Role, float] = {}
 
@@ -77,7 +78,7 @@ class RetryPolicy:
     def pause(self, failures: int, left_s: float) -> None:
         """Sleep before the next try, at random up to a bound that doubles with each failure, not past the deadline."""
         bound = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(failures, _DOUBLINGS_MAX))
-        self._sleep(min(self._random.uniform(0, bound), left_s))
+        self.sleep(min(self._random.uniform(0, bound), left_s))
 
     def may_warn(self, role: Role, now: float) -> bool:
         """Whether the log may warn of this table again."""
@@ -90,18 +91,29 @@ class RetryPolicy:
 class Retry:
     """The tries of one verb, with back-off and deadline by the policy.
 
+    Without progress it fails at the deadline. With the `rate` of a table, all that this takes is progress, and what is
+    left of a request waits for the rate.
+
     For a request that `commits`: `unknown` is set while one that may have been applied has no answer, and `_doubt` for
     good once there was one; then every failure is an UnknownOutcomeError.
     """
 
     def __init__(
-        self, policy: RetryPolicy, target: Target, operation: str, meter: Meter, *, commits: bool = False
+        self,
+        policy: RetryPolicy,
+        target: Target,
+        operation: str,
+        meter: Meter,
+        *,
+        commits: bool = False,
+        rate: WriteRate | None = None,
     ) -> None:
         self._policy = policy
         self._target = target
         self._operation = operation
         self._meter = meter
         self._commits = commits
+        self._rate = rate
         self._failures = 0
         self._since = policy.clock()
         self.unknown = False
@@ -146,18 +158,19 @@ class Retry:
         self._meter.throttles += 1
         if progress:
             self.progressed()
-        self._wait(None, role)
+        self._wait(None, role, may_pause=self._rate is None or not progress)
 
-    def _wait(self, error: Exception | None, role: Role) -> None:
+    def _wait(self, error: Exception | None, role: Role, *, may_pause: bool = True) -> None:
         now, deadline_s = self._policy.clock(), self._policy.deadline_s
-        waited = now - self._since
+        waited = now - (self._since if self._rate is None else max(self._since, self._rate.took_at))
         if self._policy.may_warn(role, now):
             self._warn(error, role)
         if waited >= deadline_s:
             raise self._failure(self._gave_up(error, role, waited)) from error
         self._meter.retries += 1
-        self._policy.pause(self._failures, deadline_s - waited)  # the last try is at the deadline, not before
-        self._failures += 1
+        if may_pause:
+            self._policy.pause(self._failures, deadline_s - waited)  # the last try is at the deadline, not before
+            self._failures += 1
 
     def _warn(self, error: Exception | None, role: Role) -> None:
         if error is None or fate_of(error) is Fate.THROTTLED:

@@ -40,6 +40,14 @@ class Tables(Protocol):
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
         """Put up to 25 items; return when all of them are durable."""
 
+    def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
+        """Put the first of up to 25 items, as many as a throttled table takes; the rest, which is never all of them.
+
+        Tables that do not throttle take all.
+        """
+        self.write(puts, meter)
+        return []
+
     def delete(self, keys: Sequence[Key], meter: Meter) -> None:
         """Delete up to 25 items; those that do not exist are no error."""
 

@@ -21,8 +21,9 @@ from dynastate.format.keys import Key
 
 #: Bytes of items that may wait or be under way in one executor; callers with more wait.
 QUEUED_BYTES_MAX: Final = 32 * 1024 * 1024
-#: A request is full at this size: large enough to amortise its cost, small enough that several run side by side.
-REQUEST_BYTES: Final = 4 * 1024 * 1024
+#: A request is full at this size: large enough to amortise its cost, small enough that a table which throttles all of a
+#: sudden gets little in vain.
+REQUEST_BYTES: Final = 1024 * 1024
 
 
 class PendingWrites:
@@ -97,6 +98,8 @@ class PartWriter:
     def __init__(self, tables: Tables, threads: int) -> None:
         self._tables = tables
         self._queue: deque[_Queued] = deque()
+        #: Callers that wait for room, in order of arrival.
+        self._line: deque[object] = deque()
         self._queued_bytes = 0
         self._closed = False
         self._succeeded = time.monotonic()
@@ -110,28 +113,46 @@ class PartWriter:
             worker.start()
 
     def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]], deadline_s: float) -> None:
-        """Queue items, all at once; blocks while too many bytes are queued.
+        """Queue items, all at once; blocks while too many bytes are queued. First come, first served.
 
         Raises:
             DynastateError: an earlier item of this attempt failed.
-            UnavailableError: there is no room at the deadline.
+            UnavailableError: there is no room, and DynamoDB took nothing for as long as the deadline.
         """
         now = time.monotonic()
         queued = [_Queued(pending, key, item, item_bytes(item), now, deadline_s) for key, item in items]
         total = sum(each.size for each in queued)
         with self._room_came:
-            # Whatever the size, it fits into an empty queue, so nothing waits for ever.
-            room = self._room_came.wait_for(
-                lambda: self._queued_bytes == 0 or self._queued_bytes + total <= QUEUED_BYTES_MAX, timeout=deadline_s
-            )
-            if not room:
-                raise UnavailableError(
-                    "writes wait for DynamoDB until the deadline", queued_bytes=self._queued_bytes, seconds=deadline_s
-                )
+            self._wait_for_room(total, deadline_s)
             pending.expect(len(queued))
             self._queued_bytes += total
             self._queue.extend(queued)
             self._work_came.notify()
+
+    def _wait_for_room(self, size: int, deadline_s: float) -> None:
+        turn, since = object(), time.monotonic()
+        self._line.append(turn)
+        try:
+            # Whatever the size, it fits into an empty queue, so nothing waits for ever.
+            while not self._room_came.wait_for(
+                lambda: (
+                    self._line[0] is turn and (self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX)
+                ),
+                timeout=self._left_s(since, deadline_s),
+            ):
+                if self._left_s(since, deadline_s) <= 0:
+                    raise UnavailableError(
+                        "writes wait for DynamoDB until the deadline",
+                        queued_bytes=self._queued_bytes,
+                        seconds=deadline_s,
+                    )
+        finally:
+            self._line.remove(turn)
+            self._room_came.notify_all()  # the next in line may fit too
+
+    def _left_s(self, since: float, deadline_s: float) -> float:
+        """Seconds left of a deadline, which counts only time in which no request of this executor succeeded."""
+        return deadline_s - (time.monotonic() - max(since, self._succeeded))
 
     def close(self) -> None:
         """Write what waits, then end the workers."""
@@ -143,9 +164,10 @@ class PartWriter:
 
     def _work(self) -> None:
         while batch := self._take():
-            self._write(batch)
+            rest = self._write(batch)
             with self._room_came:
-                self._queued_bytes -= sum(each.size for each in batch)
+                self._queue.extendleft(reversed(rest))
+                self._queued_bytes -= sum(each.size for each in batch) - sum(each.size for each in rest)
                 self._room_came.notify_all()
 
     def _take(self) -> list[_Queued]:
@@ -171,35 +193,34 @@ class PartWriter:
                 self._work_came.notify()  # what is left is for another worker
             return batch
 
-    def _is_overdue(self, queued: _Queued) -> bool:
-        """Whether it waited until its deadline, and in all that time no request of this executor succeeded.
+    def _write(self, batch: list[_Queued]) -> list[_Queued]:
+        """Write what the table takes of a request, and settle that; the rest.
 
-        So items behind failing requests fail at the same deadline, and are not tried one after the other. While a
-        throttled table accepts anything, they may wait longer.
+        Items behind failing requests fail at the same deadline, and are not tried one after the other.
         """
-        return self._succeeded < queued.since and time.monotonic() - queued.since > queued.deadline_s
-
-    def _write(self, batch: list[_Queued]) -> None:
-        overdue = {each.pending: each for each in batch if self._is_overdue(each)}
+        overdue = {each.pending: each for each in batch if self._left_s(each.since, each.deadline_s) < 0}
         wanted = [each for each in batch if each.pending.is_wanted and each.pending not in overdue]
+        left: set[Key] = set()
         error: Exception | None = None
         spent = Meter()
         if wanted:
             try:
-                self._tables.write([(each.key, each.item) for each in wanted], spent)
+                left = {key for key, _ in self._tables.offer([(each.key, each.item) for each in wanted], spent)}
                 self._succeeded = time.monotonic()
             except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the worker continues
                 error = failed
         # Units belong to each attempt; requests and retries are shared, and counted once, for the first.
         meter = Meter(requests=spent.requests, retries=spent.retries, throttles=spent.throttles)
-        for pending, count in Counter(each.pending for each in batch).items():
-            sent = {each.key: each.size for each in wanted if each.pending is pending}
+        settled = Counter(each.pending for each in batch if each.key not in left)
+        for pending in {each.pending: None for each in batch}:
+            sent = {each.key: each.size for each in wanted if each.pending is pending and each.key not in left}
             if error is None:
                 for size in sent.values():
                     meter.wrote(size)
             failure = _waited(overdue[pending]) if pending in overdue else error
-            pending.settle(count, sent, failure, meter)
+            pending.settle(settled[pending], sent, failure, meter)
             meter = Meter()
+        return [each for each in batch if each.key in left]
 
 
 def _waited(queued: _Queued) -> UnavailableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -30,40 +31,50 @@ GROUP = group_key("ns/0/0/default", 1)
 
 def unprocessed(items: list[tuple[Key, Item]], table: str = "dynastate-delta") -> tuple[int, dict[str, Any]]:
     """Answer a BatchWriteItem of which these items were not done."""
-    requests = [{"PutRequest": {"Item": {"n": {"N": str(place)}}}} for place, _ in enumerate(items)]
+    requests = json.loads(json.dumps([{"PutRequest": {"Item": to_wire(item_key(key))}} for key, _ in items]))
     return 200, {"UnprocessedItems": {table: requests} if items else {}}
 
 
 def test_unprocessed_items_are_sent_again_with_growing_pauses(rig: Callable[..., Rig]) -> None:
     """Only the items not processed are sent again, and each time without progress the pause may be twice as long."""
     items = parts("s", 3)
-    at = rig(*[unprocessed(items)] * 9, unprocessed([]))
+    at = rig(*[unprocessed(items)] * 9, unprocessed(items[1:]), unprocessed([]))
     at.tables.write(items, at.meter)
     assert at.chance.bounds == [(0, min(BACK_OFF_FIRST_S * 2**n, BACK_OFF_MAX_S)) for n in range(9)]
-    assert at.clock.slept == [bound for _, bound in at.chance.bounds]
-    assert (at.meter.requests, at.meter.retries, at.meter.throttles) == (10, 9, 9)
-    assert [len(body["RequestItems"]["dynastate-delta"]) for _, body in at.wire.requests] == [3] * 10
+    assert [pause for pause in at.clock.slept if pause >= BACK_OFF_FIRST_S] == [bound for _, bound in at.chance.bounds]
+    assert (at.meter.requests, at.meter.retries, at.meter.throttles) == (11, 10, 10)
+    assert [len(body["RequestItems"]["dynastate-delta"]) for _, body in at.wire.requests] == [3] * 10 + [2]
     assert (at.meter.items_written, at.meter.write_units) == (3, 3)
 
 
-def test_progress_resets_the_back_off_and_the_deadline(rig: Callable[..., Rig]) -> None:
-    """As long as something is done each time, the pause starts small again and the deadline does not come."""
+def test_progress_resets_the_deadline(rig: Callable[..., Rig]) -> None:
+    """As long as something is done each time, the deadline does not come."""
     items = parts("s", 25)
-    at = rig(*[unprocessed(items[:left]) for left in range(24, -1, -1)], request_deadline_s=1, answer_s=0.4)
+    at = rig(*[unprocessed(items[-left:]) for left in range(24, 0, -1)], OK, request_deadline_s=1, answer_s=0.4)
     at.tables.write(items, at.meter)
-    assert [bound for _, bound in at.chance.bounds] == [BACK_OFF_FIRST_S] * 24
+    assert at.chance.bounds == []
     assert at.clock.now > 10 * at.settings.request_deadline_s
+
+
+def test_what_others_write_resets_the_deadline(rig: Callable[..., Rig]) -> None:
+    """A table that takes something makes progress, whoever sent it."""
+    at = rig(THROTTLED, request_deadline_s=10)
+    at.tables._rates["delta"].took_at = 15.0
+    with pytest.raises(UnavailableError, match=r"seconds=10\.0"):
+        at.tables.write(parts("s", 1), at.meter)
+    assert at.clock.now == pytest.approx(25)
 
 
 def test_the_deadline_ends_a_write_that_makes_no_progress(rig: Callable[..., Rig]) -> None:
     """Items that stay unprocessed until the deadline are an UnavailableError that names the table throttled."""
-    at = rig(unprocessed(parts("s", 1), "dynastate-snapshot-group"), request_deadline_s=10)
+    items = parts("s", 1)
+    at = rig(unprocessed(items), request_deadline_s=10)
     with pytest.raises(UnavailableError) as failed:
-        at.tables.write(parts("s", 2), at.meter)
+        at.tables.write(items, at.meter)
     said = str(failed.value)
     assert "throttled" in said
     assert f"{PREFIX}requestDeadlineS" in said
-    assert "operation=BatchWriteItem table=dynastate-snapshot-group" in said
+    assert "operation=BatchWriteItem table=dynastate-delta" in said
     assert at.clock.now == pytest.approx(10)
     assert at.meter.items_written == 0
 

@@ -133,14 +133,14 @@ def test_several_requests_are_under_way_at_once(proxy: FaultProxy, writers: Writ
 
 
 def test_a_request_stays_small(memory: MemoryTables, proxy: FaultProxy, writers: Writers) -> None:
-    """Large items are sent in requests of a few MB, so that several run at once."""
+    """Large items are sent in requests of at most a MiB, so that several run at once."""
     part_writer, pending = writers(1), PendingWrites()
     part_writer.submit(pending, items("a", 1), WITHIN_S)
     proxy.wait_for(1)
     part_writer.submit(pending, items("a", 25, size=380_000, first=1), WITHIN_S)
     proxy.open()
     pending.wait(WITHIN_S)
-    assert sizes(memory) == [1, 11, 11, 3]
+    assert sizes(memory) == [1, *[2] * 12, 1]
 
 
 def test_stores_share_requests_when_there_is_a_queue(
@@ -214,6 +214,29 @@ def test_submit_waits_for_room_in_the_queue(
     assert len(memory.items) == 40
     part_writer.close()
     assert part_writer._queued_bytes == 0
+
+
+def test_room_goes_to_those_who_came_first(
+    proxy: FaultProxy, writers: Writers, memory: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller with few bytes, for which there is room at once, waits behind one with many that came before it."""
+    size = item_bytes(items("a", 1, size=1000)[0][1])
+    monkeypatch.setattr(writer, "QUEUED_BYTES_MAX", 10 * size)
+    part_writer, pending = writers(1), PendingWrites()
+    part_writer.submit(pending, items("first", 6, size=1000), WITHIN_S)
+    proxy.wait_for(1)
+    callers = []
+    for place, (store, count) in enumerate((("many", 8), ("few", 1))):
+        brought = items(store, count, size=1000)
+        callers.append(threading.Thread(target=part_writer.submit, args=(pending, brought, WITHIN_S)))
+        callers[-1].start()
+        wait_until(lambda place=place: len(part_writer._line) == place + 1, "it is not in line")  # type: ignore[misc]
+    proxy.open()
+    for caller in callers:
+        caller.join(WITHIN_S)
+    pending.wait(WITHIN_S)
+    written = [key.store_shard.split("#")[0] for call in memory.called("write") for key in call.keys]
+    assert list(dict.fromkeys(written)) == ["orders/first", "orders/many", "orders/few"]
 
 
 def test_no_room_until_the_deadline_is_an_error(

@@ -1,0 +1,132 @@
+"""The rate at which a throttled table is written to: it follows what the table takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+#: Units under way at first. The bound grows with what is taken, until the table throttles for the first time.
+WINDOW_FIRST: Final = 500
+#: No rate is lower, however often the table throttles: it must rise again when the table takes more.
+RATE_MIN: Final = 100.0
+#: A throttled request multiplies the rate by this.
+DECREASE: Final = 0.75
+#: The rate grows by this part of itself a second while requests wait for it, by `STEP_MAX` at most a request; by twice
+#: that after `FASTER_S` without throttling, and so on, up to `FASTER_MAX` times.
+GROWTH_S: Final = 0.5
+STEP_MAX: Final = 0.1
+FASTER_S: Final = 10.0
+FASTER_MAX: Final = 4.0
+#: What was not taken takes up this part of the time that it would have taken otherwise.
+LOST: Final = 0.25
+#: A request holds the units of this time, or one item; and all those under way the units of that time.
+REQUEST_S: Final = 0.1
+UNDER_WAY_S: Final = 0.25
+#: The longest time from one request to the next.
+SPACING_MAX_S: Final = 5.0
+#: DynamoDB lets units that were not used be used later, for so long.
+BURST_S: Final = 300.0
+
+
+@dataclass
+class Turn:
+    """One request: the number of items that it may have, and what became of them."""
+
+    count: int
+    units: int
+    begun: float
+    has_waited: bool
+    #: Units of the items that were taken; None: unknown, for a reason other than throttling.
+    taken: int | None = None
+
+
+class WriteRate:
+    """The write units a second that one table takes, as far as is known: AIMD. Safe for threads.
+
+    Until the table throttles there is no rate; only the units under way are bounded, by what was taken so far. From
+    then on requests are spaced. The first rate follows from what was taken in the last second; it grows while requests
+    wait for it, and falls when the table throttles.
+    """
+
+    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        #: When the table last took anything.
+        self.took_at = float("-inf")
+        self._clock = clock
+        self._sleep = sleep
+        self._changed = threading.Condition()
+        self._window: float = WINDOW_FIRST
+        self._under_way = 0
+        self._rate: float | None = None
+        self._free_at = self._lowered_at = float("-inf")
+        #: Units taken in the second that began then, and in the one before.
+        self._second, self._taken, self._taken_before = 0.0, 0, 0
+
+    @contextmanager
+    def turn(self, units: Sequence[int]) -> Iterator[Turn]:
+        """Wait until a request may be sent that begins with items of these units; at the end, learn from its answer."""
+        turn = self._begin(units)
+        try:
+            yield turn
+        finally:
+            self._end(turn)
+
+    def _begin(self, units: Sequence[int]) -> Turn:
+        with self._changed:
+            has_waited = not self._has_room(units[0])
+            self._changed.wait_for(lambda: self._has_room(units[0]))
+            room = self._window - self._under_way if self._rate is None else self._rate * REQUEST_S
+            count = max(1, sum(total <= room for total in accumulate(units)))
+            turn = Turn(count, sum(units[:count]), 0.0, has_waited)
+            self._under_way += turn.units
+        while (left := self._free_at - self._clock()) > 0:
+            turn.has_waited = True
+            self._sleep(left)
+        turn.begun = self._clock()
+        return turn
+
+    def _has_room(self, units: int) -> bool:
+        most = self._window if self._rate is None else self._rate * UNDER_WAY_S
+        return not self._under_way or self._under_way + units <= most
+
+    def _end(self, turn: Turn) -> None:
+        with self._changed:
+            self._under_way -= turn.units
+            if turn.taken is not None:
+                now = self._clock()
+                self._count(turn.taken, now)
+                if turn.taken == turn.units:
+                    self._all_taken(turn, now)
+                else:
+                    self._throttled(turn, turn.taken, now)
+            self._changed.notify_all()
+
+    def _count(self, taken: int, now: float) -> None:
+        if taken:
+            self.took_at = now
+        if now >= self._second + 1:
+            self._taken_before = self._taken if now < self._second + 2 else 0
+            self._second, self._taken = now, 0
+        self._taken += taken
+
+    def _all_taken(self, turn: Turn, now: float) -> None:
+        if self._rate is None:
+            self._window += turn.units
+            return
+        spacing_s = turn.units / self._rate
+        self._free_at = max(self._free_at, now - BURST_S) + min(SPACING_MAX_S, spacing_s)
+        if turn.has_waited:
+            faster = min(FASTER_MAX, 1 + (now - self._lowered_at) / FASTER_S)
+            self._rate *= 1 + faster * min(STEP_MAX, GROWTH_S * spacing_s)
+
+    def _throttled(self, turn: Turn, taken: int, now: float) -> None:
+        rate = self._rate
+        if rate is None or turn.begun >= self._lowered_at:  # else it was lowered for that time already
+            recent = max(self._taken, self._taken_before) if rate is None else rate
+            rate = self._rate = max(RATE_MIN, DECREASE * recent)
+            self._lowered_at = now
+        spacing_s = (taken + LOST * (turn.units - taken)) / rate
+        self._free_at = max(self._free_at, now) + min(SPACING_MAX_S, spacing_s)
