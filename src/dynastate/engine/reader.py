@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, KEYS_MAX, PARTITION_ANSWER_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
@@ -31,6 +32,8 @@ from dynastate.format.version_list import VersionEntry, part_keys
 
 #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25
+#: Bytes that all openings of an executor read ahead. Each may have one window beside them, which it waits for.
+READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Up to this many parts are read in full for one key; of more, first the bounds, which say where it may be.
 WHOLE_PARTS: Final = 8
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
@@ -82,6 +85,7 @@ class PartReader:
         self._tables = tables
         self._known = known
         self._parallel = threads
+        self._ahead = _ReadAhead(READ_AHEAD_BYTES_MAX)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-reader")
 
     def close(self) -> None:
@@ -140,7 +144,8 @@ class PartReader:
         """Read the bounds of all parts of versions, of which there is at least one."""
         sizes = {key: _part_bytes(entry) for entry, keys in named for key in keys}
         found: dict[Key, Bounds] = {}
-        for bounds, spent in self._pool.map(self._read_bounds, _windows(sizes.items(), KEYS_MAX)):
+        windows = (window.keys for window in _windows(sizes.items(), KEYS_MAX))
+        for bounds, spent in self._pool.map(self._read_bounds, windows):
             # DynamoDB charges units for the full items.
             spent.read_units += sum(-(-sizes[key] // 4096) - 1 for key in bounds)
             meter.add(spent)
@@ -188,21 +193,26 @@ class PartReader:
         return size <= self._known.parts.limit_bytes
 
     def _read(self, keys: Iterable[tuple[Key, int]], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
-        """Parts in the order of their keys, which come with their sizes; a bounded number of windows is read ahead."""
+        """Parts in the order of their keys, which come with their sizes; some windows are read ahead."""
         windows = _windows(keys, WINDOW)
-        under_way: deque[Future[tuple[list[tuple[Key, Part]], Meter]]] = deque()
+        window = next(windows, None)
+        under_way: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
         try:
-            while True:
-                while len(under_way) < self._parallel and (window := next(windows, None)):
-                    under_way.append(self._pool.submit(self._read_window, window, keep=keep))
-                if not under_way:
-                    return
-                read, spent = under_way.popleft().result()
+            while window or under_way:
+                while window and self._may_read(window, len(under_way)):
+                    under_way.append((window.size, self._pool.submit(self._read_window, window.keys, keep=keep)))
+                    window = next(windows, None)
+                read, spent = under_way[0][1].result()
                 meter.add(spent)
                 yield from read
+                self._ahead.release(under_way.popleft()[0])
         finally:
-            for future in under_way:
+            for size, future in under_way:
                 future.cancel()
+                self._ahead.release(size)
+
+    def _may_read(self, window: _Window, under_way: int) -> bool:
+        return under_way < self._parallel and self._ahead.take(window.size, is_ahead=under_way > 0)
 
     def _read_window(self, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
@@ -222,7 +232,35 @@ def _part_bytes(of: VersionEntry | Bucket) -> int:
     return PART_OVERHEAD_BYTES + of.stored_bytes // of.parts
 
 
-def _windows(keys: Iterable[tuple[Key, int]], keys_max: int) -> Iterator[list[Key]]:
+class _Window(NamedTuple):
+    """The keys of one request, and the size of their items in bytes."""
+
+    keys: list[Key]
+    size: int
+
+
+class _ReadAhead:
+    """The bytes that all openings of an executor read ahead, up to `most`. Safe for threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def take(self, size: int, *, is_ahead: bool) -> bool:
+        """Count in a window; False: it `is_ahead` of one that is waited for, and there is no room."""
+        with self._lock:
+            if is_ahead and self.bytes + size > self._most:
+                return False
+            self.bytes += size
+            return True
+
+    def release(self, size: int) -> None:
+        with self._lock:
+            self.bytes -= size
+
+
+def _windows(keys: Iterable[tuple[Key, int]], keys_max: int) -> Iterator[_Window]:
     """Keys, which come with the sizes of their items, by requests that DynamoDB is likely to answer in full."""
     window: list[Key] = []
     sizes: Counter[str] = Counter()
@@ -234,11 +272,11 @@ def _windows(keys: Iterable[tuple[Key, int]], keys_max: int) -> Iterator[list[Ke
             and len(window) < keys_max
         )
         if window and not fits:
-            yield window
+            yield _Window(window, sizes.total() - size)
             window, sizes = [], Counter({key.store_shard: size})
         window.append(key)
     if window:
-        yield window
+        yield _Window(window, sizes.total())
 
 
 def _where(store: str, entry: VersionEntry) -> dict[str, object]:

@@ -12,6 +12,7 @@ import pytest
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
+from dynastate.engine import reader
 from dynastate.engine.commit import LISTED_MAX
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import WINDOW
@@ -56,6 +57,7 @@ from tests.support.engine_driver import (
     fold,
     graph,
     items_of,
+    make_engine,
     numbers,
     parts_of,
     read,
@@ -596,6 +598,26 @@ def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, s
         assert len(memory.called("get")) <= number // WINDOW + 2
     assert next(taken, None) is None
     assert {len(call.keys) for call in memory.called("get")} == {WINDOW}
+
+
+def test_all_openings_share_what_is_read_ahead(
+    memory: MemoryTables, memory_engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen slow openings read a window each, and not more ahead than fits into what they share."""
+    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
+    window_bytes = WINDOW * reader._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
+    monkeypatch.setattr(reader, "READ_AHEAD_BYTES_MAX", 4 * window_bytes)
+    engine = make_engine(memory, parallel_requests=8)
+    memory.calls.clear()
+    openings = [iter(engine.open(store, 1, NO_ATTEMPT).chunks) for _ in range(16)]
+    for opening in openings:
+        next(opening)
+    assert engine._reader._ahead.bytes == (4 + 15) * window_bytes
+    assert all(len(list(opening)) == 10 * WINDOW - 1 for opening in openings[:8])
+    assert len(memory.called("get")) <= 8 * 10 + 8 + 4
+    del opening, openings
+    assert engine._reader._ahead.bytes == 0
+    engine.close()
 
 
 def test_several_reads_are_under_way_at_once(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
