@@ -60,9 +60,6 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     check("overlay: rows larger than a chunk, and than the changes that are collected") {
       largeRows(new Random(seed + 300))
     }
-    check("overlay: a row of more than 64 MiB is refused, and the version is unchanged") {
-      tooLarge()
-    }
     check("version tree: every referenced version stays readable while the head moves") {
       toAndFro(new Random(seed + 400))
     }
@@ -193,13 +190,6 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     require(sink.state == model, "what was sent is not what was put")
     open.show(open.fold(Attempt.random(), ""))
     compare(open, model, "after the fold")
-  }
-
-  private def tooLarge(): Unit = {
-    val open = new VersionOverlay(VersionTree.empty(""), new Replay(Map.empty))
-    put(open, 0, Key(1), Array[Byte](1))
-    mustFail("at most 67108864 bytes")(put(open, 0, Key(2), new Array[Byte](EncodedRow.RecordBytesMax)))
-    compare(open, Map((0, Key(1)) -> Seq[Byte](1)), "after the refusal")
   }
 
   private def toAndFro(random: Random): Unit = {

@@ -19,51 +19,19 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   import checks.check
 
   def run(): Unit = {
-    stores()
-    versions()
-    cold()
-    refusals()
+    opening()
     together()
   }
 
-  private def stores(): Unit = {
-    check("two iterators of one store are independent, and one that is closed ends") {
+  private def opening(): Unit = {
+    check("an iterator that is closed ends") {
       val provider = world.provider(world.freshStore())
-      val ids = commit(provider, 0)((0L until 50L).map(each => each -> each): _*)
-      val store = provider.getStore(1, ids)
-      val (one, two) = (store.iterator(Family), store.iterator(Family))
-      val pairs = one.map(_.key.getLong(1)).zip(two.map(_.key.getLong(1))).toList
-      same((pairs.map(_._1).toSet, pairs.map(_._2).toSet), ((0L until 50L).toSet, (0L until 50L).toSet))
-      val third = store.iterator(Family)
-      third.next()
-      third.close()
-      require(!third.hasNext, "an iterator continues after close")
-      put(store, 1, 2)
+      val store = provider.getStore(1, commit(provider, 0)(1L -> 1L, 2L -> 2L))
+      val rows = store.iterator(Family)
+      rows.next()
+      rows.close()
+      require(!rows.hasNext, "an iterator continues after close")
       store.abort()
-      same(get(store, 1), Some(1L), "an aborted store shows its base")
-    }
-    check("a commit without changes writes no part, and costs one request") {
-      val id = world.freshStore()
-      val provider = world.provider(id)
-      val first = provider.getStore(0)
-      put(first, 1, 1)
-      same(first.commit(), 1L)
-      require(metric(first, "dynastateWriteUnits") > 0 && metric(first, "dynastateParts") > 0, "a commit cost nothing")
-      val ids = first.getStateStoreCheckpointInfo().stateStoreCkptId
-      val second = provider.getStore(1, ids)
-      same(second.commit(), 2L)
-      same(metric(second, "dynastateParts"), 0L)
-      same(metric(second, "dynastateRequests"), 1L, "requests of an empty commit")
-      same(rows(world.provider(id).getStore(2, second.getStateStoreCheckpointInfo().stateStoreCkptId)), Map(1L -> 1L))
-    }
-  }
-
-  private def versions(): Unit = {
-    check("the error of a missing version lists the versions") {
-      val provider = world.provider(world.freshStore(), V1)
-      (0L until 3L).foreach(version => commit(provider, version)(version -> version))
-      mustFail("CANNOT_LOAD_STATE_STORE", "this version does not exist", "version=7", "versions=1-3")(provider.getStore(7))
-      mustFail("no state of this store is in the tables", "dynastate.namespace")(world.provider(world.freshStore()).getStore(1))
     }
     check("an unknown checkpoint id is refused with the known ones") {
       val provider = world.provider(world.freshStore())
@@ -73,21 +41,6 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       mustFail("CANNOT_LOAD_STATE_STORE", "none of dynastate's")(provider.getStore(1, Some("1_abcdef")))
       same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
     }
-    check("format 1: a zombie of an earlier run is refused") {
-      val id = world.freshStore()
-      val early = world.provider(id, V1)
-      commit(early, 0)(1L -> 1L)
-      val late = world.provider(id, V1)
-      commit(late, 1)(1L -> 2L)
-      val zombie = early.getStore(1)
-      put(zombie, 1, 666)
-      mustFail("a newer run writes to this store", id.operatorId.toString)(zombie.commit())
-      same(rows(world.provider(id, V1).getStore(2)), Map(1L -> 2L))
-      same(rows(late.getStore(2)), Map(1L -> 2L))
-    }
-  }
-
-  private def cold(): Unit = {
     check("a version in memory is opened without a request") {
       val id = world.freshStore()
       val provider = world.provider(id)
@@ -160,28 +113,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same(rows(store).size, 2000)
       same(rows(here.getStore(1, ids))(1), 1L, "the version it was built on")
     }
-    check("rows larger than an item and than a chunk") {
-      val id = world.freshStore()
-      val random = new Random(seed + 2)
-      val notes = Seq(0, 100000, 399000, 400000, 500000, 1300000, 3000000).map(size => random.ints(size.toLong, 33, 126).toArray.map(_.toChar).mkString)
-      val store = world.provider(id).getStore(0)
-      notes.zipWithIndex.foreach { case (note, number) => store.put(key(number.toLong), value(number.toLong, note), Family) }
-      store.commit()
-      val cold = world.provider(id).getStore(1, store.getStateStoreCheckpointInfo().stateStoreCkptId)
-      notes.zipWithIndex.foreach { case (note, number) =>
-        require(cold.get(key(number.toLong), Family).getString(1) == note, s"a note of ${note.length} characters came back as another")
-      }
-    }
     check("the largest row, from parts and from a snapshot; a larger one is refused")(largest())
     check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
-    check("stores of other partitions, operators and names are separate") {
-      val id = world.freshStore()
-      val others = Seq(id, id.copy(operatorId = 1), id.copy(partitionId = id.partitionId + 10000), id.copy(storeName = "left-keyToNumValues"),
-        id.copy(checkpointRootLocation = id.checkpointRootLocation + "2"))
-      others.zipWithIndex.foreach { case (each, number) => commit(world.provider(each, V1), 0)(1L -> number.toLong) }
-      others.zipWithIndex.foreach { case (each, number) => same(rows(world.provider(each, V1).getStore(1)), Map(1L -> number.toLong)) }
-    }
   }
 
   /** 30 versions of which the last 5 are retained; 10 may pile up before a clean-up, which takes 4 at most. */
@@ -268,30 +202,6 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         val expected = if (each == 2) Nil else if (each % 7 == 0) List(count, -each) else List(count)
         same(found.valuesIterator(key(each), Family).map(_.getLong(0)).toList, expected, s"the list of key $each")
       }
-    }
-  }
-
-  private def refusals(): Unit = {
-    def init(body: => Any)(says: String*): Unit = mustFail(says :+ "is not supported by dynastate" :+ "RocksDB": _*)(body)
-    check("multiple values per key need column families") {
-      mustFail("column families")(world.provider(world.freshStore(), multipleValues = true))
-    }
-    check("Avro encoding is refused") {
-      init(world.provider(world.freshStore(), Map(s"$Prefix.encodingFormat" -> "avro")))("encodingFormat=avro")
-    }
-    check("an empty store above version 0 is written without a parent, and leaves versions in memory unchanged") {
-      val provider = world.provider(world.freshStore())
-      (0L until 3L).foreach { version =>
-        val store = provider.getStore(version)
-        put(store, version, version)
-        store.commit()
-      }
-      val store = openEmpty(provider, 2)
-      same(store.iterator(Family).size, 0)
-      put(store, 9, 9)
-      store.commit()
-      same(provider.getReadStore(2, None).iterator(Family).size, 2)
-      same(provider.getReadStore(3, None).iterator(Family).size, 1)
     }
   }
 

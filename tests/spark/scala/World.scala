@@ -82,7 +82,6 @@ object World {
   val ProviderClass = "io.dynastate.spark.DynamoDBStateStoreProvider"
   val Prefix = "spark.sql.streaming.stateStore"
   val Format: String = s"$Prefix.checkpointFormatVersion"
-  val V1: Map[String, String] = Map(Format -> "1")
   val Family: String = StateStore.DEFAULT_COL_FAMILY_NAME
 
   val KeySchema: StructType = StructType(Seq(StructField("name", StringType), StructField("id", LongType)))
@@ -120,8 +119,6 @@ object World {
   def get(store: ReadStateStore, id: Long): Option[Long] = Option(store.get(key(id), Family)).map(_.getLong(0))
 
   def put(store: StateStore, id: Long, count: Long): Unit = store.put(key(id), value(count), Family)
-
-  def remove(store: StateStore, id: Long): Unit = store.remove(key(id), Family)
 
   /** Put rows at a version, commit; the new version's checkpoint id. */
   def commit(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] = {
