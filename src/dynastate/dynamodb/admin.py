@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.failures import code_of
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import SPECS, Role
@@ -36,12 +36,11 @@ def create_tables(settings: Settings) -> list[str]:
         ConfigurationError: no Region, no credentials or permission, a wrong or unreachable endpoint.
         UnavailableError: throttled until `request_deadline_s`, or a table did not become ACTIVE within 120 seconds.
     """
-    client = make_client(settings)
-    with closing(BotoTables(settings, client=client)) as tables:
-        made = [tables.names[role] for role in SPECS if _create(tables, client, role)]
+    with closing(BotoTables(settings)) as tables:
+        made = [tables.names[role] for role in SPECS if _create(tables, role)]
         deadline = time.monotonic() + ACTIVE_DEADLINE_S
         for role in SPECS:
-            _wait_until_active(tables, client, role, deadline)
+            _wait_until_active(tables, role, deadline)
     return made
 
 
@@ -56,7 +55,7 @@ def check_tables(settings: Settings) -> list[str]:
         return tables.check()
 
 
-def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 client has no type of its own
+def _create(tables: BotoTables, role: Role) -> bool:
     """Make one table; False: it is there already."""
     spec, name = SPECS[role], tables.names[role]
     request = {
@@ -72,23 +71,23 @@ def _create(tables: BotoTables, client: Any, role: Role) -> bool:  # a boto3 cli
         "Tags": [{"Key": "created-by", "Value": "dynastate"}],
     }
     try:
-        tables.call("CreateTable", role, Meter(), partial(client.create_table, **request))
+        tables.call("CreateTable", role, Meter(), partial(tables.send, "create_table", **request))
     except ConfigurationError as refused:
-        if isinstance(refused.__cause__, client.exceptions.ResourceInUseException):
+        if code_of(refused.__cause__) == "ResourceInUseException":
             return False
         raise
     return True
 
 
-def _wait_until_active(tables: BotoTables, client: Any, role: Role, deadline: float) -> None:
+def _wait_until_active(tables: BotoTables, role: Role, deadline: float) -> None:
     name, status, pause_s = tables.names[role], "", _POLL_FIRST_S
     while True:
         try:
-            answer = tables.call("DescribeTable", role, Meter(), partial(client.describe_table, TableName=name))
+            answer = tables.call("DescribeTable", role, Meter(), partial(tables.send, "describe_table", TableName=name))
             status = answer["Table"]["TableStatus"]
         except ConfigurationError as refused:
             # DescribeTable may not know a table yet that CreateTable has just accepted.
-            if not isinstance(refused.__cause__, client.exceptions.ResourceNotFoundException):
+            if code_of(refused.__cause__) != "ResourceNotFoundException":
                 raise
         if status in ("ACTIVE", "UPDATING"):
             return

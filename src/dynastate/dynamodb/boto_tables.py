@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.client import Client, make_client
 from dynastate.dynamodb.drift import table_drift
 from dynastate.dynamodb.failures import ConditionFailedError, Fate, Target, fate_of
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
@@ -42,7 +42,8 @@ class BotoTables:
         self.settings = settings
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
-        self._client = client or make_client(settings)
+        self._client = Client(lambda: client or make_client(settings))
+        self.send = self._client.send
         self._target = Target(self.names, settings.endpoint, self._client)
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
@@ -51,7 +52,7 @@ class BotoTables:
         drift: list[str] = []
         for role in SPECS:
             name = self.names[role]
-            answer = self.call("DescribeTable", role, Meter(), partial(self._client.describe_table, TableName=name))
+            answer = self.call("DescribeTable", role, Meter(), partial(self.send, "describe_table", TableName=name))
             drift += table_drift(role, name, answer["Table"])
         return drift
 
@@ -70,7 +71,7 @@ class BotoTables:
             "ExpressionAttributeValues": to_wire({":h": store_shard, ":low": low, ":high": high}),
         } | projection
         while True:
-            page = self.call("Query", role, meter, lambda: self._client.query(**request))
+            page = self.call("Query", role, meter, lambda: self.send("query", **request))
             items = [self._item(role, raw) for raw in page["Items"]]
             meter.read(map(item_bytes, items), together=True)
             yield from items
@@ -89,7 +90,7 @@ class BotoTables:
         found: dict[Key, Item] = {}
         retry = self._retry("BatchGetItem", meter)
         while waiting:
-            answer = retry.attempt(keys[0].role, partial(self._client.batch_get_item, RequestItems=waiting))
+            answer = retry.attempt(keys[0].role, partial(self.send, "batch_get_item", RequestItems=waiting))
             if answer is None:
                 continue
             before = len(found)
@@ -136,7 +137,7 @@ class BotoTables:
             for key, item in puts[: turn.count]:
                 waiting.setdefault(self.names[key.role], []).append({"PutRequest": {"Item": to_wire(item)}})
             try:
-                answer = self._client.batch_write_item(RequestItems=waiting)
+                answer = self.send("batch_write_item", RequestItems=waiting)
             except Exception as error:
                 turn.taken = 0 if fate_of(error) is Fate.THROTTLED else None
                 raise
@@ -157,7 +158,7 @@ class BotoTables:
         retry = self._retry("BatchWriteItem", meter)
         while waiting:
             sent = _count(waiting)
-            answer = retry.attempt(keys[0].role, partial(self._client.batch_write_item, RequestItems=waiting))
+            answer = retry.attempt(keys[0].role, partial(self.send, "batch_write_item", RequestItems=waiting))
             if answer is None:
                 continue
             waiting = answer.get("UnprocessedItems") or {}
@@ -174,7 +175,7 @@ class BotoTables:
         spec = SPECS["snapshot"]
         request: dict[str, Any] = {"TableName": self.names["snapshot"], "Limit": 1} | _projection([spec.hash_key])
         while True:
-            page = self.call("Scan", "snapshot", meter, lambda: self._client.scan(**request))
+            page = self.call("Scan", "snapshot", meter, lambda: self.send("scan", **request))
             if not page["Items"]:
                 if not page.get("LastEvaluatedKey"):
                     return
@@ -194,18 +195,18 @@ class BotoTables:
             "ConditionExpression": "attribute_not_exists(#h)",
             "ExpressionAttributeNames": {"#h": SPECS[key.role].hash_key},
         }
-        return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
+        return self._conditional("PutItem", key, partial(self.send, "put_item", **request), item_bytes(item), meter)
 
     def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
         refuse_keys([key], 1)
         refuse_items([(key, item)])
         request = {"TableName": self.names[key.role], "Item": to_wire(item)} | _condition(before)
-        return self._conditional("PutItem", key, partial(self._client.put_item, **request), item_bytes(item), meter)
+        return self._conditional("PutItem", key, partial(self.send, "put_item", **request), item_bytes(item), meter)
 
     def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
         refuse_keys([key], 1)
         request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key))} | _condition(before)
-        applied = self._conditional("DeleteItem", key, partial(self._client.delete_item, **request), 0, meter)
+        applied = self._conditional("DeleteItem", key, partial(self.send, "delete_item", **request), 0, meter)
         meter.deleted([item_bytes(item_key(key) | before)])
         return applied
 
@@ -228,7 +229,7 @@ class BotoTables:
             # After an answer was lost, the list itself says whether the entry is in it.
             if retry.unknown and self._is_listed(key, entry, retry, meter):
                 return []
-            answer = retry.attempt(key.role, lambda: self._client.update_item(**request))
+            answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
             if answer is not None:
                 now = from_wire(answer["Attributes"])
                 meter.wrote(item_bytes(item_key(key) | now))
@@ -250,7 +251,7 @@ class BotoTables:
             "ExpressionAttributeNames": names,
             "ExpressionAttributeValues": to_wire({":one": 1, ":epoch": epoch}),
         }
-        return self._conditional("UpdateItem", key, partial(self._client.update_item, **request), 1024, meter)
+        return self._conditional("UpdateItem", key, partial(self.send, "update_item", **request), 1024, meter)
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
         return self._change_set("ADD", key, name, texts, meter)
@@ -270,7 +271,7 @@ class BotoTables:
             "ReturnValues": "ALL_NEW",
         }
         try:
-            answer = self.call("UpdateItem", key.role, meter, partial(self._client.update_item, **request))
+            answer = self.call("UpdateItem", key.role, meter, partial(self.send, "update_item", **request))
         except ConditionFailedError:
             meter.wrote(0)
             return None
@@ -323,7 +324,7 @@ class BotoTables:
     def _is_listed(self, key: Key, entry: bytes, retry: Retry, meter: Meter) -> bool:
         request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
         while True:
-            answer = retry.attempt(key.role, partial(self._client.get_item, **request))
+            answer = retry.attempt(key.role, partial(self.send, "get_item", **request))
             if answer is not None:
                 break
         retry.unknown = False

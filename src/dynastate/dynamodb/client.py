@@ -1,28 +1,83 @@
-"""The boto3 client."""
+"""The boto3 client, and its credentials."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import boto3
 import botocore.exceptions as boto_errors
+import botocore.session
 from botocore.config import Config
 
+from dynastate.dynamodb.failures import NO_CREDENTIALS, lacks_credentials
 from dynastate.errors import ConfigurationError
 from dynastate.settings import PREFIX, Settings
 
 #: Connections that are kept open. Every task that opens or commits has a request of its own under way, beside the
 #: parallel ones; a connection above this number is closed after one request, and a new one costs a handshake.
 CONNECTIONS_MAX: Final = 256
+#: How often, and for how many seconds each time, credentials are asked of the instance's metadata service, at least.
+#: boto3 asks once, for a second, and a machine whose executors all start at once takes longer.
+METADATA_SERVICE: Final = {"metadata_service_num_attempts": 2, "metadata_service_timeout": 3}
+
+
+class Client:
+    """A boto3 client that is replaced where it lacks credentials: boto3 looks for them once for each. Safe for threads.
+
+    Raises:
+        ConfigurationError: no Region, or the client cannot be made.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: Any = None  # a boto3 client has no type of its own
+        self._lacks_credentials = True
+        self._lock = threading.Lock()
+        with suppress(*NO_CREDENTIALS):  # the first request looks for them again, and is retried
+            self._current()
+
+    def send(self, operation: str, **arguments: Any) -> Any:
+        """Send one request. After one that fails for want of credentials, the next one looks for others."""
+        client = self._current()
+        try:
+            return getattr(client, operation)(**arguments)
+        except (boto_errors.ClientError, boto_errors.BotoCoreError, RuntimeError) as error:
+            if not lacks_credentials(error):
+                raise
+            with self._lock:
+                self._lacks_credentials |= self._made is client
+            raise
+
+    def _current(self) -> Any:
+        with self._lock:
+            if self._lacks_credentials:
+                self._made = self._make()
+                self._lacks_credentials = False
+            return self._made
+
+    @property
+    def region(self) -> str:
+        """The Region that requests are signed for."""
+        return str(self._made.meta.region_name) if self._made else "of the environment"
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            if self._made:
+                self._made.close()
 
 
 def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
     """A boto3 client for these settings, with its own retries off. Credentials come from boto3's standard chain.
 
     Raises:
-        ConfigurationError: no Region is known.
+        ConfigurationError: no Region is known, or a setting of boto3 is wrong.
+        CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
     """
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -38,9 +93,14 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
     # boto3 knows AWS_DEFAULT_REGION only; AWS_REGION is what containers of EKS and ECS and the other SDKs have.
     region = settings.region or os.environ.get("AWS_REGION") or None
     try:
-        return boto3.session.Session().client(
+        session = botocore.session.get_session()
+        for name, least in METADATA_SERVICE.items():
+            session.set_config_variable(name, max(least, session.get_config_variable(name)))
+        return boto3.session.Session(botocore_session=session).client(
             "dynamodb", region_name=region, endpoint_url=settings.endpoint or None, config=config
         )
+    except NO_CREDENTIALS:
+        raise
     except boto_errors.NoRegionError as error:
         raise ConfigurationError(
             f"no AWS Region is known; set {PREFIX}region (--region), or AWS_REGION on the executors"

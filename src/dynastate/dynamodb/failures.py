@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Protocol
+from urllib.parse import urlsplit
 
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
@@ -31,11 +32,23 @@ _NOT_SENT = (
     boto_errors.ConnectTimeoutError,
     boto_errors.ProxyConnectionError,
 )
-_NO_CREDENTIALS = (
+#: A machine may have credentials a little later: a service that gives them is slow, or starts.
+NO_CREDENTIALS = (
     boto_errors.NoCredentialsError,
-    boto_errors.PartialCredentialsError,
     boto_errors.CredentialRetrievalError,
+    boto_errors.MetadataRetrievalError,
 )
+#: Requests to STS that boto3 sends by itself, before one to DynamoDB.
+_STS = {"AssumeRole", "AssumeRoleWithWebIdentity"}
+_EXPIRED = {"ExpiredTokenException", "ExpiredToken"}
+
+
+class Signer(Protocol):
+    """The one who signs requests."""
+
+    @property
+    def region(self) -> str:
+        """The Region that requests are signed for."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +57,11 @@ class Target:
 
     names: Mapping[Role, str]
     endpoint: str
-    client: Any  # a boto3 client has no type of its own
+    client: Signer
 
     @property
     def region(self) -> str:
-        """The Region that requests are signed for."""
-        return str(self.client.meta.region_name)
+        return self.client.region
 
     @property
     def place(self) -> str:
@@ -87,26 +99,54 @@ class Fate(Enum):
 
 def fate_of(error: Exception) -> Fate:
     """The outcome of a request, by its error of boto3."""
-    if isinstance(error, boto_errors.ClientError):
-        if error.response["Error"].get("Code") in _THROTTLED:
-            return Fate.THROTTLED
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return Fate.UNKNOWN if status >= 500 else Fate.REFUSED
-    if isinstance(error, _NOT_SENT):
+    if lacks_credentials(error) or isinstance(error, _NOT_SENT):
         return Fate.NOT_SENT
+    if isinstance(error, boto_errors.ClientError):
+        if code_of(error) in _THROTTLED:
+            return Fate.THROTTLED
+        return Fate.UNKNOWN if _status(error) >= 500 else Fate.REFUSED
     # TLS may break after the request was sent as well as before.
     if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError)):
         return Fate.UNKNOWN
     return Fate.REFUSED
 
 
-def code_of(error: Exception) -> str:
+def lacks_credentials(error: Exception) -> bool:
+    """Whether a request failed for want of credentials that may be found later."""
+    if _from_sts(error):
+        code = code_of(error)
+        return not code or code in _THROTTLED | _EXPIRED | {"IDPCommunicationError"} or _status(error) >= 500
+    # boto3 has no class of its own for credentials that were renewed and are still expired.
+    expired = isinstance(error, RuntimeError) and "expired" in str(error)
+    return expired or code_of(error) in _EXPIRED or isinstance(error, NO_CREDENTIALS)
+
+
+def _from_sts(error: Exception) -> bool:
+    if isinstance(error, boto_errors.ClientError):
+        return error.operation_name in _STS
+    url = error.kwargs.get("endpoint_url") if isinstance(error, boto_errors.BotoCoreError) else None
+    return (urlsplit(str(url)).hostname or "").startswith("sts.")
+
+
+def _status(error: Exception) -> int:
+    answer = error.response.get("ResponseMetadata", {}) if isinstance(error, boto_errors.ClientError) else {}
+    return int(answer.get("HTTPStatusCode", 0))
+
+
+def code_of(error: BaseException | None) -> str:
     return str(error.response["Error"].get("Code")) if isinstance(error, boto_errors.ClientError) else ""
 
 
 def is_foreign(error: Exception) -> bool:
     """Whether an error has no code of DynamoDB, as from a web server or a proxy: botocore takes the status for one."""
-    return code_of(error).isdigit()
+    return code_of(error).isdigit() and not _from_sts(error)
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether DynamoDB itself, and with these credentials, answered with this error."""
+    if not isinstance(error, boto_errors.ClientError):
+        return False
+    return not (is_foreign(error) or _from_sts(error) or lacks_credentials(error))
 
 
 def cause_of(error: Exception) -> str:
@@ -134,16 +174,14 @@ def translate(error: Exception, operation: str, role: Role, target: Target, *, w
     code, text = said.get("Code", ""), said.get("Message", "")
     if code == "ConditionalCheckFailedException":
         return ConditionFailedError()
-    if isinstance(error, _NO_CREDENTIALS):
-        message = f"no AWS credentials: boto3's standard chain found none on this machine ({error})"
+    if _from_sts(error) or code in CREDENTIALS or isinstance(error, (*NO_CREDENTIALS, RuntimeError)):
+        message = _about_credentials(error, code, _SIGNED.split(text)[0].strip())
     elif not isinstance(error, boto_errors.ClientError):
         message = f"boto3 cannot send this request: {error}"
     elif is_foreign(error):
         return ConfigurationError(target.no_dynamodb, operation=operation, table=table, status=code)
     elif code == "ResourceNotFoundException":
         message = target.without(role, was_there=was_there)
-    elif code in CREDENTIALS:
-        message = f"AWS refuses the credentials: {_SIGNED.split(text)[0].strip() or code}"
     elif code in _DENIED:
         message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
     elif code == "ValidationException" and "item size" in text.lower():
@@ -160,3 +198,11 @@ def translate(error: Exception, operation: str, role: Role, target: Target, *, w
     else:
         message = f"DynamoDB refuses the request: {code}: {text}"
     return ConfigurationError(message, operation=operation, table=table)
+
+
+def _about_credentials(error: Exception, code: str, text: str) -> str:
+    if _from_sts(error):
+        return f"AWS STS gives no credentials for the role of this machine: {f'{code}: {text}' if code else error}"
+    if code:
+        return f"AWS refuses the credentials: {text or code}"
+    return f"no AWS credentials: boto3's standard chain found none that are valid on this machine ({error})"

@@ -18,7 +18,9 @@ from dynastate.dynamodb.failures import (
     cause_of,
     code_of,
     fate_of,
+    is_answer,
     is_foreign,
+    lacks_credentials,
     throttling_reasons,
     translate,
 )
@@ -124,13 +126,14 @@ class Retry:
         self._meter.requests += 1
         try:
             answer = once()
-        except (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError) as error:
+        except (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not lacks_credentials(error):
+                raise
             fate = fate_of(error)
-            self._policy.has_answered |= isinstance(error, boto_errors.ClientError) and not is_foreign(error)
+            self._policy.has_answered |= is_answer(error)
             is_elsewhere = is_foreign(error) and not self._policy.has_answered and code_of(error) not in _OUTAGES
             if fate is Fate.REFUSED or is_elsewhere:
-                shown = None if code_of(error) in CREDENTIALS else error  # no trace may show what was signed
-                raise self._failure(self._translated(error, role)) from shown
+                raise self._failure(self._translated(error, role)) from _shown(error)
             if self._commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
             self._meter.throttles += fate is Fate.THROTTLED
@@ -166,7 +169,7 @@ class Retry:
         if self._policy.may_warn(role, now):
             self._warn(error, role)
         if waited >= deadline_s:
-            raise self._failure(self._gave_up(error, role, waited)) from error
+            raise self._failure(self._gave_up(error, role, waited)) from _shown(error)
         self._meter.retries += 1
         if may_pause:
             self._policy.pause(self._failures, deadline_s - waited)  # the last try is at the deadline, not before
@@ -175,6 +178,8 @@ class Retry:
     def _warn(self, error: Exception | None, role: Role) -> None:
         if error is None or fate_of(error) is Fate.THROTTLED:
             what = f"throttles reasons={throttling_reasons(error)}"
+        elif lacks_credentials(error):
+            what = f"cannot be asked: {self._translated(error, role).args[0]}"
         else:
             what = f"gives no proper answer: {cause_of(error)}"
         log.warning("DynamoDB %s; retried operation=%s table=%s", what, self._operation, self._table(role))
@@ -203,6 +208,9 @@ class Retry:
                 **facts,
                 reasons=throttling_reasons(error),
             )
+        if lacks_credentials(error):
+            kind = UnavailableError if self._policy.has_answered else ConfigurationError
+            return kind(str(self._translated(error, role).args[0]), **facts)
         if not self._policy.has_answered and is_foreign(error):
             return ConfigurationError(self._target.no_dynamodb, **facts, status=code_of(error))
         if not self._policy.has_answered:
@@ -212,3 +220,8 @@ class Retry:
                 **facts,
             )
         return UnavailableError(f"DynamoDB gave no proper answer until the deadline: {cause_of(error)}", **facts)
+
+
+def _shown(error: Exception | None) -> Exception | None:
+    """The error for a trace, unless it may contain what was signed."""
+    return None if code_of(error) in CREDENTIALS else error

@@ -48,7 +48,6 @@ OK: tuple[int, dict[str, Any]] = (200, {})
         (wire_error("KMSAccessDeniedException"), "denies permission for BatchWriteItem"),
         (wire_error("UnrecognizedClientException", "invalid token"), "AWS refuses the credentials: invalid token"),
         (wire_error("InvalidSignatureException"), "AWS refuses the credentials"),
-        (wire_error("ExpiredTokenException"), "AWS refuses the credentials"),
         (wire_error("MissingAuthenticationTokenException"), "AWS refuses the credentials"),
         (wire_error("IncompleteSignatureException"), "AWS refuses the credentials"),
         (
@@ -81,17 +80,6 @@ def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[...,
     said = rf"table other \({PREFIX}snapshotTable\) .* in the Region us-east-1 of http://127\.0\.0\.1:1; "
     with pytest.raises(ConfigurationError, match=said):
         at.tables.query("snapshot", "s", "a", "b", at.meter)
-
-
-def test_no_credentials_is_said_at_once(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials nothing is sent, and the error says where they are looked for."""
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    tables, meter = BotoTables(Settings(region=REGION)), Meter()
-    with pytest.raises(ConfigurationError, match="no AWS credentials: boto3's standard chain found none"):
-        tables.write(parts("s", 1), meter)
-    tables.close()
-    assert meter.requests == 1
 
 
 def test_credentials_that_cannot_be_read_are_said_at_once(

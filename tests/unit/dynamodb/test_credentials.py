@@ -1,0 +1,171 @@
+"""Credentials that are late, missing, expired or refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.keys import group_key
+from tests.contract.test_tables import parts
+from tests.support.credential_services import CredentialServices
+from tests.support.fakes import Clock, Longest
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
+
+DEADLINE_S = 20
+
+
+@pytest.fixture(autouse=True)
+def no_keys(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credentials but those that a service gives."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+
+
+@pytest.fixture
+def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
+    """A DynamoDB that knows that the access key OLD has expired."""
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if "Credential=OLD/" in request.headers["authorization"]:
+            return error("ExpiredTokenException", "The security token included in the request is expired")
+        return forward(request)
+
+    with FaultProxy(embedded.endpoint, rule) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Time that passes by sleeping, and half a second at each look."""
+    return Clock(answer_s=0.5)
+
+
+@pytest.fixture
+def tables_by(
+    embedded: EmbeddedDynamoDB, proxy: FaultProxy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., BotoTables]]:
+    """Make tables whose credentials are those of services."""
+    with ExitStack() as opened:
+
+        def make(*keys: str | None, **services: Any) -> BotoTables:
+            running = opened.enter_context(CredentialServices(*keys, **services))
+            for name, value in running.environment.items():
+                monkeypatch.setenv(name, value)
+            retries = RetryPolicy(DEADLINE_S, clock=clock, sleep=clock.sleep, randomness=Longest())
+            tables = BotoTables(replace(embedded.settings, endpoint=proxy.endpoint), retries=retries)
+            opened.callback(tables.close)
+            return tables
+
+        yield make
+
+
+@pytest.fixture
+def role(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A web identity, as a pod has it by IRSA: STS gives credentials for it."""
+    token = tmp_path / "token"
+    token.write_text("token")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/spark")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+
+
+def test_a_slow_metadata_service_is_waited_for(tables_by: Callable[..., BotoTables], store: str) -> None:
+    """The metadata service of a machine may take longer than a second, which is how long boto3 waits for it."""
+    meter = Meter()
+    tables_by("KEY", answer_s=1.2).write(parts(store, 1), meter)
+    assert (meter.requests, meter.retries) == (1, 0)
+
+
+def test_credentials_that_come_later_are_found(tables_by: Callable[..., BotoTables], store: str, clock: Clock) -> None:
+    """boto3 looks for credentials once for each client: without some, the next try has a new one."""
+    meter = Meter()
+    tables_by(None, None, None, None, "KEY").write(parts(store, 1), meter)
+    assert (meter.requests, meter.throttles) == (meter.retries + 1, 0)
+    assert meter.retries >= 1
+
+
+def test_expired_credentials_are_replaced(
+    tables_by: Callable[..., BotoTables], store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where DynamoDB says that they have expired, boto3 is made to look for others."""
+    meter = Meter()
+    tables_by("OLD", "NEW").write(parts(store, 1), meter)
+    assert (meter.requests, meter.retries, meter.throttles) == (2, 1, 0)
+    assert "DynamoDB cannot be asked: AWS refuses the credentials: The security token included in" in caplog.text
+
+
+def test_a_commit_without_credentials_surely_did_not_happen(tables_by: Callable[..., BotoTables], store: str) -> None:
+    """Nothing was sent to DynamoDB, so the commit's outcome is known."""
+    tables, meter = tables_by("OLD"), Meter()
+    tables.expect_answers()
+    with pytest.raises(
+        UnavailableError, match=r"AWS refuses the credentials: The security token .* expired.*UpdateItem"
+    ):
+        tables.append_version(group_key(store, 1), b"entry", meter)
+
+
+def test_missing_credentials_are_reported_within_seconds_at_first(
+    tables_by: Callable[..., BotoTables], store: str, clock: Clock
+) -> None:
+    """Until DynamoDB has answered, a machine without a role is likelier than a service that is away."""
+    with pytest.raises(
+        ConfigurationError, match="no AWS credentials: boto3's standard chain found none that are valid"
+    ):
+        tables_by(None).write(parts(store, 1), Meter())
+    assert clock.now < 2 * FIRST_CONTACT_DEADLINE_S
+
+
+def test_missing_credentials_are_waited_for_until_the_deadline(
+    tables_by: Callable[..., BotoTables], store: str, clock: Clock
+) -> None:
+    """Of a query that runs, the credentials were there a moment ago."""
+    tables = tables_by(None)
+    tables.expect_answers()
+    with pytest.raises(UnavailableError, match=r"no AWS credentials: .*tries="):
+        tables.write(parts(store, 1), Meter())
+    assert clock.now >= DEADLINE_S
+
+
+@pytest.mark.usefixtures("role")
+@pytest.mark.parametrize("refusals", [("Throttling",), ("IDPCommunicationError", "ExpiredTokenException")])
+def test_throttles_of_sts_are_no_throttles_of_the_table(
+    tables_by: Callable[..., BotoTables], store: str, refusals: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are retried, and told as STS's."""
+    meter = Meter()
+    tables_by("KEY", refusals=refusals).write(parts(store, 1), meter)
+    assert (meter.retries, meter.throttles) == (len(refusals), 0)
+    assert f"AWS STS gives no credentials for the role of this machine: {refusals[0]}" in caplog.text
+
+
+@pytest.mark.usefixtures("role")
+def test_a_role_that_sts_refuses_is_reported_at_once(tables_by: Callable[..., BotoTables], store: str) -> None:
+    """A trust policy that does not let the machine in is no missing permission on the table."""
+    meter = Meter()
+    with pytest.raises(ConfigurationError, match=r"AWS STS gives no credentials for the role .*: AccessDenied"):
+        tables_by("KEY", refusals=("AccessDenied",) * 9).write(parts(store, 1), meter)
+    assert meter.requests == 1
+
+
+@pytest.mark.usefixtures("role")
+def test_an_sts_that_cannot_be_reached_is_named(
+    tables_by: Callable[..., BotoTables], store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without NAT, STS needs an endpoint in the VPC, as DynamoDB does."""
+    tables = tables_by("KEY")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://sts.localhost:9")
+    with pytest.raises(
+        ConfigurationError, match=r"AWS STS gives no credentials .*: Could not connect .*sts\.localhost"
+    ):
+        tables.write(parts(store, 1), Meter())
