@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -33,9 +32,12 @@ class Client:
         ConfigurationError: no Region, or the client cannot be made.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._made: Any = None  # a boto3 client has no type of its own
+    def __init__(self, settings: Settings, given: Any = None) -> None:  # a boto3 client has no type of its own
+        self._settings = settings
+        self._given = given
+        self._made: Any = None
+        #: The URL that the last request went to, without its path. It may have the account in it.
+        self.url = ""
         self._lacks_credentials = True
         self._lock = threading.Lock()
         with suppress(*NO_CREDENTIALS):  # the first request looks for them again, and is retried
@@ -56,9 +58,17 @@ class Client:
     def _current(self) -> Any:
         with self._lock:
             if self._lacks_credentials:
-                self._made = self._make()
+                self._made = self._given or self._make()
                 self._lacks_credentials = False
             return self._made
+
+    def _make(self) -> Any:
+        client = make_client(self._settings)
+        client.meta.events.register("before-send.dynamodb", self._note)
+        return client
+
+    def _note(self, request: Any, **_: object) -> None:
+        self.url = request.url.rstrip("/")
 
     @property
     def region(self) -> str:

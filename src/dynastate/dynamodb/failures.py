@@ -50,6 +50,10 @@ class Signer(Protocol):
     def region(self) -> str:
         """The Region that requests are signed for."""
 
+    @property
+    def url(self) -> str:
+        """Where the last request was sent; empty: nowhere."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -66,7 +70,7 @@ class Target:
     @property
     def place(self) -> str:
         """The endpoint, or the Region, that answers."""
-        return self.endpoint or f"the Region {self.region}"
+        return self.endpoint or self.client.url or f"the Region {self.region}"
 
     def without(self, role: Role, *, was_there: bool) -> str:
         """The message for a table that does not exist; `was_there`: it has answered before."""

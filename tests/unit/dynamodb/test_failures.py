@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dynastate.settings import PREFIX, Settings
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.fakes import (
+    Wire,
     lost_answer,
     wire_error,
 )
@@ -211,6 +213,17 @@ def test_a_table_that_was_there_is_to_be_restored(rig: Callable[..., Rig]) -> No
         at.tables.write(parts("s", 1), at.meter)
     with pytest.raises(ConfigurationError, match=r"table dynastate-snapshot-group .* does not exist in .*make the tab"):
         at.tables.query("snapshot", "s", "a", "b", at.meter)
+
+
+def test_errors_name_the_host_that_answered(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where credentials tell the account, boto3 sends requests to a host of its own for it, unless that is disabled."""
+    monkeypatch.setenv("AWS_ACCOUNT_ID", "123456789012")
+    for mode, host in (("preferred", "123456789012.ddb"), ("disabled", "dynamodb")):
+        monkeypatch.setenv("AWS_ACCOUNT_ID_ENDPOINT_MODE", mode)
+        with closing(BotoTables(Settings(region=REGION))) as tables:
+            Wire(tables._client._made, (403, "<html>denied</html>"))
+            with pytest.raises(ConfigurationError, match=rf"at https://{host}\.us-east-1\.amazonaws\.com is no"):
+                tables.check()
 
 
 @pytest.mark.parametrize(
