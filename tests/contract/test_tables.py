@@ -197,6 +197,8 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
     assert written.bytes_written == sum(item_bytes(item) for _, item in items)
     tables.get([key for key, _ in items], gotten)
     assert (gotten.requests, gotten.read_units, gotten.items_read) == (1, 3, 3)
+    tables.get([items[0][0], part_key(store, 9, NO_ATTEMPT, 0, 1)], missing := Meter())
+    assert (missing.read_units, missing.items_read) == (2, 1), "an item that does not exist is paid for, too"
     tables.query("delta", store_shard(store, 0), "0", "~", queried)
     assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
     tables.delete([key for key, _ in items], deleted)

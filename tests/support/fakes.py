@@ -67,7 +67,7 @@ class MemoryTables(Tables):
                 key: item_key(key) | {name: value for name, value in item.items() if name in only}
                 for key, item in found.items()
             }
-        meter.read(map(item_bytes, found.values()), together=False)
+        meter.read(map(item_bytes, found.values()), together=False, missing=len(keys) - len(found))
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:

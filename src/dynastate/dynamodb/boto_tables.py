@@ -104,6 +104,7 @@ class BotoTables:
                 retry.progressed()  # there is more than one answer may hold: no throttle
             elif waiting:
                 retry.answered_in_part(self._roles[next(iter(waiting))], progress=False)
+        meter.read([], together=False, missing=len(keys) - len(found))
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:

@@ -52,7 +52,7 @@ class Signer(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the last request was sent; empty: nowhere."""
+        """The URL that the last request went to; empty: none was sent."""
 
 
 @dataclass(frozen=True)

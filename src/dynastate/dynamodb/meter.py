@@ -46,11 +46,15 @@ class Meter:
         """Count deletes: each costs what a write of the deleted item would."""
         self.delete_units += sum(map(units_of_write, sizes))
 
-    def read(self, sizes: Iterable[int], *, together: bool) -> None:
-        """Count a strongly consistent read: one unit per 4 KB, rounded up per item, or (Query) over the sum."""
+    def read(self, sizes: Iterable[int], *, together: bool, missing: int = 0) -> None:
+        """Count a strongly consistent read: one unit per 4 KB, rounded up per item, or (Query) over the sum.
+
+        An item that is asked for and does not exist takes a unit.
+        """
         listed = list(sizes)
         self.read_units += (
             max(1, -(-sum(listed) // 4096)) if together else sum(max(1, -(-size // 4096)) for size in listed)
         )
+        self.read_units += missing
         self.items_read += len(listed)
         self.bytes_read += sum(listed)
