@@ -201,6 +201,16 @@ def test_local_for_programs() -> None:
     assert found["environment"] == credentials()
 
 
+@pytest.mark.parametrize("words", [("import", "old", "new"), ("jar",)])
+def test_commands_that_need_spark_say_so(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Without PySpark they end with one line, and exit code 2."""
+    (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
+    without = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command(*words), capture_output=True, text=True, env=without, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "dynastate: pyspark is not installed here; pip install 'pyspark>=4.0.1,<4.4'\n"
+
+
 def test_local_without_a_spark(tmp_path: Path) -> None:
     """Where PySpark cannot be imported it serves all the same, and says on standard error why conf is missing."""
     (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")

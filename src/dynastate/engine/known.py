@@ -1,4 +1,4 @@
-"""What one executor knows of stores, from what it has read and written. No I/O."""
+"""Knowledge of one executor about stores, from what it has read and written. No I/O."""
 
 from __future__ import annotations
 
