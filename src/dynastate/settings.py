@@ -47,7 +47,7 @@ class Settings:
     region: str = ""
     """AWS Region; empty: AWS_REGION, else boto3's standard chain (AWS_DEFAULT_REGION, the profile, …)."""
     endpoint: str = ""
-    """URL of the DynamoDB endpoint; empty: the Region's own."""
+    """URL of the DynamoDB endpoint; empty: AWS_ENDPOINT_URL_DYNAMODB or AWS_ENDPOINT_URL, else the Region's own."""
     namespace: str = ""
     """First part of every store's name; empty: a digest of the checkpoint's state root, which then must not move."""
     python: str = ""

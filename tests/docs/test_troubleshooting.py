@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from dynastate import errors
@@ -123,6 +126,26 @@ def test_every_error_that_needs_an_action_is_on_the_page() -> None:
     made = {said for kind, said in SOURCE if kind in QUOTED_CLASSES | QUOTED_KINDS and re.search(r"\w", said)}
     assert len(made) > 90
     assert {said for said in made if not any(begins(said, message) for message in MESSAGES)} == set()
+
+
+def test_messages_of_spark_are_its_own() -> None:
+    """The page quotes texts of the Spark that is installed, and names of our classes and of settings."""
+    table = PAGE.partition("\n| Spark says |")[2].partition("\n\n")[0].splitlines()[2:]
+    jars = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_*.jar")
+    texts: list[bytes] = [b"ClassNotFoundException"]
+    for jar in jars:
+        with zipfile.ZipFile(jar) as archive:
+            names = [name for name in archive.namelist() if re.search(r"OffsetSeqMetadata\$|BackendNotSupported", name)]
+            texts += map(archive.read, names)
+    quoted = [re.findall(r"`([^`]+)`", row.split(" | ")[0])[0] for row in table]
+    assert len(quoted) == 3
+    for message in quoted:
+        piece = re.search(r"\w+Exception|[\w.]+NOT_SUPPORTED\w+|^[A-Z][^']*'", message)
+        assert piece is not None
+        assert any(piece[0].encode() in text for text in texts), message
+    assert {f"{provider}.scala" for provider in re.findall(r"DynamoDB\w+Provider", quoted[0])} <= {
+        file.name for file in (ROOT / "jvm-bridge").rglob("*.scala")
+    }
 
 
 def test_packages_to_install_are_published() -> None:

@@ -51,7 +51,7 @@ def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None 
 
 
 _TABLES: Final = (
-    _option(str, "endpoint", "", "DynamoDB endpoint. By default that of the Region.", "URL"),
+    _option(str, "endpoint", "", "DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own.", "URL"),
     _option(str, "region", "", "AWS Region. By default AWS_REGION, or the profile's.", "REGION"),
     _option(str, "delta-table", DELTA_TABLE, "Name of the delta table.", "NAME"),
     _option(str, "snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", "NAME"),

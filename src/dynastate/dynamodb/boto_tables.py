@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dynastate.dynamodb.client import Client
+from dynastate.dynamodb.client import Client, endpoint_of
 from dynastate.dynamodb.drift import table_drift
 from dynastate.dynamodb.failures import ConditionFailedError, Fate, Target, fate_of
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
@@ -44,7 +44,7 @@ class BotoTables:
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._client = Client(settings, client)
         self.send = self._client.send
-        self._target = Target(self.names, settings.endpoint, self._client)
+        self._target = Target(self.names, endpoint_of(settings), self._client)
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
 

@@ -82,6 +82,11 @@ class Client:
                 self._made.close()
 
 
+def endpoint_of(settings: Settings) -> str:
+    """The endpoint of the settings, or of the variables that boto3 knows; empty: the Region's own."""
+    return settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
 def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
     """A boto3 client for these settings, with its own retries off. Credentials come from boto3's standard chain.
 
@@ -89,6 +94,7 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         ConfigurationError: no Region is known, or a setting of boto3 is wrong.
         CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
     """
+    endpoint = endpoint_of(settings)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=2,
@@ -98,7 +104,7 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         parameter_validation=False,  # our own checks stand before it, and it costs a third of a request's CPU
         user_agent_extra="dynastate",
         # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
-        proxies={} if (urlsplit(settings.endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
+        proxies={} if (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
     )
     # boto3 knows AWS_DEFAULT_REGION only; AWS_REGION is what containers of EKS and ECS and the other SDKs have.
     region = settings.region or os.environ.get("AWS_REGION") or None
@@ -107,7 +113,7 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         for name, least in METADATA_SERVICE.items():
             session.set_config_variable(name, max(least, session.get_config_variable(name)))
         return boto3.session.Session(botocore_session=session).client(
-            "dynamodb", region_name=region, endpoint_url=settings.endpoint or None, config=config
+            "dynamodb", region_name=region, endpoint_url=endpoint or None, config=config
         )
     except NO_CREDENTIALS:
         raise

@@ -89,7 +89,7 @@ class Target:
     @property
     def no_dynamodb(self) -> str:
         """The message for answers that DynamoDB never gives."""
-        return f"what answers at {self.place} is no DynamoDB; check {PREFIX}endpoint"
+        return f"what answers at {self.place} is no DynamoDB; check {PREFIX}endpoint, or AWS_ENDPOINT_URL"
 
 
 class Fate(Enum):

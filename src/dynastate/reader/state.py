@@ -40,8 +40,8 @@ def open_state(
     Args:
         store: `namespace/operator/partition/name`; or `namespace/operator` for all partitions of an operator, and
             `namespace/operator/*/name` where it has several stores a partition, as stream-stream joins have.
-        endpoint: URL of the DynamoDB endpoint; empty: the Region's own.
-        region: AWS Region; empty: what boto3 finds.
+        endpoint: URL of the DynamoDB endpoint; empty: AWS_ENDPOINT_URL, or the Region's own.
+        region: AWS Region; empty: AWS_REGION, or what boto3 finds.
         family: the column family, with transformWithState a state variable; empty: the only one there is.
         delta_table: name of the delta table.
         snapshot_table: name of the snapshot-group table.

@@ -121,6 +121,25 @@ def test_region_of_the_environment(dummy_credentials: None, monkeypatch: pytest.
     assert found == ["eu-north-1", "eu-west-1", "eu-central-1"]
 
 
+def test_endpoint_of_the_environment(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting wins, then DynamoDB's own variable, then AWS_ENDPOINT_URL; messages name what is used."""
+    for name, port, setting in (
+        ("AWS_ENDPOINT_URL", 1, ""),
+        ("AWS_ENDPOINT_URL_DYNAMODB", 2, ""),
+        ("AWS_ENDPOINT_URL", 3, "http://127.0.0.1:3"),
+    ):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        settings = Settings(region=REGION, endpoint=setting, request_deadline_s=1)
+        client = make_client(settings)
+        assert client.meta.endpoint_url == f"http://127.0.0.1:{port}"
+        client.close()
+    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
+    tables = BotoTables(Settings(region=REGION, request_deadline_s=1))
+    with pytest.raises(ConfigurationError, match=r"DynamoDB cannot be reached at http://127\.0\.0\.1:3; check"):
+        tables.check()
+    tables.close()
+
+
 def test_a_wrong_profile_is_said_when_the_client_is_made(
     dummy_credentials: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
