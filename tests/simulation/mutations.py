@@ -232,7 +232,7 @@ def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
     return patch.multiple(BotoTables, put_over=put_over, delete_over=delete_over)
 
 
-@found_by(seed=3225)
+@found_by(seed=334)
 def deletes_pinned_items() -> AbstractContextManager[Any]:
     """Clean-up retains the items that were pinned when it read them, and ignores later pins."""
     return patch.object(boto_tables, "FORKS", "no_such_attribute")

@@ -71,7 +71,8 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),
             (snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
-            (snapshots, "Pace", partial(snapshots.Pace, scheduler.clock, scheduler.sleep)),
+            (snapshots, "Pace", partial(snapshots.Pace, clock=scheduler.clock, sleep=scheduler.sleep)),
+            (writer, "time", Mock(monotonic=scheduler.clock)),
         ):
             patches.enter_context(patch.object(module, name, value))
         yield

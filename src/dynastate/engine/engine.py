@@ -53,7 +53,7 @@ class Engine:
         self._opener = VersionOpener(tables, self._reader, known)
         sessions = Sessions(tables, self._opener, known, self._new_meta)
         self.commits = Commits(tables, self._writer, sessions, known, deadline_s)
-        self._maintenance = Maintenance(tables, self._opener, sessions, known)
+        self._maintenance = Maintenance(tables, self._opener, sessions, known, self._writer.is_busy)
 
     @classmethod
     def of(cls, tables: Tables, settings: Settings) -> Engine:
@@ -143,7 +143,6 @@ class Engine:
             session.shards,
             session.epoch,
             meter,
-            in_background=False,
         )  # 3
         if begun is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from dynastate.dynamodb.meter import Meter
@@ -19,13 +20,24 @@ from dynastate.format.meta import newest_epoch
 
 
 class Maintenance:
-    """Snapshots and clean-up of all stores on one pair of tables. Safe for threads."""
+    """Snapshots and clean-up of all stores on one pair of tables. Safe for threads.
 
-    def __init__(self, tables: Tables, opener: VersionOpener, sessions: Sessions, known: KnownStores) -> None:
+    `is_busy` says whether commits are under way.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        opener: VersionOpener,
+        sessions: Sessions,
+        known: KnownStores,
+        is_busy: Callable[[], bool],
+    ) -> None:
         self._tables = tables
         self._opener = opener
         self._sessions = sessions
         self._known = known
+        self._is_busy = is_busy
         self._cleaning: set[str] = set()
         self._lock = threading.Lock()
 
@@ -60,7 +72,7 @@ class Maintenance:
             return None, meter
         base, deltas = graph.route(version, attempt)
         last = graph.snapshot(*base)
-        is_worth_it = is_asked_for or snapshots.is_worth_it(deltas, last, min_deltas)
+        is_worth_it = is_asked_for or snapshots.is_worth_it(store, deltas, last, min_deltas)
         if not deltas or not is_worth_it:  # 2
             return None, meter
         shards = self._opener.shards_of(graph)
@@ -75,7 +87,10 @@ class Maintenance:
         else:
             carried = None
         made = (version, deltas[-1].attempt)
-        begun = snapshots.begin(self._tables, self._known, store, made, carried, bits, shards, epoch, meter)  # 3
+        pace = snapshots.Pace(self._is_busy)
+        begun = snapshots.begin(
+            self._tables, self._known, store, made, carried, bits, shards, epoch, meter, pace=pace
+        )  # 3
         return begun, meter
 
     def clean_up(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
+from zlib import crc32
 
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
@@ -24,17 +25,22 @@ from dynastate.format.version_list import VersionEntry
 #: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
 #: snapshots together cost at most 1 / 0.85 of what the deltas did, and recovery reads at most 1.85 of a snapshot.
 FRACTION: Final = 0.85
+#: That part differs by store, around `FRACTION`, within this share of it: the stores of a query grow alike, and must
+#: not make their snapshots all at once.
+SPREAD: Final = 0.1
 #: It is worth it, too, when recovery has this many versions to read since, however small.
 VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
 REQUEST_BYTES: Final = 512 * 1024
-#: After each request a snapshot yields for this many times the request's duration: commits come first.
+#: While commits are under way, or the table throttles, a snapshot pauses after each request: for this multiple of the
+#: time that it worked before, up to a bound.
 PAUSE: Final = 2.0
-#: The longest pause, so that a slow DynamoDB does not make a snapshot slower still.
-PAUSE_MAX_S: Final = 0.2
+PAUSE_MAX_S: Final = 10.0
+#: While it pauses, it looks so often whether commits are still under way.
+LOOK_S: Final = 0.05
 
 
-def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, min_deltas: int) -> bool:
+def is_worth_it(store: str, deltas: Sequence[VersionEntry], last: Snapshot | None, min_deltas: int) -> bool:
     """Whether deltas since the last snapshot have grown so far that a new one pays.
 
     The first one always does: all there is was written by the deltas, so it is no larger than they are.
@@ -44,30 +50,41 @@ def is_worth_it(deltas: Sequence[VersionEntry], last: Snapshot | None, min_delta
     if len(deltas) >= VERSIONS_MAX:
         return True
     stored = sum(entry.stored_bytes for entry in deltas)
-    return any(entry.parts for entry in deltas) and (last is None or stored >= FRACTION * last.stored_bytes)
+    fraction = FRACTION * (1 + SPREAD * (crc32(store.encode()) / 2**32 - 0.5))
+    return any(entry.parts for entry in deltas) and (last is None or stored >= fraction * last.stored_bytes)
 
 
 class Pace:
-    """Keeps background work to a third of the time, by pauses. `clock` and `sleep` are in seconds."""
+    """Lets work in the background yield to commits, and to a table that throttles. `clock` and `sleep` are in seconds.
+
+    `is_busy` says whether commits are under way.
+    """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+        self,
+        is_busy: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._is_busy = is_busy
         self._clock = clock
         self._sleep = sleep
         self._since = clock()
 
-    def pause(self) -> None:
-        """Pause for `PAUSE` times the time since the last pause, or the beginning."""
-        self._sleep(min(PAUSE_MAX_S, PAUSE * (self._clock() - self._since)))
+    def pause(self, *, is_throttled: bool) -> None:
+        """Pause for `PAUSE` times the time since the last pause, or the beginning, while there is a reason to."""
+        now = self._clock()
+        until = now + min(PAUSE_MAX_S, PAUSE * (now - self._since))
+        while (left := until - self._clock()) > 0 and (is_throttled or self._is_busy()):
+            self._sleep(min(LOOK_S, left))
         self._since = self._clock()
 
 
 class SnapshotAttempt:
     """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
 
-    Its items are written one request at a time, beside those of commits, which go through the writer's queue. Where
-    there are no commits beside it (`in_background` is off), it does not yield between them, and caches nothing.
+    Its items are written one request at a time, beside those of commits, which go through the writer's queue. With a
+    `pace` it yields to these. Without, there are none beside it, and it caches nothing.
     """
 
     def __init__(
@@ -79,8 +96,7 @@ class SnapshotAttempt:
         bits: int,
         shards: int,
         base: SnapshotManifest | None,
-        *,
-        in_background: bool = True,
+        pace: Pace | None,
     ) -> None:
         self.store = store
         self.bits = bits
@@ -99,7 +115,7 @@ class SnapshotAttempt:
         self._written: list[Key] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
-        self._pace = Pace() if in_background else None
+        self._pace = pace
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
@@ -126,9 +142,10 @@ class SnapshotAttempt:
             if self._pace is not None:
                 self._known.keep_written(key, item)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
+                throttles = self.meter.throttles
                 self._write()
                 if self._pace is not None:
-                    self._pace.pause()
+                    self._pace.pause(is_throttled=self.meter.throttles > throttles)
         self._tally.add_chunk(chunk.records, len(chunk.changes))
 
     def commit(self) -> bool:
@@ -221,7 +238,7 @@ def begin(
     epoch: int,
     meter: Meter,
     *,
-    in_background: bool = True,
+    pace: Pace | None = None,
 ) -> SnapshotAttempt | None:
     """Enter a snapshot of what an attempt made as being written; None: there is one already, whatever its stage."""
     snapshot = Snapshot(*made, Attempt(uuid4().bytes), epoch, WRITING)
@@ -230,7 +247,7 @@ def begin(
     # After a lost answer the retry fails.
     if not tables.put_new(key, item, meter) and _read_item(tables, store, snapshot, meter) != item:
         return None
-    return SnapshotAttempt(tables, known, store, snapshot, bits, shards, base, in_background=in_background)
+    return SnapshotAttempt(tables, known, store, snapshot, bits, shards, base, pace)
 
 
 def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:

@@ -24,6 +24,8 @@ QUEUED_BYTES_MAX: Final = 32 * 1024 * 1024
 #: A request is full at this size: large enough to amortise its cost, small enough that a table which throttles all of a
 #: sudden gets little in vain.
 REQUEST_BYTES: Final = 1024 * 1024
+#: For so long after parts were submitted, more are expected: background work yields to them.
+BUSY_S: Final = 1.0
 
 
 class PendingWrites:
@@ -103,6 +105,7 @@ class PartWriter:
         self._queued_bytes = 0
         self._closed = False
         self._succeeded = time.monotonic()
+        self._submitted = float("-inf")
         lock = threading.Lock()
         self._work_came = threading.Condition(lock)
         self._room_came = threading.Condition(lock)
@@ -125,6 +128,7 @@ class PartWriter:
         with self._room_came:
             self._wait_for_room(total, deadline_s)
             pending.expect(len(queued))
+            self._submitted = time.monotonic()
             self._queued_bytes += total
             self._queue.extend(queued)
             self._work_came.notify()
@@ -133,14 +137,12 @@ class PartWriter:
         turn, since = object(), time.monotonic()
         self._line.append(turn)
         try:
-            # Whatever the size, it fits into an empty queue, so nothing waits for ever.
-            while not self._room_came.wait_for(
-                lambda: (
-                    self._line[0] is turn and (self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX)
-                ),
-                timeout=self._left_s(since, deadline_s),
-            ):
-                if self._left_s(since, deadline_s) <= 0:
+            while True:
+                succeeded = self._succeeded
+                timeout_s = self._left_s(since, deadline_s)
+                if self._room_came.wait_for(lambda: self._line[0] is turn and self._has_room(size), timeout_s):
+                    return
+                if self._succeeded == succeeded:
                     raise UnavailableError(
                         "writes wait for DynamoDB until the deadline",
                         queued_bytes=self._queued_bytes,
@@ -150,9 +152,17 @@ class PartWriter:
             self._line.remove(turn)
             self._room_came.notify_all()  # the next in line may fit too
 
+    def _has_room(self, size: int) -> bool:
+        # Whatever the size, it fits into an empty queue, so nothing waits for ever.
+        return self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX
+
     def _left_s(self, since: float, deadline_s: float) -> float:
         """Seconds left of a deadline, which counts only time in which no request of this executor succeeded."""
         return deadline_s - (time.monotonic() - max(since, self._succeeded))
+
+    def is_busy(self) -> bool:
+        """Whether parts are queued or being sent, or more are expected soon."""
+        return self._queued_bytes > 0 or time.monotonic() - self._submitted < BUSY_S
 
     def close(self) -> None:
         """Write what waits, then end the workers."""

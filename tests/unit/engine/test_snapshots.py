@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from functools import partial
 
 import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine import snapshots
+from dynastate.engine import snapshots, writer
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
@@ -186,7 +188,7 @@ def test_rows_outside_their_bucket_are_refused(engine: Engine, store: str) -> No
     [
         (1, 10, 9, False),
         (1, 10, 10, True),
-        (1, 7, 10, False),
+        (1, 6, 10, False),
         (0, 0, 500, False),
         (0, 0, 10_000, True),
         (1000, 1, 10, False),
@@ -199,19 +201,55 @@ def test_when_a_snapshot_is_worth_it(
     monkeypatch.setattr(snapshots, "FRACTION", 0.75)
     entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, 1, 2 * stored, stored, bytes(8), {})
     last = Snapshot(1, attempt(1), attempt(2), 1, DONE, stored_bytes=100)
-    assert snapshots.is_worth_it([entry] * versions, last, 10) is worth
+    store = "orders/0/0/default"
+    assert snapshots.is_worth_it(store, [entry] * versions, last, 10) is worth
     # The first is never larger than what was written so far, as with rows that never change.
-    assert snapshots.is_worth_it([entry] * versions, None, 10) is (worth or (parts > 0 and versions >= 10))
+    assert snapshots.is_worth_it(store, [entry] * versions, None, 10) is (worth or (parts > 0 and versions >= 10))
 
 
-def test_a_snapshot_sleeps_between_its_requests() -> None:
-    """Background work takes a third of the time, and no pause is longer than its bound."""
-    clock = Clock()
-    pace = snapshots.Pace(clock, clock.sleep)
-    for worked_s in (0.05, 0.0, 0.02, 3.0):
+def test_stores_that_grow_alike_make_snapshots_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name a store needs a little more or less than others; on average it is the fraction that is set."""
+    monkeypatch.setattr(snapshots, "FRACTION", 0.85)
+    last = Snapshot(1, attempt(1), attempt(2), 1, DONE, stored_bytes=1000)
+    entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), 1, 1, 1, 1, bytes(8), {})
+    names = [f"orders/0/{partition}/default" for partition in range(200)]
+    needed = [next(n for n in range(1, 2000) if snapshots.is_worth_it(name, [entry] * n, last, 1)) for name in names]
+    assert max(Counter(needed).values()) <= 10
+    assert sum(needed) / len(needed) == pytest.approx(850, rel=0.02)
+    assert min(needed) >= 0.95 * 850
+    assert max(needed) <= 1.05 * 850 + 1
+
+
+def test_a_snapshot_yields_to_commits_and_to_throttles() -> None:
+    """It pauses twice as long as it worked, within a bound, while commits are under way, or if the table throttled."""
+    clock, commits_until = Clock(), 0.0
+    pace = snapshots.Pace(lambda: clock.now < commits_until, clock, clock.sleep)
+
+    def pause_s(worked_s: float, *, is_throttled: bool = False) -> float:
         clock.now += worked_s
-        pace.pause()
-    assert clock.slept == pytest.approx([0.1, 0.0, 0.04, snapshots.PAUSE_MAX_S])
+        begun = clock.now
+        pace.pause(is_throttled=is_throttled)
+        return clock.now - begun
+
+    assert pause_s(3.0) == 0
+    assert pause_s(3.0, is_throttled=True) == pytest.approx(6.0)
+    assert pause_s(60.0, is_throttled=True) == snapshots.PAUSE_MAX_S
+    commits_until = clock.now + 4
+    assert pause_s(0.5) == pytest.approx(1.0)
+    assert pause_s(2.0) == pytest.approx(0.5, abs=snapshots.LOOK_S), "they are over"
+
+
+def test_a_snapshot_on_an_idle_executor_does_not_pause(
+    engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits are under way while their parts are queued, and for a second after that."""
+    assert not engine._writer.is_busy()
+    made = write_versions(engine, store, 3)
+    assert engine._writer.is_busy()
+    monkeypatch.setattr(writer, "BUSY_S", 0.0)
+    monkeypatch.setattr(snapshots, "WRITES_MAX", 1)
+    monkeypatch.setattr(snapshots, "Pace", partial(snapshots.Pace, sleep=lambda _: pytest.fail("it pauses")))
+    save_snapshot(engine, store, made[3], numbers(3))
 
 
 # ------------------------------------------------------------------------------------------------------------- clean-up
