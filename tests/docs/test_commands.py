@@ -8,8 +8,8 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,13 +26,12 @@ import dynastate
 from dynastate.cli.app import app
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.settings import Settings
 from tests.support.command_line import command as command_line
 from tests.support.command_line import reported
 from tests.support.engine_driver import make_engine
 from tests.support.pages import DOCS, PAGES, ROOT, code
-from tests.support.processes import descendants, is_alive, wait_until
+from tests.support.processes import wait_until
 from tests.support.store_builder import StoreBuilder, family, user
 
 
@@ -93,6 +92,22 @@ def test_every_command_of_dynastate_is_one() -> None:
         if hasattr(command, "commands"):  # text may name a group, or all commands
             assert (page, words) in quoted, (page, words)
             assert given == set(rest), (page, words)
+
+
+def test_the_page_of_commands_names_values_as_the_help() -> None:
+    """Arguments and values of options have the same names on docs/cli.md and in --help, and optional ones brackets."""
+    text = (DOCS / "cli.md").read_text()
+    rows = re.findall(r"^\| `([a-z][^`]*)` \| ", text, re.MULTILINE)
+    assert len(rows) > 15
+    for row in rows:
+        command, rest = command_of(row.replace("\\", "").split())
+        shown = " ".join(rest)
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        spelt = [each.metavar if each.required else f"[{each.metavar}]" for each in arguments]
+        assert re.sub(r" ?\[-.*?\]…?| --.*", "", shown).split() == spelt, row
+        for option, value in re.findall(r"(--?[a-z-]+)(?: ([A-Za-z=|]+))?", shown):
+            (param,) = [each for each in command.params if option in each.opts]
+            assert (value or None) == (None if param.is_flag else param.metavar), row
 
 
 def test_every_command_of_aws_is_one() -> None:
@@ -333,38 +348,51 @@ def test_programs_are_python_with_settings_that_exist() -> None:
 
 
 @pytest.mark.slow
-def test_getting_started_on_this_machine_runs(
-    embedded: EmbeddedDynamoDB, environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Its commands and its program run as they are written, with another endpoint and checkpoint."""
-    page = (DOCS / "getting-started.md").read_text().replace("http://127.0.0.1:8000", embedded.endpoint)
-    section = page.replace("/tmp/first", str(tmp_path / "first")).split("\n## ")[1]  # noqa: S108  # it is replaced
+def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
+    """A shell with nothing of ours runs its blocks as they are written, on another port, for less time.
+
+    `make setup` has been run: its environment is the one with these tests.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first = "/tmp/first"  # noqa: S108  # it is replaced
+    page = (DOCS / "getting-started.md").read_text().replace(":8000", f":{port}").replace(first, f"{tmp_path}/first")
+    section = page.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(20)")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks] == ["sh", "python", "sh"]
-    (_, before), (_, program), (_, beside) = blocks
-    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    shell = environment | {"PATH": paths, "NO_COLOR": "1", "COLUMNS": "200", "PYSPARK_PYTHON": sys.executable}
+    assert [language for language, _ in blocks] == ["sh", "sh", "sh", "python", "sh"]
+    setup, local, check, program, beside = (body for _, body in blocks)
+    assert setup == "make setup\n. .venv/bin/activate\n"
+    (tmp_path / "first.py").write_text(program)
+    activate = f". {ROOT}/.venv/bin/activate\ncd {tmp_path}\n"
+    exports = check.splitlines()[0]
+    kept = {name: os.environ[name] for name in ("JAVA_HOME", "PATH", "LANG") if name in os.environ}
+    shell = kept | {"HOME": str(tmp_path), "COLUMNS": "200"}
 
-    def run(block: str) -> subprocess.CompletedProcess[str]:
-        words = ["bash", "-eu", "-c", block]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=shell, cwd=tmp_path)
+    def start(block: str, out: Path) -> subprocess.Popen[bytes]:
+        words = ["bash", "-eu", "-c", activate + block]
+        with out.open("wb") as to:
+            return subprocess.Popen(words, env=shell, stdout=to, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
-    checked = run(before)
-    assert checked.returncode == 0, checked.stderr
-    assert "dynastate-delta and dynastate-snapshot-group: fit" in checked.stdout
-    assert checked.stdout.endswith(".jar\n")
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        running = subprocess.Popen(
-            [sys.executable, "-c", program], env=shell, cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT
-        )
+    def finish(block: str) -> str:
+        out = tmp_path / "out"
+        done = start(block, out)
+        assert done.wait(120) == 0, out.read_text()[-5_000:]
+        return out.read_text()
+
+    served = start(f"exec {local.rstrip()} --port {port}", tmp_path / "served")
     try:
-        wait_until(lambda: "Batch: 1" in log.read_text() or running.poll() is not None, "no second batch", 120)
-        listed = run(beside)
-        assert listed.returncode == 0, log.read_text()[-5_000:]
-        assert "first/0/0/default" in listed.stdout
+        wait_until(
+            lambda: "AWS_SECRET_ACCESS_KEY" in (tmp_path / "served").read_text(), "dynastate local did not start", 60
+        )
+        checked = finish(check)
+        assert "dynastate-delta and dynastate-snapshot-group: fit" in checked
+        assert checked.endswith(".jar\n")
+        ran = finish(f"{exports}\npython first.py")
+        assert "Batch: 1" in ran
+        assert "Traceback" not in ran
+        assert "ERROR" not in ran
+        assert "first/0/0/default" in finish(f"{exports}\n{beside}")
     finally:
-        started = descendants(running.pid)
-        running.terminate()
-        running.wait(20)
-        wait_until(lambda: not any(map(is_alive, started)), "a process of the program is left", 60)
+        served.terminate()
+        served.wait(20)
