@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.embedded import credentials
 from dynastate.settings import Settings
 from tests.support.dynoxide import Dynoxide
@@ -49,5 +50,8 @@ def test_suite(suite: Suite, classes: list[Path], database: Settings, tmp_path: 
     )
     table.append(f"{line}, {len(suspects) - len(failed)} passed alone, {time.monotonic() - began:.0f} s")
     assert outcomes, "no test ran"
+    # Spark's classes set the provider per test: a suite may pass without ever using ours.
+    written = make_client(database).scan(TableName=database.snapshot_table, Limit=1)["Count"]
+    assert written, "the suite wrote no state to dynastate; it needs a subclass with OnDynamoDB"
     assert not failed
     assert stale(outcomes, complete=not suite.only) == []

@@ -18,6 +18,13 @@ class TransformWithMapStateTTL extends TransformWithMapStateTTLSuite with OnDyna
 class TransformWithStateChaining extends TransformWithStateChainingSuite with OnDynamoDB
 class TransformWithStateInitialState extends TransformWithStateInitialStateSuite with OnDynamoDB
 
+class GroupState extends FlatMapGroupsWithStateSuite with OnDynamoDB
+class SessionWindow extends StreamingSessionWindowSuite with OnDynamoDB
+class InnerJoin extends StreamingInnerJoinWithoutVCFSuite with OnDynamoDB
+class OuterJoin extends StreamingOuterJoinWithoutVCFSuite with OnDynamoDB
+class FullOuterJoin extends StreamingFullOuterJoinWithoutVCFSuite with OnDynamoDB
+class LeftSemiJoin extends StreamingLeftSemiJoinWithoutVCFSuite with OnDynamoDB
+
 class InnerJoinV4 extends StreamingInnerJoinV4Suite with OnDynamoDB
 class OuterJoinV4 extends StreamingOuterJoinV4Suite with OnDynamoDB
 class FullOuterJoinV4 extends StreamingFullOuterJoinV4Suite with OnDynamoDB
@@ -25,7 +32,7 @@ class LeftSemiJoinV4 extends StreamingLeftSemiJoinV4Suite with OnDynamoDB
 
 class TransformWithStateReader extends StateDataSourceTransformWithStateSuite with OnDynamoDB
 
-class StateReader extends StateDataSourceReadSuite {
+class StateReader extends StateDataSourceReadSuite with OnDynamoDB {
   override def newStateStoreProvider(): StateStoreProvider = new DynamoDBStateStoreProvider
   override def beforeAll(): Unit = {
     super.beforeAll()
