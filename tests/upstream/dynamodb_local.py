@@ -40,6 +40,7 @@ class DynamoDBLocal:
 
     def __enter__(self) -> DynamoDBLocal:
         options = ["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx1g", f"-Djava.library.path={self._folder}"]
+        options += ["-Djava.net.preferIPv4Stack=true"]  # tests look for its socket among those of IPv4
         command = ["java", *options, "-cp", f"{self._folder}/*", MAIN]
         command += ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(self._port)]
         nothing = subprocess.DEVNULL
