@@ -31,6 +31,7 @@ from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, Attempt, VersionId
+from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.reader.state import StateReader, open_state
 from dynastate.settings import Settings
@@ -78,7 +79,7 @@ class Writer:
         """Put these rows."""
         self._keys += added
         attempt = Attempt(uuid4().bytes)
-        under_way = self._engine.begin(STORE, RUN, "benchmark", *self._version, attempt)
+        under_way = self._engine.begin(STORE, QueryRun(RUN, "query", "file:/benchmark"), *self._version, attempt)
         for chunk in chunks(self._record(number, count) for number in numbers):
             under_way.append(chunk)
         under_way.commit({0: self._keys}, SCHEMA)

@@ -35,7 +35,7 @@ def tables(request: pytest.FixtureRequest) -> Tables:
 def parts(store: str, count: int, size: int = 10) -> list[tuple[Key, Item]]:
     """Make items of the delta table, all in one shard."""
     keys = [part_key(store, 1, NO_ATTEMPT, sequence, 1) for sequence in range(count)]
-    return [(key, item_key(key) | {"format": 1, "data": bytes([n % 256]) * size}) for n, key in enumerate(keys)]
+    return [(key, item_key(key) | {"format": FORMAT, "data": bytes([n % 256]) * size}) for n, key in enumerate(keys)]
 
 
 def everything(tables: Tables, store: str) -> list[tuple[Key, Item]]:
@@ -72,7 +72,7 @@ def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
     """Of the keys asked for, those that exist come back, from both tables, and the others are no error."""
     (part,) = parts(store, 1)
     meta_key = meta_key_of(store)
-    meta: Item = item_key(meta_key) | {"format": 1}
+    meta: Item = item_key(meta_key) | {"format": FORMAT}
     tables.write([part, (meta_key, meta)], Meter())
     wanted = [part[0], meta_key, group_key(store, 1), part[0]._replace(sort="other")]
     assert tables.get(wanted, Meter()) == {part[0]: part[1], meta_key: meta}
@@ -126,7 +126,7 @@ def test_write_replaces_and_is_seen_at_once(tables: Tables, store: str) -> None:
 def test_twenty_five_of_both_tables_in_one_write(tables: Tables, store: str) -> None:
     """One write takes 25 items, of both tables and of several partition keys."""
     meta = meta_key_of(store)
-    items = [*parts(store, 24), (meta, item_key(meta) | {"format": 1})]
+    items = [*parts(store, 24), (meta, item_key(meta) | {"format": FORMAT})]
     tables.write(items, Meter())
     assert tables.get([key for key, _ in items], Meter()) == dict(items)
 
@@ -153,7 +153,7 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
     """The first append makes the item, later ones add to the end of its list, and the same entry may come twice."""
     key = group_key(store, 1)
     for entry in (b"one", b"\x00two", b"one"):
-        tables.append_version(key, entry, Meter())
+        tables.append_version(key, entry, "run-1", Meter())
     versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
     assert tables.get([key], Meter()) == {key: item_key(key) | versions}
 
@@ -161,9 +161,9 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
 def test_a_full_version_list_is_an_error(moto: BotoTables, store: str) -> None:
     """An item has 400 KB at most: the error names the list, and what may have filled it."""
     key = group_key(store, 1)
-    moto.write([(key, item_key(key) | {"format": 1, "versions": [bytes(399_000)]})], Meter())
+    moto.write([(key, item_key(key) | {"format": FORMAT, "versions": [bytes(399_000)]})], Meter())
     with pytest.raises(ConfigurationError, match=r"version list is full.*thousands of times"):
-        moto.append_version(key, bytes(20_000), Meter())
+        moto.append_version(key, bytes(20_000), "run-1", Meter())
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
@@ -172,19 +172,19 @@ def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
     It takes back a drop.
     """
     key = meta_key_of(store)
-    meta: Item = item_key(key) | {"format": 1, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
+    meta: Item = item_key(key) | {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
     tables.put_new(key, meta, Meter())
-    assert tables.advance_epoch(key, RUN, 1, [], Meter()) is False
+    assert tables.advance_epoch(key, RUN, 1, [], {}, Meter()) is False
     assert tables.get([key], Meter()) == {key: meta}
-    assert tables.advance_epoch(key, "run.2", 1, [], Meter()) is True
+    assert tables.advance_epoch(key, "run.2", 1, [], {}, Meter()) is True
     assert tables.get([key], Meter()) == {
-        key: item_key(key) | {"format": 1, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}
+        key: item_key(key) | {"format": FORMAT, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}
     }
-    assert tables.advance_epoch(key, "run-3", 1, [RUN], Meter()) is False
-    assert tables.advance_epoch(key, "run-3", 2, [RUN], Meter()) is True
-    expected: Item = {"format": 1, "epoch": 3, "epochs": {"run.2": 2, "run-3": 3}}
+    assert tables.advance_epoch(key, "run-3", 1, [RUN], {}, Meter()) is False
+    assert tables.advance_epoch(key, "run-3", 2, [RUN], {}, Meter()) is True
+    expected: Item = {"format": FORMAT, "epoch": 3, "epochs": {"run.2": 2, "run-3": 3}}
     assert tables.get([key], Meter()) == {key: item_key(key) | expected}
-    assert tables.advance_epoch(key, "run-4", 3, [RUN], Meter()) is False
+    assert tables.advance_epoch(key, "run-4", 3, [RUN], {}, Meter()) is False
     assert tables.get([key], Meter()) == {key: item_key(key) | expected}
 
 
@@ -203,9 +203,9 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
     assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
     tables.delete([key for key, _ in items], deleted)
     assert (deleted.requests, deleted.items_deleted, deleted.write_units) == (1, 3, 0)
-    tables.append_version(group_key(store, 1), bytes(900), appended)
+    tables.append_version(group_key(store, 1), bytes(900), "run-1", appended)
     assert (appended.requests, appended.write_units) == (1, 1)
-    tables.append_version(group_key(store, 1), bytes(200), appended)
+    tables.append_version(group_key(store, 1), bytes(200), "run-1", appended)
     assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
 
 
@@ -275,7 +275,7 @@ VERBS: dict[str, Callable[[Tables, Key], object]] = {
     "delete": lambda tables, key: tables.delete([key], Meter()),
     "get": lambda tables, key: tables.get([key], Meter()),
     "put_new": lambda tables, key: tables.put_new(key, item_key(key), Meter()),
-    "append_version": lambda tables, key: tables.append_version(key, b"", Meter()),
+    "append_version": lambda tables, key: tables.append_version(key, b"", "run-1", Meter()),
 }
 
 
@@ -300,7 +300,7 @@ def test_the_memory_fake_keeps_copies() -> None:
     """What a test does to an item it has read or written does not change the one in memory."""
     tables = MemoryTables()
     key = group_key("s", 1)
-    tables.append_version(key, b"one", Meter())
+    tables.append_version(key, b"one", "run-1", Meter())
     versions = tables.get([key], Meter())[key]["versions"]
     assert isinstance(versions, list)
     versions.append(b"two")

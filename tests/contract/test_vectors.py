@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dynastate.errors import CorruptStateError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
@@ -55,6 +56,7 @@ def version_entry(vector: Vector) -> VersionEntry:
         attempt=attempt(vector["attempt"]),
         parent=attempt(vector["parent"]),
         epoch=vector["epoch"],
+        time_ms=vector["time_ms"],
         schema=bytes.fromhex(vector["schema"]),
         parts=vector["parts"],
         records=vector["records"],
@@ -84,6 +86,13 @@ def test_runs(vector: Vector) -> None:
     """Changes become the records of the vector, and the records those changes."""
     assert encode_changes(changes(vector["changes"])).hex() == vector["run"]
     assert list(decode_changes(bytes.fromhex(vector["run"]))) == changes(vector["changes"])
+
+
+@pytest.mark.parametrize("vector", FORMAT["refused_runs"], ids=lambda vector: vector["name"])
+def test_refused_runs(vector: Vector) -> None:
+    """Records of other operations are refused."""
+    with pytest.raises(CorruptStateError):
+        list(decode_changes(bytes.fromhex(vector["run"])))
 
 
 @pytest.mark.parametrize("vector", FORMAT["parts"], ids=lambda vector: vector["name"])

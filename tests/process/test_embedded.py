@@ -86,7 +86,7 @@ def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
     key = Key("snapshot", "at-once#0", "group/0")
     entries = [number.to_bytes(2, "big") for number in range(160)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda entry: tables.append_version(key, entry, Meter()), entries))
+        list(pool.map(lambda entry: tables.append_version(key, entry, "run-1", Meter()), entries))
 
     item = tables.get([key], Meter())[key]
     assert isinstance(item["versions"], list)

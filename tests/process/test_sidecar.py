@@ -50,6 +50,7 @@ from dynastate.sidecar.process import ALIVE_EVERY_S
 from dynastate.sidecar.protocol import Append, Begin, Commit, Find, Hello, Open, Read, Whole
 from tests.support.engine_driver import (
     CHECKPOINT,
+    QUERY,
     SCHEMA,
     Changes,
     State,
@@ -138,7 +139,7 @@ class Talk:
         return self.answer()
 
     def begin(self, store: str, by: Attempt, base: VersionId = EMPTY) -> None:
-        self.send(protocol.encode(Begin(store, "run-1", CHECKPOINT, *base, by)))
+        self.send(protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *base, by)))
 
     def append(self, changes: Changes) -> None:
         self.send(append(changes))
@@ -526,7 +527,7 @@ def test_a_connection_that_is_cut_while_writing_is_an_abort(
 
 HELLO = hello(TOKEN, dynastate.__version__, "{}")
 OPEN = protocol.encode(Open("s", 1, NO_ATTEMPT, ()))
-BEGIN = protocol.encode(Begin("s", "run-1", CHECKPOINT, *EMPTY, A))
+BEGIN = protocol.encode(Begin("s", "run-1", QUERY, CHECKPOINT, *EMPTY, A))
 COMMIT = protocol.encode(Commit({}, SCHEMA))
 BUCKET = protocol.encode(protocol.Bucket(0))
 WELCOME = protocol.encode(protocol.Welcome("x"))
@@ -565,7 +566,7 @@ def test_frames_out_of_order_while_writing(talk: Talk, http: BotoTables, store: 
         (raw_frame(2, b"\xff\xff\xff\xff"), "ends within a field"),
         (raw_frame(2, OPEN[5:] + b"x"), "bytes too many"),
         (protocol.encode(Open("s", 0, NO_ATTEMPT, ())), "version 0 is empty and never requested"),
-        (protocol.encode(Begin("s", "r", "c", 1, NO_ATTEMPT, A)), "an attempt needs an id, and a parent"),
+        (protocol.encode(Begin("s", "r", QUERY, "c", 1, NO_ATTEMPT, A)), "an attempt needs an id, and a parent"),
         (b"\x00\x00\x00\x00\x02", "impossible length"),
         (b"\xff\xff\xff\xff\x02", "impossible length"),
     ],
@@ -756,7 +757,7 @@ def test_a_failed_commit_is_answered_by_its_kind(
 ) -> None:
     """COMMIT is answered by the error's kind, and the next attempt works."""
     failing_tables.fail("append_version", Fault(error))
-    begin = [protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, by)) for by in (A, B)]
+    begin = [protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *EMPTY, by)) for by in (A, B)]
     first = [begin[0], append({b"a": b"1"}), COMMIT]
     answers = converse(FixedEngines(failing_engine), *first, begin[1], append({b"a": b"2"}), COMMIT)
     assert [type(answer) for answer in answers] == [protocol.Error, protocol.Committed]
@@ -846,7 +847,7 @@ def test_open_fails_without_a_valid_route(corrupt_snapshot: State, memory: Memor
 
 def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
     """WHOLE is answered by the number of buckets, their end by what it cost; then the version exists."""
-    whole = protocol.encode(Whole(store, "run-1", CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
+    whole = protocol.encode(Whole(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
     end = protocol.encode(protocol.SnapshotEnd())
     for make in closing(memory):
         engine = make()
@@ -857,7 +858,7 @@ def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
 
 def test_a_failed_install_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """The error is the answer to WHOLE, or to the end of its buckets, and what was written is deleted."""
-    whole = protocol.encode(Whole(store, "run-1", CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
+    whole = protocol.encode(Whole(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
     end = protocol.encode(protocol.SnapshotEnd())
     failing_tables.fail("put_new", Fault(UnavailableError("throttled")))
     answers = converse(FixedEngines(failing_engine), whole, protocol.encode(protocol.Check()))
@@ -877,7 +878,7 @@ def test_an_answer_without_a_reader_does_not_undo_the_commit(
         if protocol.MESSAGES[frame[4]] is not protocol.Welcome:
             raise BrokenPipeError
 
-    begin = protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
+    begin = protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *EMPTY, A))
     converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), COMMIT, send=broken_after_welcome)
     assert read(failing_engine, store, 1) == {b"a": b"1"}
 
@@ -887,7 +888,7 @@ def test_an_abort_that_cannot_finish_is_no_error(
 ) -> None:
     """Parts that an abort could not delete are logged with store, version and attempt, and answered by nothing."""
     failing_tables.fail("delete", Fault(UnavailableError("throttled")))
-    begin = protocol.encode(Begin(store, "run-1", CHECKPOINT, *EMPTY, A))
+    begin = protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *EMPTY, A))
     failing_tables.fail("append_version", Fault(UnavailableError("throttled")))
     answers = converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), COMMIT)
     assert [type(answer) for answer in answers] == [protocol.Error]

@@ -25,8 +25,8 @@ from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.parts import Chunk
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
+from tests.support.engine_driver import query_run
 
-CHECKPOINT: Final = "file:/tmp/ck/state"
 SCHEMA: Final = '{"families":[]}'
 #: Versions that a provider keeps in memory, as by Spark's `maxBatchesToRetainInMemory`.
 HELD_MAX: Final = 2
@@ -128,7 +128,7 @@ class Executor(Actor):
         version = VersionId(base[0] + 1, attempt)
         node = model.begin(version, parent, changes, self.run)
         self._scheduler.note("begin %s on %s, %d changes", short(version), short(parent), len(changes))
-        under_way = self._engine.begin(model.store, self.run, CHECKPOINT, *parent, attempt)
+        under_way = self._engine.begin(model.store, query_run(self.run), *parent, attempt)
         try:
             for each in chunks(changes, self._chance.randint(1, 8)):
                 under_way.append(each)

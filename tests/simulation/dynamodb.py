@@ -193,6 +193,8 @@ class Terms:
         if found := re.fullmatch(r"(\S+) = (\S+)", term):
             left, right = self._get(found[1]), self._get(found[2])
             return left is not None and left == right
+        if found := re.fullmatch(r"NOT contains\((\S+), (\S+)\)", term):
+            return self._values[found[2]]["S"] not in (self._get(found[1]) or {"SS": []})["SS"]
         raise AssertionError(f"the simulation knows no condition {term}")
 
     def update(self, item: Wire, expression: str) -> tuple[Wire, list[str]]:

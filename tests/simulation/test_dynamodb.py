@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.format.items import Item, item_key
+from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import EMPTY, Key, Role, group_key, meta_key, part_key, store_shard
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from tests.simulation.dynamodb import DynamoDB, Wire
@@ -79,7 +79,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
     keys = [part_key(store, version, EMPTY[1], 0, 2) for version in range(12)]
     names = [Key("snapshot", store_shard(store, 0), name) for name in ("group/1", "group/2", "snapshot/1")]
     meta = meta_key(store)
-    tables.put_new(meta, item_key(meta) | {"format": 1, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
+    tables.put_new(meta, item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
     runs = [f"run-{number}" for number in range(6)]
 
     def some_item(key: Key) -> Item:
@@ -95,9 +95,9 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
         "put_new": lambda: tables.put_new(key := chance.choice(names), some_item(key), Meter()),
         "put_over": lambda: tables.put_over(key := chance.choice(names), some_item(key), {"stage": "a"}, Meter()),
         "delete_over": lambda: tables.delete_over(chance.choice(names), {"stage": "b"}, Meter()),
-        "append": lambda: tables.append_version(group_key(store, 40), chance.randbytes(2), Meter()),
+        "append": lambda: tables.append_version(group_key(store, 40), chance.randbytes(2), "run-1", Meter()),
         "advance": lambda: tables.advance_epoch(
-            meta, chance.choice(runs), chance.randint(1, 6), chance.sample(runs, chance.randrange(2)), Meter()
+            meta, chance.choice(runs), chance.randint(1, 6), chance.sample(runs, chance.randrange(2)), {}, Meter()
         ),
         "query": lambda: tables.query(
             "snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz"), Meter()

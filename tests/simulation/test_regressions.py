@@ -158,7 +158,7 @@ def test_a_replaced_run_enters_late(engines: Engines, memory: MemoryTables, stor
     engine, meta = engines(), meta_key(store)
     made = write_versions(engine, store, 8)
     newest = write(engine, store, attempt(9), {b"9": b"9"}, base=made[8], run="run-3")
-    assert memory.advance_epoch(meta, "run-2", 1, [], Meter()) is False
+    assert memory.advance_epoch(meta, "run-2", 1, [], {}, Meter()) is False
     save_snapshot(engine, store, newest, numbers(9), run="run-3")
     for number in (10, 11):
         newest = write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=newest, run="run-3")

@@ -186,7 +186,8 @@ def _changed(value: Value, chance: random.Random, samples: int) -> Iterator[tupl
         for name, number in value.items():
             yield f"without {name}", {other: value[other] for other in value if other != name}
             yield f"with {name} renamed", {f"{other}x" if other == name else other: value[other] for other in value}
-            for changed in _other_numbers(number):
+            others = _other_numbers(number) if isinstance(number, int) else ("", f"{number}x")
+            for changed in others:
                 yield f"with {name} {changed}", value | {name: changed}
 
 

@@ -31,6 +31,7 @@ from dynastate.format.keys import (
     snapshot_key,
     store_shard,
 )
+from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import VersionEntry
@@ -41,6 +42,7 @@ State = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]
 
 SCHEMA = '{"families":[]}'
+QUERY = "5b0c2d7e-0000-4000-8000-000000000000"
 CHECKPOINT = "file:/tmp/ck/state"
 SHARDS = 4
 
@@ -48,6 +50,11 @@ SHARDS = 4
 def attempt(number: int) -> Attempt:
     """Make the attempt of a number."""
     return Attempt(number.to_bytes(16, "big"))
+
+
+def query_run(run: str = "run-1", location: str = CHECKPOINT, query: str = QUERY) -> QueryRun:
+    """Make a run of the query of these tests, or of another one."""
+    return QueryRun(run, query, location)
 
 
 def make_engine(tables: Tables, **settings: Any) -> Engine:
@@ -66,7 +73,7 @@ def chunk(changes: Changes) -> Chunk:
 
 def begin(engine: Engine, store: str, by: Attempt, base: VersionId = EMPTY, run: str = "run-1") -> WriteAttempt:
     """Begin an attempt at the version after `base`."""
-    return engine.begin(store, run, CHECKPOINT, base[0], base[1], by)
+    return engine.begin(store, query_run(run), base[0], base[1], by)
 
 
 def commit(

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.format.items import FORMAT, Item, Value, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DROPPED, FORKS
+from dynastate.format.version_list import REFUSED, run_refused
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
 
@@ -121,17 +122,21 @@ class MemoryTables(Tables):
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         return [key for key, _ in self.query(role, store_shard, low, high, meter)]
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
         refuse_keys([key], 1)
         with self._lock:
             self._begin("append_version", [key], meter)
+            refused = self.items.get(key, {}).get(REFUSED, frozenset())
+            assert isinstance(refused, frozenset)
+            if run in refused:
+                raise run_refused(key, run)
             versions = self.items.get(key, {}).get("versions", [])
             assert isinstance(versions, list)
             now = [*versions, entry]
             self._put(key, self.items.get(key, item_key(key)) | {"format": FORMAT, "versions": now}, meter)
             return now
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
         with self._lock:
             self._begin("advance_epoch", [key], meter)
             item = self.items[key]
@@ -140,9 +145,9 @@ class MemoryTables(Tables):
             meter.wrote(1024)
             if epoch != item["epoch"] or run in epochs or any(old not in epochs for old in forget):
                 return False
-            kept = {name: number for name, number in epochs.items() if name not in forget}
+            kept: dict[str, int | str] = {name: number for name, number in epochs.items() if name not in forget}
             item = {name: value for name, value in item.items() if name != DROPPED}
-            self.items[key] = item | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
+            self.items[key] = item | also | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
             return True
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
@@ -176,7 +181,8 @@ class MemoryTables(Tables):
 
     def _has(self, key: Key, before: Item) -> bool:
         item = self.items.get(key, {})
-        return bool(item) and FORKS not in item and all(item.get(name) == value for name, value in before.items())
+        is_free = not ({FORKS, REFUSED} & item.keys()) - before.keys()
+        return bool(item) and is_free and all(item.get(name) == value for name, value in before.items())
 
     def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:
         meter.requests += 1
@@ -196,7 +202,7 @@ def _copy(item: Item) -> Item:
 def _copy_value(value: Value) -> Value:
     if isinstance(value, list):
         return list(value)
-    return dict(value) if isinstance(value, dict) else value
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 class Fault(NamedTuple):
@@ -269,12 +275,12 @@ class FailingTables(Tables):
         found: list[Key] = self._call("list_keys", role, store_shard, low, high, meter)
         return found
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
-        listed: list[bytes] = self._call("append_version", key, entry, meter)
+    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
+        listed: list[bytes] = self._call("append_version", key, entry, run, meter)
         return listed
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
-        return bool(self._call("advance_epoch", key, run, epoch, forget, meter))
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
+        return bool(self._call("advance_epoch", key, run, epoch, forget, also, meter))
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
         now: Item | None = self._call("add_to_set", key, name, texts, meter)

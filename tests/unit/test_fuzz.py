@@ -33,10 +33,10 @@ from dynastate.dynamodb.wire import from_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, DynastateError, MismatchError, VersionMissingError
 from dynastate.format.binary import seal
-from dynastate.format.changes import MERGE, PUT, REMOVE_RANGE, Change, decode_changes, encode_changes
+from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes
 from dynastate.format.codec import CODECS, compress, decompress
 from dynastate.format.graph import VersionGraph
-from dynastate.format.items import Item, Value, item_key
+from dynastate.format.items import FORMAT, Item, Value, item_key
 from dynastate.format.keys import (
     NO_ATTEMPT,
     Home,
@@ -71,7 +71,7 @@ from dynastate.unsaferow.nested import Struct
 from dynastate.unsaferow.schema import described_families, parse_schema
 from tests.process.test_sidecar import FixedEngines
 from tests.support.corruption import NEWEST, STORE, damages, intact_store
-from tests.support.engine_driver import attempt, begin, chunk, fold, make_engine, read
+from tests.support.engine_driver import QUERY, attempt, begin, chunk, fold, make_engine, read
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import COUNTS, RAW, USER, StoreBuilder, counted, family, struct, user
 
@@ -183,7 +183,7 @@ def conversations(draw: st.DrawFn) -> bytes:
         (protocol.Find(store, NEWEST, one)),
         (protocol.Read(store, NEWEST, one, draw(st.integers(0, 3)), 0)),
         (protocol.Changes(store, draw(st.integers(1, 4)), NEWEST, one)),
-        (protocol.Begin(store, run, "file:/tmp/ck/state", base, parent if base else NO_ATTEMPT, new)),
+        (protocol.Begin(store, run, QUERY, "file:/tmp/ck/state", base, parent if base else NO_ATTEMPT, new)),
         (protocol.Append(some.records, some.hash_min, some.hash_max, some.changes)),
         (protocol.Append(1, 0, 2**32 - 1, b"\xff" * 9)),
         (protocol.Commit({0: 1, 65_535: 2**64 - 1}, "{}")),
@@ -191,7 +191,7 @@ def conversations(draw: st.DrawFn) -> bytes:
         (protocol.Snapshot(store, run, NEWEST, one, draw(st.sampled_from((1, 2**22, 2**64 - 1))), 1)),
         (
             protocol.Whole(
-                store, run, "file:/tmp/ck/state", draw(st.sampled_from((NEWEST + 1, 2))), new, 1, {0: 1}, "{}"
+                store, run, QUERY, "file:/tmp/ck/state", draw(st.sampled_from((NEWEST + 1, 2))), new, 1, {0: 1}, "{}"
             )
         ),
         (protocol.Bucket(draw(st.sampled_from((0, 1, 7, 2**32 - 1))))),
@@ -424,7 +424,7 @@ def foreign_items(draw: st.DrawFn, items: dict[Key, Item], sorts: st.SearchStrat
         shard = store_shard(STORE, draw(st.integers(0, 3)))
         is_here = len(here) > 0 and draw(st.booleans())
         key = draw(st.sampled_from(here)) if is_here else Key(role, shard, sort)
-        whole: Item = dict(items.get(key, {"format": 1})) if draw(st.integers(0, 3)) else {}
+        whole: Item = dict(items.get(key, {"format": FORMAT})) if draw(st.integers(0, 3)) else {}
         changed = draw(st.dictionaries(ATTRIBUTES, VALUES, max_size=3))
         found[key] = {**whole, **changed, **item_key(key)}
     return found
@@ -709,7 +709,6 @@ RECORDS = [
         (PUT, 1, bytes(16)),
         (MERGE, 1, bytes(16)),
         (PUT, 0, None),
-        (REMOVE_RANGE, 0, b""),
     )
 ]
 

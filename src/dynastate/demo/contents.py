@@ -66,7 +66,7 @@ def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
 
 def _store_figures(tables: Tables, store: str) -> Figures:
     graph, _ = read_lists(tables, store, Meter())
-    _, shards = parse_meta(store, graph.meta or {})
+    shards = parse_meta(store, graph.meta or {}).shards
     entries = list(graph.entries())
     versions = len({entry.version for entry in entries})
     parts, others = (_items(tables, role, store, shards) for role in SPECS)

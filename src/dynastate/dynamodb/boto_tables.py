@@ -22,6 +22,7 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.format.meta import DROPPED, FORKS
+from dynastate.format.version_list import REFUSED, run_refused
 from dynastate.settings import Settings
 
 
@@ -215,14 +216,15 @@ class BotoTables:
         found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
         return [self._key(role, item) for item in found]
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
         refuse_keys([key], 1)
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
             "UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
-            "ExpressionAttributeNames": {"#f": "format"},
-            "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT}),
+            "ConditionExpression": "NOT contains(#refused, :run)",
+            "ExpressionAttributeNames": {"#f": "format", "#refused": REFUSED},
+            "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT, ":run": run}),
             "ReturnValues": "UPDATED_NEW",
         }
         retry = self._retry("UpdateItem", meter, commits=True)
@@ -230,15 +232,25 @@ class BotoTables:
             # After an answer was lost, the list itself says whether the entry is in it.
             if retry.unknown and self._is_listed(key, entry, retry, meter):
                 return []
-            answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
+            try:
+                answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
+            except ConditionFailedError:
+                raise run_refused(key, run) from None
             if answer is not None:
                 now = from_wire(answer["Attributes"])
                 meter.wrote(item_bytes(item_key(key) | now))
                 versions = now["versions"]
                 return versions if isinstance(versions, list) else []
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
         names = {"#run": run, "#dropped": DROPPED} | {f"#old{n}": old for n, old in enumerate(forget)}
+        names |= {f"#also{n}": name for n, name in enumerate(also)}
+        values: Item = {":one": 1, ":epoch": epoch} | {f":also{n}": value for n, value in enumerate(also.values())}
+        sets = [
+            "epoch = epoch + :one",
+            "epochs.#run = epoch + :one",
+            *(f"#also{n} = :also{n}" for n in range(len(also))),
+        ]
         remove = ", ".join(["#dropped", *(f"epochs.#old{n}" for n in range(len(forget)))])
         # The condition on runs to forget keeps two executors from removing more than each of them saw. The condition on
         # the epoch keeps a request that was delayed for long from making the newest run one that is over.
@@ -247,10 +259,10 @@ class BotoTables:
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
-            "UpdateExpression": f"SET epoch = epoch + :one, epochs.#run = epoch + :one REMOVE {remove}",
+            "UpdateExpression": f"SET {', '.join(sets)} REMOVE {remove}",
             "ConditionExpression": condition,
             "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": to_wire({":one": 1, ":epoch": epoch}),
+            "ExpressionAttributeValues": to_wire(values),
         }
         return self._conditional("UpdateItem", key, partial(self.send, "update_item", **request), 1024, meter)
 
@@ -345,11 +357,12 @@ def _projection(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _condition(before: Item) -> dict[str, Any]:
-    """The condition that an item has these attributes, exactly, and that no fork depends on it."""
+    """The condition that an item has these attributes, exactly, and of those that protect it no others."""
+    absent = {f"#a{n}": name for n, name in enumerate((FORKS, REFUSED)) if name not in before}
     same = [f"#b{n} = :b{n}" for n in range(len(before))]
     return {
-        "ConditionExpression": " AND ".join([*same, "attribute_not_exists(#forks)"]),
-        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)} | {"#forks": FORKS},
+        "ConditionExpression": " AND ".join([*same, *(f"attribute_not_exists({name})" for name in absent)]),
+        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)} | absent,
         "ExpressionAttributeValues": to_wire({f":b{n}": value for n, value in enumerate(before.values())}),
     }
 

@@ -55,22 +55,26 @@ class Tables(Protocol):
         """Put an item unless its key exists; False: it does."""
 
     def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
-        """Replace an item with exactly the attributes `before` that no fork depends on; False: there is none."""
+        """Replace an item with exactly the attributes `before`; False: there is none.
+
+        An item that a fork depends on, or that refuses runs, is replaced only where `before` names that attribute.
+        """
 
     def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
-        """Delete an item with exactly the attributes `before` that no fork depends on; False: there is none."""
+        """Delete an item with exactly the attributes `before`, on the same conditions as `put_over`."""
 
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
 
-    def append_version(self, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
         """Append to the version list; the list after it, or no entries where the answer was lost.
 
-        Raises UnknownOutcomeError when the append may or may not have happened.
+        Raises ConfigurationError where the list refuses the run, and UnknownOutcomeError when the append may or may not
+        have happened.
         """
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], meter: Meter) -> bool:
-        """Advance the meta item's epoch by one from `epoch`, enter the run and remove those to forget.
+    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
+        """Advance the meta item's epoch by one from `epoch`, enter the run, remove those to forget, and set `also`.
 
         It also cancels a drop of the store that was begun. False: the epoch is another one, the run is there already,
         or one to forget is not.

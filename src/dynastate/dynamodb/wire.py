@@ -24,7 +24,7 @@ def _value_to_wire(value: Value) -> dict[str, Any]:
         return {"L": [{"B": element} for element in value]}
     if isinstance(value, frozenset):
         return {"SS": sorted(value)}
-    return {"M": {name: {"N": str(number)} for name, number in value.items()}}
+    return {"M": {name: _value_to_wire(member) for name, member in value.items()}}
 
 
 def from_wire(raw: dict[str, Any]) -> Item:
@@ -48,9 +48,13 @@ def _value_from_wire(name: str, value: dict[str, Any]) -> Value:
         if kind == "SS":
             return frozenset(held)
         if kind == "M":
-            return {inner: int(number["N"]) for inner, number in held.items()}
+            return {inner: _member(member) for inner, member in held.items()}
     except (ValueError, KeyError) as error:
         raise CorruptStateError(
             "an item holds a value that dynastate never writes", attribute=name, kind=kind
         ) from error
     raise CorruptStateError("an item holds a value that dynastate never writes", attribute=name, kind=kind)
+
+
+def _member(held: dict[str, Any]) -> int | str:
+    return int(held["N"]) if "N" in held else str(held["S"])

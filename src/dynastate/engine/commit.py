@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +14,11 @@ from dynastate.engine.known import KnownStores
 from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
-from dynastate.format.items import FORMAT, Item, item_bytes, item_key, size_of
+from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
-from dynastate.format.meta import EPOCHS_KEPT, schema_item
+from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
 from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items
-from dynastate.format.version_list import VersionEntry, encode_entry, listed_entry
+from dynastate.format.version_list import VersionEntry, encode_entry, list_item, listed_entry
 
 log = logging.getLogger("dynastate.store")
 
@@ -40,13 +40,21 @@ class Commits:
     """The tables, the queue of writes and the sessions that write attempts share. Safe for threads."""
 
     def __init__(
-        self, tables: Tables, writer: PartWriter, sessions: Sessions, known: KnownStores, deadline_s: float
+        self,
+        tables: Tables,
+        writer: PartWriter,
+        sessions: Sessions,
+        known: KnownStores,
+        deadline_s: float,
+        now_ms: Callable[[], int],
     ) -> None:
         self._tables = tables
         self._writer = writer
         self.sessions = sessions
         self.known = known
         self._deadline_s = deadline_s
+        #: The clock, in milliseconds since 1970 UTC.
+        self.now_ms = now_ms
 
     def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]]) -> None:
         self._writer.submit(pending, items, self._deadline_s)
@@ -55,9 +63,11 @@ class Commits:
         # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
         pending.wait(10 * self._deadline_s)
 
-    def append_entry(self, store: str, entry: VersionEntry, schema: str, shards: int, meter: Meter) -> None:
+    def append_entry(
+        self, store: str, entry: VersionEntry, run_id: str, schema: str, shards: int, meter: Meter
+    ) -> None:
         key = group_key(store, entry.version)
-        listed = self._tables.append_version(key, encode_entry(store, entry), meter)
+        listed = self._tables.append_version(key, encode_entry(store, entry), run_id, meter)
         self.known.committed(store, entry, schema, shards)
         if len(listed) > LISTED_MAX:
             try:
@@ -74,8 +84,7 @@ class Commits:
         oldest = entry.epoch - EPOCHS_KEPT
         kept = [raw for raw, each in entries.items() if each.version != entry.version or each.epoch > oldest]
         if len(kept) < len(listed):
-            item: Item = item_key(key) | {"format": FORMAT, "versions": kept}
-            self._tables.put_over(key, item, {"versions": listed}, meter)
+            self._tables.put_over(key, list_item(key, kept), {"versions": listed}, meter)
 
     def delete_parts(self, pending: PendingWrites, meter: Meter) -> None:
         pending.cancel(2 * self._deadline_s)
@@ -89,14 +98,13 @@ class WriteAttempt:
     """One attempt under way. Used by one thread at a time; legal order: append*, then commit or abort, once."""
 
     def __init__(
-        self, commits: Commits, store: str, run_id: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt
+        self, commits: Commits, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt
     ) -> None:
         self.store = store
         self.version = base + 1
         self.attempt = attempt
         self._commits = commits
-        self._run_id = run_id
-        self._checkpoint = checkpoint
+        self._run = run
         self._parent = parent
         self._pending = PendingWrites()
         self._meter = Meter()
@@ -166,11 +174,12 @@ class WriteAttempt:
             epoch=session.epoch,
             schema=digest,
             keys=keys,
+            time_ms=commits.now_ms(),
             **sums._asdict(),
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
-            commits.append_entry(self.store, entry, schema, session.shards, self._meter)  # 3
+            commits.append_entry(self.store, entry, self._run.id, schema, session.shards, self._meter)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise
@@ -190,7 +199,7 @@ class WriteAttempt:
         self._commits.delete_parts(self._pending, self._meter)
 
     def _session(self) -> Session:
-        return self._commits.sessions.enter(self.store, self._run_id, self._checkpoint, self.version - 1, self._meter)
+        return self._commits.sessions.enter(self.store, self._run, self.version - 1, self._meter)
 
     def _submit(self) -> None:
         if self._ready:

@@ -20,9 +20,10 @@ from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
 from dynastate.format import keys
-from dynastate.format.items import FORMAT, Item, item_key, size_of
-from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, check_store, meta_key, schema_digest
+from dynastate.format.items import Item, size_of
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, check_store, schema_digest
 from dynastate.format.manifest import bits_for
+from dynastate.format.meta import QueryRun, StoreMeta, meta_item
 from dynastate.settings import Settings
 
 
@@ -51,8 +52,8 @@ class Engine:
         self._writer = PartWriter(tables, parallel_requests)
         self._reader = PartReader(tables, parallel_requests, known)
         self._opener = VersionOpener(tables, self._reader, known)
-        sessions = Sessions(tables, self._opener, known, self._new_meta)
-        self.commits = Commits(tables, self._writer, sessions, known, deadline_s)
+        sessions = Sessions(tables, self._opener, known, self._new_meta, self._now_text)
+        self.commits = Commits(tables, self._writer, sessions, known, deadline_s, self._now_ms)
         self._maintenance = Maintenance(tables, self._opener, sessions, known, self._writer.is_busy)
 
     @classmethod
@@ -104,20 +105,16 @@ class Engine:
         """The changes of each version from `first` to `last`: `VersionOpener.changes`."""
         return self._opener.changes(store, first, last, attempt, bucket=bucket)
 
-    def begin(
-        self, store: str, run_id: str, checkpoint: str, base: int, parent: Attempt, attempt: Attempt
-    ) -> WriteAttempt:
+    def begin(self, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt) -> WriteAttempt:
         """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""
         check_store(store)
         if attempt == NO_ATTEMPT or (base == 0) != (parent == NO_ATTEMPT):
             raise InternalError(
                 "an attempt needs an id, and a parent unless its base is version 0", store=store, base=base
             )
-        return WriteAttempt(self.commits, store, run_id, checkpoint, base, parent, attempt)
+        return WriteAttempt(self.commits, store, run, base, parent, attempt)
 
-    def begin_install(
-        self, store: str, run_id: str, checkpoint: str, version: InstalledVersion, state_bytes: int
-    ) -> InstallAttempt:
+    def begin_install(self, store: str, run: QueryRun, version: InstalledVersion, state_bytes: int) -> InstallAttempt:
         """Start an attempt without a parent, of about `state_bytes`: its rows are written as a snapshot.
 
         1. Enter the run, as one that starts over: the store belongs to no other query. 2. Write the schema item.
@@ -127,7 +124,7 @@ class Engine:
             ConfigurationError: the namespace belongs to another query, or a newer run writes to the store.
         """
         meter = Meter()
-        session = self.commits.sessions.enter(store, run_id, checkpoint, 0, meter)  # 1
+        session = self.commits.sessions.enter(store, run, 0, meter)  # 1
         digest = schema_digest(version.schema)
         key = keys.schema_key(store, digest)
         item = checked_schema_item(store, key, version.schema)
@@ -147,7 +144,7 @@ class Engine:
         if begun is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
         begun.meter.add(meter)
-        return InstallAttempt(self.commits, begun, version, session, digest)
+        return InstallAttempt(self.commits, begun, version, run.id, session, digest)
 
     def snapshot(
         self,
@@ -171,14 +168,13 @@ class Engine:
         """Delete what the last `retain` versions do not need: `Maintenance.clean_up`."""
         return self._maintenance.clean_up(store, run_id, version, attempt, retain, least, most)
 
-    def _new_meta(self, store: str, run_id: str, checkpoint: str) -> Item:
-        return item_key(meta_key(store)) | {
-            "format": FORMAT,
-            "store": store,
-            "checkpoint": checkpoint,
-            "shards": self._shards,
-            "package": self._package,
-            "created": self._now().isoformat(timespec="seconds"),
-            "epoch": 1,
-            "epochs": {run_id: 1},
-        }
+    def _new_meta(self, store: str, run: QueryRun) -> Item:
+        now = self._now_text()
+        made = StoreMeta(self._shards, {run.id: 1}, run.query, now, {1: run.location})
+        return meta_item(store, made, self._package, now)
+
+    def _now_text(self) -> str:
+        return self._now().isoformat(timespec="seconds")
+
+    def _now_ms(self) -> int:
+        return int(self._now().timestamp() * 1000)

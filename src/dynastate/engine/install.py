@@ -32,7 +32,13 @@ class InstallAttempt:
     """
 
     def __init__(
-        self, commits: Commits, begun: SnapshotAttempt, version: InstalledVersion, session: Session, digest: bytes
+        self,
+        commits: Commits,
+        begun: SnapshotAttempt,
+        version: InstalledVersion,
+        run_id: str,
+        session: Session,
+        digest: bytes,
     ) -> None:
         self.store = begun.store
         self.bits = begun.bits
@@ -40,6 +46,7 @@ class InstallAttempt:
         self._commits = commits
         self._begun = begun
         self._version = version
+        self._run_id = run_id
         self._session = session
         self._digest = digest
 
@@ -71,9 +78,12 @@ class InstallAttempt:
             epoch=self._session.epoch,
             schema=self._digest,
             keys=self._version.keys,
+            time_ms=self._commits.now_ms(),
             **Tally().sums()._asdict(),
         )
-        self._commits.append_entry(self.store, entry, self._version.schema, self._session.shards, self.meter)  # 2
+        self._commits.append_entry(
+            self.store, entry, self._run_id, self._version.schema, self._session.shards, self.meter
+        )  # 2
         return True
 
     def abort(self) -> None:

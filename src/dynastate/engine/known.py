@@ -78,7 +78,7 @@ class KnownStores:
         return self._epochs.get(store) or 0
 
     def saw_meta(self, store: str, meta: Item) -> None:
-        epochs, _ = parse_meta(store, meta)
+        epochs = parse_meta(store, meta).epochs
         with self._lock:
             self._epochs.put(store, max(self.newest_epoch(store), *epochs.values()), 1)
 

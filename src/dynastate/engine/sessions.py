@@ -14,7 +14,18 @@ from dynastate.engine.opening import VersionOpener
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.items import Item, size_of
 from dynastate.format.keys import meta_key
-from dynastate.format.meta import EPOCHS_KEPT, meta_lost, newest_epoch, parse_meta
+from dynastate.format.meta import (
+    DELETING,
+    DROPPED,
+    EPOCHS_KEPT,
+    ORIGIN,
+    QueryRun,
+    StoreMeta,
+    meta_lost,
+    newest_epoch,
+    oldest_runs,
+    parse_meta,
+)
 from dynastate.settings import PREFIX
 
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
@@ -40,41 +51,43 @@ class Sessions:
         tables: Tables,
         opener: VersionOpener,
         known: KnownStores,
-        new_meta: Callable[[str, str, str], Item],
+        new_meta: Callable[[str, QueryRun], Item],
+        now: Callable[[], str],
     ) -> None:
         self._tables = tables
         self._opener = opener
         self._known = known
         self._new_meta = new_meta
+        self._now = now
         self._sessions: Cache[tuple[str, str], Session] = Cache(SESSIONS_MAX)
 
     def known(self, store: str, run_id: str) -> Session | None:
         """The session of a run, if it has written to the store here."""
         return self._sessions.get((store, run_id))
 
-    def enter(self, store: str, run_id: str, checkpoint: str, base: int, meter: Meter) -> Session:
+    def enter(self, store: str, run: QueryRun, base: int, meter: Meter) -> Session:
         """Epoch and shards for a query run, entered into the meta item when it first writes to the store.
 
         Raises:
-            ConfigurationError: a newer run writes to the store, as far as was seen here.
+            ConfigurationError: the store belongs to another query, or is being dropped, or a newer run writes to it, as
+                far as was seen here.
         """
-        session = self.known(store, run_id)
+        session = self.known(store, run.id)
         if session is None:
-            found = self._enter_run(store, run_id, checkpoint, base, meter)
-            session = self._sessions.get_or_put((store, run_id), found, 1)
+            found = self._enter_run(store, run, base, meter)
+            session = self._sessions.get_or_put((store, run.id), found, 1)
         newest = self._known.newest_epoch(store)
         if session.epoch < newest:
             raise ConfigurationError(
-                "a newer run writes to this store, so this one is over; if that is not the same query, started again, "
-                f"two queries share one {PREFIX}namespace, as with a copied checkpoint: stop one of them",
+                "a newer run of this query writes to this store, so this one is over",
                 store=store,
-                run=run_id,
+                run=run.id,
                 epoch=session.epoch,
                 newest=newest,
             )
         return session
 
-    def _enter_run(self, store: str, run_id: str, checkpoint: str, base: int, meter: Meter) -> Session:
+    def _enter_run(self, store: str, run: QueryRun, base: int, meter: Meter) -> Session:
         """Give a query run its epoch.
 
         1. Read the meta item. 2. If there is none, the store must be new: make it.
@@ -87,23 +100,23 @@ class Sessions:
             meta = self._tables.get([key], meter).get(key)  # 1
             if meta is None:
                 self._must_be_new(store, base, meter)
-                fresh = self._new_meta(store, run_id, checkpoint)
+                fresh = self._new_meta(store, run)
                 if self._tables.put_new(key, fresh, meter):  # 2
                     self._known.sizes.wrote(store, key.sort, size_of(fresh))
                     self._known.forget_above(store, 1)
-                    return Session(1, parse_meta(store, fresh)[1])
+                    return Session(1, parse_meta(store, fresh).shards)
                 continue
-            epochs, shards = parse_meta(store, meta)
-            own = newest_epoch(meta, run_id)
+            found = parse_meta(store, meta)
+            own = newest_epoch(meta, run.id)
             if own is not None:
                 self._known.forget_above(store, own)
             self._known.saw_meta(store, meta)
-            if run_id in epochs:
-                return Session(epochs[run_id], shards)
-            _refuse_other_query(store, meta, checkpoint, base)
-            oldest = sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - EPOCHS_KEPT)]
-            self._tables.advance_epoch(key, run_id, max(epochs.values()), oldest, meter)  # 3
-        raise UnavailableError("too many query runs open this store at once", store=store, run=run_id)
+            if run.id in found.epochs:
+                return Session(found.epochs[run.id], found.shards)
+            entered = _entered(store, meta, found, run, base, self._now())
+            newest = max(found.epochs.values())
+            self._tables.advance_epoch(key, run.id, newest, oldest_runs(found.epochs), entered, meter)  # 3
+        raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
     def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
         """Refuse a store that lost its meta item: epochs that start again would lose to the old ones."""
@@ -115,13 +128,35 @@ class Sessions:
             raise meta_lost(store)
 
 
-def _refuse_other_query(store: str, meta: Item, checkpoint: str, base: int) -> None:
-    """Refuse a query that starts in another one's namespace. One that resumes was moved here."""
-    owner = str(meta.get("checkpoint"))
-    if base == 0 and owner != checkpoint:
+def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, now: str) -> Item:
+    """The attributes of a meta item that a run changes when it enters, beside its epoch.
+
+    Raises:
+        ConfigurationError: the store belongs to a query with another checkpoint, or is being dropped.
+    """
+    namespace = store.split("/", maxsplit=1)[0]
+    if item.get(DROPPED) == DELETING:
         raise ConfigurationError(
-            f"this namespace belongs to the query with checkpoint {owner}; give every query a "
-            f"{PREFIX}namespace of its own, or none",
+            f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one",
             store=store,
-            checkpoint=checkpoint,
         )
+    if ORIGIN in item and base == 0:
+        raise ConfigurationError(
+            "this namespace is a fork, and this query starts from nothing: start it on a copy of the checkpoint of "
+            f"{str(item[ORIGIN]).split('/')[0]}, or in another namespace",
+            store=store,
+        )
+    if meta.location and meta.location != run.location:
+        raise ConfigurationError(
+            f"this namespace belongs to the query with the checkpoint {meta.location}, and this query has "
+            f"{run.location}. For a test on a copy of the checkpoint: dynastate fork {namespace} NEW, and "
+            f"{PREFIX}namespace=NEW. If the checkpoint was moved: dynastate adopt {namespace} --checkpoint "
+            f"{run.location.removesuffix('/state')}. Another query: give it a namespace of its own, or none",
+            store=store,
+        )
+    entered: Item = {}
+    if not meta.location:
+        entered["locations"] = {str(max(meta.epochs.values()) + 1): run.location}
+    if base == 0 and meta.query != run.query:
+        entered |= {"query": run.query, "began": now}
+    return entered

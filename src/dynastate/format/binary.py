@@ -1,37 +1,36 @@
-"""Binary values within items: variable-length numbers, checksums, and the homes that forks name."""
+"""Binary values within items: variable-length numbers, checksums, extras, and the homes that forks name."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.format.items import FORMAT
+from dynastate.format.items import FORMAT, other_format
 from dynastate.format.keys import SHARDS_MAX, Home, check_store
 
-#: Format of version entries and manifests that name items of another store: only forks have them.
-FORKED: Final = 2
+#: The extra of version entries and manifests that name items of another store: only forks have it.
+HOME: Final = 1
 
 _CRC = struct.Struct("<I")
 
 
-def seal(store: str, raw: bytes) -> bytes:
-    """A binary value, which begins with its format, followed by its CRC, which covers the store's name too."""
+def seal(store: str, body: bytes) -> bytes:
+    """A binary value: its format, the body, and a CRC, which covers the store's name too."""
+    raw = bytes([FORMAT]) + body
     return raw + _CRC.pack(_sealing_crc(store, raw))
 
 
 def unseal(store: str, raw: bytes, what: str) -> Cursor:
-    """A cursor behind the format of a binary value, once format and CRC are verified. `what` names it in errors.
+    """A cursor on the body of a binary value, once format and CRC are verified. `what` names it in errors.
 
     Raises:
-        CorruptStateError: unknown format, or wrong checksum.
+        CorruptStateError: another format, or wrong checksum.
     """
-    if not raw or not FORMAT <= raw[0] <= FORKED:
-        raise CorruptStateError(
-            f"{what} has format {raw[:1].hex()}, this package reads {FORMAT:02x} and {FORKED:02x}; upgrade dynastate",
-            store=store,
-        )
+    if not raw or raw[0] != FORMAT:
+        raise CorruptStateError(other_format(what, raw[0] if raw else 0), store=store)
     if len(raw) < 5 or _sealing_crc(store, raw[:-4]) != _CRC.unpack(raw[-4:])[0]:
         raise CorruptStateError(f"{what} has a wrong checksum: its bytes are corrupt", store=store)
     return Cursor(raw[:-4], 1)
@@ -75,6 +74,31 @@ class Cursor:
 
     def at_end(self) -> bool:
         return self._at == len(self._raw)
+
+
+def encode_extras(extras: Mapping[int, bytes]) -> bytes:
+    """The bytes of extras, by tag: count (tag length bytes)*."""
+    fields = (varint(tag) + varint(len(raw)) + raw for tag, raw in sorted(extras.items()))
+    return varint(len(extras)) + b"".join(fields)
+
+
+def decode_extras(store: str, cursor: Cursor, known: Collection[int], what: str) -> dict[int, Cursor]:
+    """Extras by tag. Any of them may change what the value means, so one that is not `known` is refused.
+
+    Raises:
+        CorruptStateError: a newer package wrote one, or the tags do not ascend.
+    """
+    found: dict[int, Cursor] = {}
+    for _ in range(cursor.varint()):
+        tag, raw = cursor.varint(), cursor.take(cursor.varint())
+        if tag not in known:
+            raise CorruptStateError(
+                f"{what} has field {tag}, which this package does not know; upgrade dynastate", store=store
+            )
+        if found and tag <= max(found):
+            raise CorruptStateError(f"{what} has field {tag} twice, or in the wrong place", store=store)
+        found[tag] = Cursor(raw, 0)
+    return found
 
 
 def encode_home(home: Home) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from dynastate.errors import CorruptStateError
 
-PUT, MERGE, REMOVE_RANGE, DROP_FAMILY = range(4)
+PUT, MERGE = range(2)
 FAMILY_MAX = 0xFFF
 #: value_length of a removed key.
 DELETE_MARKER = -1
@@ -41,13 +41,7 @@ RowValue = bytes | list[bytes]
 
 
 def apply_change(found: MutableMapping[Any, RowValue], place: Any, change: Change) -> None:
-    """Apply a change to rows, of which that of its key is at `place`. Lists grow in place.
-
-    Raises:
-        CorruptStateError: no version contains such an operation.
-    """
-    if change.operation > MERGE:
-        raise CorruptStateError("a version is made of puts, removes and merges only", operation=change.operation)
+    """Apply a change to rows, of which that of its key is at `place`. Lists grow in place."""
     if change.value is None:
         found.pop(place, None)
     elif change.operation == MERGE:
@@ -89,17 +83,11 @@ def decode_changes(records: bytes) -> Iterator[Change]:
             raise CorruptStateError("a chunk of changes ends within a record", at=at, length=len(records))
         value = None if value_length == DELETE_MARKER else records[value_at:end]
         change = Change(tag >> 12, tag & FAMILY_MAX, records[key_at:value_at], value)
-        if not _is_known(change):
+        # Only a put may be a delete marker.
+        if change.operation > MERGE or (change.operation == MERGE and value is None):
             raise CorruptStateError("a chunk contains a change that this package does not know", tag=tag, at=at)
         yield change
         at = end
-
-
-def _is_known(change: Change) -> bool:
-    """Whether the operation is one of ours, and has the fields it takes: only a put may be a delete marker."""
-    if change.operation == DROP_FAMILY:
-        return change.key == change.value == b""
-    return change.operation == PUT or (change.operation < DROP_FAMILY and change.value is not None)
 
 
 def key_hash(key: bytes) -> int:

@@ -15,7 +15,7 @@ from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
 from dynastate.format.meta import FORKS, parse_meta, parse_schema
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
-from dynastate.format.version_list import VersionEntry, listed_entry, parse_list
+from dynastate.format.version_list import REFUSED, VersionEntry, listed_entry, parse_list
 
 
 class VersionGraph:
@@ -37,6 +37,8 @@ class VersionGraph:
         self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
         #: The version lists that a fork depends on: only commits change them.
         self.pinned: set[Key] = set()
+        #: The runs that version lists refuse.
+        self.refused: dict[Key, frozenset[str]] = {}
         for key, item in items:
             self.add(key, item)
 
@@ -56,6 +58,8 @@ class VersionGraph:
             group = self.groups[key] = []
             if FORKS in item:
                 self.pinned.add(key)
+            if isinstance(refused := item.get(REFUSED), frozenset):
+                self.refused[key] = refused
             for raw in parse_list(key, item):
                 entry = listed_entry(self.store, key, raw)
                 group.append((raw, entry))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.keys import SPECS, Key, where
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
-Value = str | int | bytes | list[bytes] | dict[str, int] | frozenset[str]
+Value = str | int | bytes | list[bytes] | Mapping[str, int | str] | frozenset[str]
 Item = dict[str, Value]
 
 
@@ -58,20 +58,29 @@ def _value_bytes(value: Value) -> int:
         return 3 + sum(1 + len(element) for element in value)
     if isinstance(value, frozenset):
         return sum(len(element.encode()) for element in value)
-    return 3 + sum(1 + len(name.encode()) + _value_bytes(number) for name, number in value.items())
+    return 3 + sum(1 + len(name.encode()) + _value_bytes(member) for name, member in value.items())
 
 
 def check_format(key: Key, item: Item) -> None:
     """Refuse an item of an unknown format.
 
     Raises:
-        CorruptStateError: a newer package wrote it, or it is corrupt.
+        CorruptStateError: another package wrote it, or it is corrupt.
     """
     form = number(key, item, "format")
+    if form != FORMAT:
+        raise CorruptStateError(other_format("item", form), **where(key))
+
+
+def other_format(what: str, form: int) -> str:
+    """The message for something of another format than this package's."""
     if form > FORMAT:
-        raise CorruptStateError(f"item has format {form}, this package reads {FORMAT}; upgrade dynastate", **where(key))
-    if form < FORMAT:
-        raise CorruptStateError(f"item has format {form}, which never existed: it is corrupt", **where(key))
+        advice = "upgrade dynastate"
+    elif form == 1:
+        advice = "only versions before 0.2.0 wrote it, which was never released; use empty tables, or another namespace"
+    else:
+        advice = "no package ever wrote that: it is corrupt"
+    return f"{what} has format {form}, this package reads {FORMAT}; {advice}"
 
 
 def number(key: Key, item: Item, name: str) -> int:

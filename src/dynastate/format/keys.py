@@ -53,6 +53,7 @@ SNAPSHOT = TableSpec("snapshot", "store_shard", "entry")
 SPECS: Final[dict[Role, TableSpec]] = {"delta": DELTA, "snapshot": SNAPSHOT}
 
 META: Final = "meta"
+_URL: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
 class Attempt(bytes):
@@ -92,9 +93,17 @@ NO_ATTEMPT: Final = Attempt(bytes(16))
 EMPTY: Final = VersionId(0, NO_ATTEMPT)
 
 
-def namespace_of(checkpoint: str) -> str:
-    """First part of a store's name where no namespace is set: a digest of the checkpoint's state root."""
-    return hashlib.sha256(checkpoint.encode()).hexdigest()[:32]
+def location_of(checkpoint: str) -> str:
+    """A checkpoint's folder in one spelling: `/a/`, `file:/a` and `file:///a` are one, as are `s3`, `s3a` and `s3n`."""
+    scheme, authority, path = _URL.fullmatch(checkpoint).groups()  # type: ignore[union-attr]  # it matches any text
+    scheme = "s3" if scheme in ("s3a", "s3n") else scheme or "file"
+    joined = re.sub("//+", "/", path).rstrip("/") or "/"
+    return f"{scheme}://{authority}{joined}" if authority else f"{scheme}:{joined}"
+
+
+def namespace_of(location: str) -> str:
+    """First part of a store's name where no namespace is set: a digest of the location of the checkpoint's state."""
+    return hashlib.sha256(location_of(location).encode()).hexdigest()[:32]
 
 
 def check_store(store: str) -> str:

@@ -1,8 +1,9 @@
 r"""Snapshot manifests: which items hold each bucket of a snapshot (docs/storage-format.md).
 
 manifest := format:u8  body  crc32:u32                             crc32 over {store} "\n" and all bytes before it
-body     := version attempt:16 id:16 base bits:u8 holders (version id:16)* homes? bucket * 2^bits
-homes    := count (shards length store)*  place * holders          in format 2, that of a fork, and only there
+body     := version attempt:16 id:16 base bits:u8 holders (version id:16)* extras bucket * 2^bits
+extras   := count (tag length bytes)*                              tag 1: homes, in manifests of a fork
+homes    := count (shards length store)*  place * holders
 bucket   := holder ( emptied | parts records raw_bytes stored_bytes digest:8 )
 """
 
@@ -13,7 +14,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.binary import FORKED, Cursor, decode_home, encode_home, seal, unseal, varint
+from dynastate.format.binary import (
+    HOME,
+    Cursor,
+    decode_extras,
+    decode_home,
+    encode_extras,
+    encode_home,
+    seal,
+    unseal,
+    varint,
+)
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import (
     NO_ATTEMPT,
@@ -100,14 +111,13 @@ def encode_manifest(store: str, manifest: SnapshotManifest) -> bytes:
         if bucket.holder != NO_HOLDER and bucket.holder not in holders:
             holders[bucket.holder] = len(holders) + 1
             places.append(homes.setdefault(bucket.home, len(homes)))
-    out = bytearray([FORKED if len(homes) > 1 else FORMAT])
+    out = bytearray()
     out += varint(manifest.version) + manifest.attempt + manifest.id + varint(manifest.base)
     out += bytes([manifest.bits]) + varint(len(holders))
     for version, own in holders:
         out += varint(version) + own
-    if len(homes) > 1:
-        out += varint(len(homes) - 1) + b"".join(encode_home(home) for home in homes if home)
-        out += b"".join(map(varint, places))
+    named = [encode_home(home) for home in homes if home]
+    out += encode_extras({HOME: b"".join([varint(len(named)), *named, *map(varint, places)])} if named else {})
     for bucket in manifest.buckets:
         if bucket.holder == NO_HOLDER:
             out += varint(0) + varint(bucket.emptied)
@@ -123,7 +133,7 @@ def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
     """A manifest from its bytes.
 
     Raises:
-        CorruptStateError: unknown format, wrong checksum, or not exactly one manifest.
+        CorruptStateError: another format, wrong checksum, or not exactly one manifest.
     """
     cursor = unseal(store, raw, "manifest")
     version, attempt, own = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
@@ -132,9 +142,10 @@ def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
         raise CorruptStateError("manifest has an impossible number of buckets", store=store, bits=bits)
     holders = [NO_HOLDER, *(SnapshotId(cursor.varint(), Attempt(cursor.take(16))) for _ in range(cursor.varint()))]
     homes: list[Home | None] = [None] * len(holders)
-    if raw[0] == FORKED:
-        listed = [None, *(decode_home(store, cursor) for _ in range(cursor.varint()))]
-        homes[1:] = [_home(cursor, listed) for _ in holders[1:]]
+    extra = decode_extras(store, cursor, [HOME], "manifest").get(HOME)
+    if extra is not None:
+        listed = [None, *(decode_home(store, extra) for _ in range(extra.varint()))]
+        homes[1:] = [_home(extra, listed) for _ in holders[1:]]
     buckets = tuple(_bucket(cursor, holders, homes) for _ in range(1 << bits))
     if not cursor.at_end():
         raise CorruptStateError("manifest has too many bytes", store=store, version=version)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, check_format, item_key, number
@@ -14,34 +16,97 @@ EPOCHS_KEPT: Final = 16
 FORKS: Final = "forks"
 #: In the meta item of a fork: its origin, the version, and the sort keys there that it still depends on.
 ORIGIN, ORIGIN_VERSION, PINS = "origin", "origin_version", "pins"
-#: In the meta item of a store that is being dropped.
+#: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.
 DROPPED: Final = "dropped"
+MARKED, DELETING = 1, 2
+_CORRUPT: Final = "the store's meta item is corrupt"
 
 
-def parse_meta(store: str, meta: Item) -> tuple[dict[str, int], int]:
-    """Epochs by run, and shards, of a store's meta item.
+class QueryRun(NamedTuple):
+    """A run of a query: Spark's ids of the run and of the query, and the location of its checkpoint's state."""
+
+    id: str
+    query: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMeta:
+    """The meta item of a store: shards, epochs by run id, and whose state this is.
+
+    `query` is the id of the query that last began at version 0, at the time `began`, and made the store its own.
+    `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
+    """
+
+    shards: int
+    epochs: Mapping[str, int]
+    query: str
+    began: str
+    locations: Mapping[int, str]
+
+    @property
+    def location(self) -> str:
+        """The location of the query that the store belongs to; "" of a fork without a run."""
+        return self.location_at(max(self.epochs.values()))
+
+    def location_at(self, epoch: int) -> str:
+        """The location of the runs of an epoch."""
+        first = max((each for each in self.locations if each <= epoch), default=0)
+        return self.locations.get(first, "")
+
+    def attributes(self) -> Item:
+        """The attributes of the item that say this."""
+        return {
+            "shards": self.shards,
+            "epoch": max(self.epochs.values()),
+            "epochs": dict(self.epochs),
+            "query": self.query,
+            "began": self.began,
+            "locations": {str(first): location for first, location in sorted(self.locations.items())},
+        }
+
+
+def meta_item(store: str, meta: StoreMeta, package: str, now: str) -> Item:
+    """The meta item of a store that is made now."""
+    described: Item = {"format": FORMAT, "store": store, "package": package, "created": now}
+    return item_key(meta_key(store)) | described | meta.attributes()
+
+
+def parse_meta(store: str, item: Item) -> StoreMeta:
+    """The content of a store's meta item.
 
     Raises:
-        CorruptStateError: it is corrupt, of an unknown format, or another store's.
+        CorruptStateError: it is corrupt, of another format, or another store's.
     """
     key = meta_key(store)
-    check_format(key, meta)
-    newest, epochs, shards = number(key, meta, "epoch"), meta.get("epochs"), number(key, meta, "shards")
+    check_format(key, item)
+    newest, epochs, shards = number(key, item, "epoch"), item.get("epochs"), number(key, item, "shards")
     if not isinstance(epochs, dict) or not 1 <= len(epochs) <= newest:
-        raise CorruptStateError("the store's meta item is corrupt: it has no epochs", **where(key))
-    if not 1 <= shards <= SHARDS_MAX or meta.get("store") != store:
-        raise CorruptStateError("the store's meta item is corrupt, or another's", **where(key))
+        raise CorruptStateError(f"{_CORRUPT}: it has no epochs", **where(key))
+    if not 1 <= shards <= SHARDS_MAX or item.get("store") != store:
+        raise CorruptStateError(f"{_CORRUPT}, or another's", **where(key))
     # Epochs are given out one by one, and only the oldest are forgotten.
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
-        raise CorruptStateError("the store's meta item is corrupt: its epochs have a gap", **where(key))
-    return epochs, shards
+        raise CorruptStateError(f"{_CORRUPT}: its epochs have a gap", **where(key))
+    query, began, listed = item.get("query"), item.get("began"), item.get("locations")
+    if not isinstance(query, str) or not isinstance(began, str) or not isinstance(listed, dict):
+        raise CorruptStateError(f"{_CORRUPT}: it does not name its query and its checkpoint", **where(key))
+    locations = {int(first): str(location) for first, location in listed.items() if first.isdigit()}
+    if len(locations) < len(listed) or any(first > newest for first in locations):
+        raise CorruptStateError(f"{_CORRUPT}: its locations are not by epoch", **where(key))
+    return StoreMeta(shards, epochs, query, began, locations)
 
 
 def newest_epoch(meta: Item | None, run_id: str) -> int | None:
     """The epoch of a run, if it is the newest that writes to the store. A run is entered before it writes."""
     epochs = (meta or {}).get("epochs")
     own = epochs.get(run_id) if isinstance(epochs, dict) else None
-    return own if meta is not None and own == meta.get("epoch") else None
+    return own if meta is not None and isinstance(own, int) and own == meta.get("epoch") else None
+
+
+def oldest_runs(epochs: Mapping[str, int]) -> list[str]:
+    """The runs that a meta item forgets when one more is entered."""
+    return sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - EPOCHS_KEPT)]
 
 
 def meta_lost(store: str) -> CorruptStateError:

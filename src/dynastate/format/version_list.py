@@ -1,26 +1,41 @@
 r"""Version lists: the entries of committed attempts (docs/storage-format.md).
 
 entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
-body  := version attempt:16 parent:16 epoch schema:8
-         parts records raw_bytes stored_bytes digest:8 families (family keys)* home?
-home  := shards length store                                           in format 2, that of a fork, and only there
+body  := version attempt:16 parent:16 epoch schema:8 time
+         parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
+extras := count (tag length bytes)*                                    tag 1: home, in entries of a fork
+home  := shards length store
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from dynastate.errors import CorruptStateError
-from dynastate.format.binary import FORKED, decode_home, encode_home, seal, unseal, varint
+from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.format.binary import (
+    HOME,
+    decode_extras,
+    decode_home,
+    encode_extras,
+    encode_home,
+    seal,
+    unseal,
+    varint,
+)
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
+
+#: The runs whose commits a version list refuses: their namespace was dropped, or adopted for another checkpoint.
+REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
     """One committed attempt, as the version list names it. Sizes in bytes; `keys` by column family.
 
+    `time_ms` is when it was committed, in milliseconds since 1970 UTC by the committer's clock; it decides nothing.
     `home` is the store that contains its parts, if it is another one: an origin of a fork.
     """
 
@@ -35,6 +50,7 @@ class VersionEntry:
     stored_bytes: int
     digest: bytes
     keys: dict[int, int]
+    time_ms: int = 0
     home: Home | None = None
 
     @property
@@ -56,15 +72,14 @@ def part_keys(store: str, entry: VersionEntry, shards: int) -> Iterator[Key]:
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:
     """The bytes of a version entry; the CRC covers the store's name too."""
-    out = bytearray([FORKED if entry.home else FORMAT])
+    out = bytearray()
     out += varint(entry.version) + entry.attempt + entry.parent + varint(entry.epoch) + entry.schema
-    for number in (entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
+    for number in (entry.time_ms, entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
         out += varint(number)
     out += entry.digest + varint(len(entry.keys))
     for family, count in sorted(entry.keys.items()):
         out += varint(family) + varint(count)
-    if entry.home:
-        out += encode_home(entry.home)
+    out += encode_extras({HOME: encode_home(entry.home)} if entry.home else {})
     return seal(store, bytes(out))
 
 
@@ -72,24 +87,29 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     """A version entry from its bytes.
 
     Raises:
-        CorruptStateError: unknown format, wrong checksum, or not exactly one entry.
+        CorruptStateError: another format, wrong checksum, or not exactly one entry.
     """
     cursor = unseal(store, raw, "version entry")
     version, attempt, parent = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
-    epoch, schema = cursor.varint(), cursor.take(8)
+    epoch, schema, time_ms = cursor.varint(), cursor.take(8), cursor.varint()
     parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
     digest = cursor.take(8)
     keys = {cursor.varint(): cursor.varint() for _ in range(cursor.varint())}
-    home = decode_home(store, cursor) if raw[0] == FORKED else None
+    extras = decode_extras(store, cursor, [HOME], "version entry")
+    home = decode_home(store, extras[HOME]) if HOME in extras else None
     if not cursor.at_end():
         raise CorruptStateError("version entry has too many bytes", store=store, version=version)
     sums = parts, records, raw_bytes, stored_bytes, digest
-    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, home)
+    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home)
 
 
-def list_item(key: Key, entries: Sequence[bytes]) -> Item:
+def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ()) -> Item:
     """The item of a version list."""
-    return item_key(key) | {"format": FORMAT, "versions": list(entries)}
+    return (
+        item_key(key)
+        | {"format": FORMAT, "versions": list(entries)}
+        | ({REFUSED: frozenset(refused)} if refused else {})
+    )
 
 
 def parse_list(key: Key, item: Item) -> list[bytes]:
@@ -99,7 +119,7 @@ def parse_list(key: Key, item: Item) -> list[bytes]:
         CorruptStateError: unknown format, or no list.
     """
     check_format(key, item)
-    listed = item.get("versions")
+    listed = item.get("versions", [] if REFUSED in item else None)
     if not isinstance(listed, list):
         raise CorruptStateError("group has no version list", **where(key))
     return listed
@@ -118,3 +138,13 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
     if group_key(store, entry.version) != key:
         raise CorruptStateError("version entry is in the list of another group", version=entry.version, **where(key))
     return entry
+
+
+def run_refused(key: Key, run: str) -> ConfigurationError:
+    """The error of a commit whose run a version list refuses."""
+    return ConfigurationError(
+        "this run may not commit any more: its namespace was dropped, or adopted for another checkpoint, while it ran; "
+        "stop this query",
+        run=run,
+        **where(key),
+    )

@@ -10,7 +10,7 @@ from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.format.keys import SPECS, Key, meta_key, store_shard
-from dynastate.format.meta import DROPPED, parse_meta
+from dynastate.format.meta import DELETING, DROPPED, MARKED, parse_meta
 from dynastate.operations.pins import pins_of, refuse_forked, refuse_forks, unpin
 from dynastate.operations.runs import read_meta
 from dynastate.progress import ProgressCallback, no_progress
@@ -46,7 +46,7 @@ def _mark_dropped(tables: Tables, store: str, meta: Item, meter: Meter) -> None:
     if DROPPED in meta:
         return
     key = meta_key(store)
-    if tables.put_over(key, meta | {DROPPED: 1}, {"epoch": meta["epoch"]}, meter):
+    if tables.put_over(key, meta | {DROPPED: MARKED}, {"epoch": meta["epoch"]}, meter):
         return
     now = tables.get([key], meter).get(key, {})
     refuse_forks(store, now)
@@ -58,23 +58,37 @@ def _require_mark(store: str, meta: Item) -> None:
         raise ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
 
 
+def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
+    """Let no run enter a store that is marked as dropped any more; return its meta item.
+
+    Raises:
+        ConfigurationError: a run of the query has begun meanwhile.
+    """
+    found = read_meta(tables, store, meter)
+    _require_mark(store, found)
+    before: Item = {"epoch": found["epoch"], DROPPED: MARKED}
+    if found[DROPPED] == MARKED and not tables.put_over(meta_key(store), found | {DROPPED: DELETING}, before, meter):
+        found = read_meta(tables, store, meter)
+        _require_mark(store, found)  # it is there if only the answer was lost
+    return found
+
+
 def _drop(tables: Tables, store: str, meter: Meter, progress: ProgressCallback) -> int:
     """Delete all items of a store that is marked as dropped.
 
-    1. Version lists and snapshots: from here on nothing can be read. 2. Manifests, buckets, parts and schemas. 3. If
-    it is a fork, unpin what it needed in its origin. 4. The meta item, by which a drop that was cut off after any step
-    finds the rest again.
+    1. Let no run enter any more. 2. Version lists and snapshots: from here on nothing can be read. 3. Manifests,
+    buckets, parts and schemas. 4. If it is a fork, unpin what it needed in its origin. 5. The meta item, by which a
+    drop that was cut off after any step finds the rest again.
     """
-    meta, found = meta_key(store), read_meta(tables, store, meter)
-    _require_mark(store, found)
-    _, shards = parse_meta(store, found)
+    meta, found = meta_key(store), _begin_deleting(tables, store, meter)  # 1
+    shards = parse_meta(store, found).shards
     keys = [key for key in _keys(tables, store, shards, meter) if key != meta]
     keys.sort(key=lambda key: not key.sort.startswith(("group/", "snapshot/")))
-    for at in range(0, len(keys), _STEP):  # 1, 2
+    for at in range(0, len(keys), _STEP):  # 2, 3
         progress(at, len(keys))
         delete_all(tables, keys[at : at + _STEP], meter)
-    unpin(tables, store, found, pins_of(found), meter)  # 3
-    delete_all(tables, [meta], meter)  # 4
+    unpin(tables, store, found, pins_of(found), meter)  # 4
+    delete_all(tables, [meta], meter)  # 5
     return len(keys) + 1
 
 

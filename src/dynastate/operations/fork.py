@@ -42,9 +42,9 @@ from dynastate.format.keys import (
     where,
 )
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
-from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, parse_meta
+from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, StoreMeta, meta_item, parse_meta
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
-from dynastate.format.version_list import encode_entry
+from dynastate.format.version_list import encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -199,7 +199,7 @@ class _StoreFork:
             item = snapshot_item(self._store, self._copied(snapshot, found)[0])
             self._put(snapshot_key(self._store, *snapshot.of), item)  # 5
         for group, listed in self._lists().items():
-            self._put(group, item_key(group) | {"format": FORMAT, "versions": listed})  # 6
+            self._put(group, list_item(group, listed))  # 6
         parts = sum(entry.stored_bytes for _, entry in self._entries)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
 
@@ -209,12 +209,11 @@ class _StoreFork:
         graph = read_graph(self._tables, self._origin, self._meter, allowed)
         if graph.meta is None:
             raise CorruptStateError("the store's meta item is lost", **where(meta_key(self._origin)))
-        self._origin_meta = graph.meta
-        _, shards = parse_meta(self._origin, graph.meta)
-        self._home = Home(self._origin, shards)
+        self._origin_meta = parse_meta(self._origin, graph.meta)
+        self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
         #: The epoch in the fork's meta item, which no attempt exceeds: the fork's next run gets a higher one.
-        self._epoch = 0 if begun is None else parse_meta(self._store, begun)[0].get(RUN, 0)
+        self._epoch = 0 if begun is None else parse_meta(self._store, begun).epochs.get(RUN, 0)
         found: dict[VersionId, SnapshotManifest] | None = None
         while found is None:
             ways, nodes = self._ways()
@@ -263,22 +262,14 @@ class _StoreFork:
         return found
 
     def _meta_item(self) -> Item:
-        key = meta_key(self._store)
         names = [META, *(snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
         names += [group_key(self._origin, entry.version).sort for _, entry in self._entries]
-        return item_key(key) | {
-            "format": FORMAT,
-            "store": self._store,
-            "checkpoint": str(self._origin_meta.get("checkpoint", "")),
-            "shards": self._home.shards,
-            "package": dynastate.__version__,
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "epoch": self._epoch,
-            "epochs": {RUN: self._epoch},
-            ORIGIN: self._origin,
-            ORIGIN_VERSION: self._version,
-            PINS: frozenset(names),
-        }
+        origin = self._origin_meta
+        made = StoreMeta(origin.shards, {RUN: self._epoch}, origin.query, origin.began, {})
+        item = meta_item(
+            self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
+        )
+        return item | {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
 
     def _require_same(self, meta: Item) -> None:
         """Check that the call which began this store has found the same."""

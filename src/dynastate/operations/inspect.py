@@ -18,7 +18,7 @@ from dynastate.errors import VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, check_store, store_shard
-from dynastate.format.meta import ORIGIN
+from dynastate.format.meta import ORIGIN, parse_meta
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.pins import forks_of
@@ -96,7 +96,7 @@ def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
         deltas=len(deltas),
         delta_bytes=sum(each.stored_bytes for each in deltas),
         epoch=int(str(meta.get("epoch", 0))),
-        checkpoint=str(meta.get("checkpoint", "")),
+        checkpoint=parse_meta(store, meta).location if meta else "",
         created=str(meta.get("created", "")),
         package=str(meta.get("package", "")),
         shards=int(str(meta.get("shards", 0))),

@@ -1,4 +1,4 @@
-"""The query runs of a store, as its meta item lists them."""
+"""The query runs of a store: those that its meta item lists, and those that its version lists refuse."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.format.items import Item
-from dynastate.format.keys import meta_key, where
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import Key, group_key, meta_key, store_shard, versions_of, where
 from dynastate.format.meta import parse_meta
-from dynastate.format.version_list import VersionEntry
+from dynastate.format.version_list import REFUSED, VersionEntry
 
 
 def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
@@ -25,8 +25,7 @@ def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
 
 def runs_of(tables: Tables, store: str, meter: Meter) -> Collection[str]:
     """Ids of the newest query runs that have opened a store for writing."""
-    epochs, _ = parse_meta(store, read_meta(tables, store, meter))
-    return epochs.keys()
+    return parse_meta(store, read_meta(tables, store, meter)).epochs.keys()
 
 
 def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
@@ -36,7 +35,7 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
         ConfigurationError: a newer run has begun. It may have written versions below this one without a commit yet,
             after a start from no checkpoint: they look as if no version needed them.
     """
-    epochs, _ = parse_meta(store, read_meta(tables, store, Meter()))
+    epochs = parse_meta(store, read_meta(tables, store, Meter())).epochs
     run = max(epochs, key=epochs.__getitem__)
     if epochs[run] != newest.epoch:
         raise ConfigurationError(
@@ -46,3 +45,23 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
             newest=newest.epoch,
         )
     return run
+
+
+def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> set[Key]:
+    """Make every version list of a store, and the one after each, refuse the commits of runs; return the lists.
+
+    A run commits one version after the other, so it cannot pass both. Lists that it began meanwhile are looked for
+    again until there is none.
+    """
+    refusing: set[Key] = set()
+    while True:
+        found = tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter)
+        listed = [key for key, item in found if "versions" in item]
+        wanted = {*listed, *(group_key(store, versions_of(key).stop) for key in listed)} - refusing
+        if not wanted or not runs:
+            return refusing
+        for key in sorted(wanted):
+            item: Item = item_key(key) | {"format": FORMAT, REFUSED: frozenset(runs)}
+            is_there = tables.add_to_set(key, REFUSED, runs, meter) is not None
+            if is_there or tables.put_new(key, item, meter):
+                refusing.add(key)

@@ -137,7 +137,7 @@ class _Check:
             self._add(finding)
         meta = meta_key(self._store)
         if self._names.graph.meta is not None:
-            _, self._shards = parse_meta(self._store, self._names.graph.meta)
+            self._shards = parse_meta(self._store, self._names.graph.meta).shards
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
         self._manifests = {each.holder: self._manifest(each) for each in self._names.snapshots()}

@@ -276,7 +276,7 @@ class StateView:
         with naming(self._source):
             try:
                 yield
-            except CorruptStateError as corrupt:
+            except (CorruptStateError, VersionMissingError) as lost:
                 store = self._unreadable()
                 if store is None:
                     raise
@@ -284,7 +284,7 @@ class StateView:
                     "this version was deleted: it was not retained, or the query restarted at an earlier one; refresh",
                     store=store,
                     version=self.version,
-                ) from corrupt
+                ) from lost
 
     def _unreadable(self) -> str | None:
         """A store that no longer lists this version; None: all do, or a version list cannot be read."""

@@ -17,7 +17,8 @@ from dynastate.engine.opening import Opening, retry_routes
 from dynastate.engine.reader import EncodedChunk
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
-from dynastate.format.keys import NO_ATTEMPT, Attempt
+from dynastate.format.keys import NO_ATTEMPT, Attempt, location_of
+from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
@@ -207,7 +208,7 @@ class Connection:
         self._failed = None
         try:
             self._attempt = self._reached_engine().begin(
-                request.store, request.run_id, request.checkpoint, request.base, request.parent, request.attempt
+                request.store, _run_of(request), request.base, request.parent, request.attempt
             )
         except DynastateError as failed:
             self._failed = failed
@@ -255,7 +256,7 @@ class Connection:
         with self._answering("commit"):
             version = InstalledVersion(request.version, request.attempt, request.keys, request.schema)
             self._snapshot = self._reached_engine().begin_install(
-                request.store, request.run_id, request.checkpoint, version, request.state_bytes
+                request.store, _run_of(request), version, request.state_bytes
             )
             self._state = State.SNAPSHOT
             self._send(protocol.Wanted(0, self._snapshot.bits))
@@ -343,3 +344,7 @@ class Connection:
         message = str(failed) if isinstance(failed, DynastateError) else f"{type(failed).__name__}: {failed}"
         with contextlib.suppress(_ClosedError):  # the JVM has closed already
             self._send(protocol.Error(kind, self._store, message))
+
+
+def _run_of(request: protocol.Begin | protocol.Whole) -> QueryRun:
+    return QueryRun(request.run_id, request.query_id, location_of(request.checkpoint))

@@ -123,7 +123,15 @@ Hello = NamedTuple("Hello", [("protocol", U16), ("token", Token), ("package", Te
 Open = NamedTuple("Open", [("store", Text), ("version", Version), ("attempt", Id), ("have", VersionIds)])
 Begin = NamedTuple(
     "Begin",
-    [("store", Text), ("run_id", Text), ("checkpoint", Text), ("base", U64), ("parent", Id), ("attempt", Id)],
+    [
+        ("store", Text),
+        ("run_id", Text),
+        ("query_id", Text),
+        ("checkpoint", Text),
+        ("base", U64),
+        ("parent", Id),
+        ("attempt", Id),
+    ],
 )
 Append = NamedTuple("Append", [("records", U32), ("hash_min", U32), ("hash_max", U32), ("changes", Rest)])
 Commit = NamedTuple("Commit", [("keys", Keys), ("schema", Text)])
@@ -155,6 +163,7 @@ Whole = NamedTuple(
     [
         ("store", Text),
         ("run_id", Text),
+        ("query_id", Text),
         ("checkpoint", Text),
         ("version", U64),
         ("attempt", Id),

@@ -22,7 +22,8 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import get_apart
 from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError, DynastateError
-from dynastate.format.keys import meta_key
+from dynastate.format.keys import location_of, meta_key
+from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.operations.drop import drop_stores
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX, Settings
@@ -256,11 +257,16 @@ def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: l
             namespace=before,
         )
     left = _existing(tables, namespace, stores)
-    if left and not (is_again and all(owner == f"{target}/state" for owner in left.values())):
+    location = location_of(f"{target}/state")
+    # A run of the query that resumed, in the time between the import's last steps, is no import's.
+    is_own = (
+        each.location == location and all(run.startswith("import-") for run in each.epochs) for each in left.values()
+    )
+    if left and not (is_again and all(is_own)):
         raise ConfigurationError(
             "the namespace has state already; take another one, or 'dynastate drop' it",
             namespace=namespace,
-            checkpoint=next(iter(left.values())),
+            checkpoint=next(iter(left.values())).location,
         )
     for name in jvm.names(target):
         if name != MARKER:
@@ -271,14 +277,14 @@ def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: l
     return mark
 
 
-def _existing(tables: BotoTables, namespace: str, stores: list[str]) -> dict[str, str]:
-    """Stores of a namespace, and the checkpoint that each belongs to.
+def _existing(tables: BotoTables, namespace: str, stores: list[str]) -> dict[str, StoreMeta]:
+    """Stores of a namespace, and what their meta items say.
 
     Among them are those of `stores` that an import which was cut off made before partition 0, which a search misses.
     """
     known = dict.fromkeys([*find_stores(tables, namespace, Meter()), *stores])
     keys = {meta_key(store): store for store in known}
-    return {keys[key]: str(item.get("checkpoint")) for key, item in get_apart(tables, list(keys), Meter()).items()}
+    return {keys[key]: parse_meta(keys[key], item) for key, item in get_apart(tables, list(keys), Meter()).items()}
 
 
 @contextmanager

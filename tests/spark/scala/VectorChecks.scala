@@ -10,9 +10,10 @@ import scala.util.Random
 import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
-import io.dynastate.bridge.Protocol
+import io.dynastate.bridge.{Protocol, QueryRun}
 import io.dynastate.memory.{Attempt, ChangeRecords, ChangeSink, EncodedRow, VersionOverlay, VersionTree}
 import io.dynastate.spark.ProviderSettings
+import org.apache.hadoop.conf.Configuration
 import org.json4s.JsonAST.{JArray, JInt, JNull, JObject, JString, JValue}
 import org.json4s.jackson.JsonMethods.parse
 
@@ -58,7 +59,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("namespaces are those of the vectors") {
       list(format \ "namespaces").foreach { vector =>
-        same(ProviderSettings.digest(text(vector \ "state_root")), text(vector \ "namespace"))
+        same(ProviderSettings.digest(ProviderSettings.locationOf(text(vector \ "state_root"), new Configuration(false))), text(vector \ "namespace"))
       }
     }
     check("the hex digits of attempts are in the order of their bytes") {
@@ -126,6 +127,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
   }
 
+  private def runOf(fields: JValue): QueryRun = QueryRun(text(fields \ "run"), text(fields \ "query"), text(fields \ "checkpoint"))
+
   /** Read so many damaged inputs; refused ones must match `expected`. Returns the kinds of refusal. */
   private def damages(rounds: Int, wholes: List[Array[Byte]])(read: Array[Byte] => Any)(expected: PartialFunction[Throwable, Int]): Set[Int] = {
     val chance = new Random(VectorChecks.Seed)
@@ -166,7 +169,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val have = list(fields \ "have").map(held => (long(held \ "version"), attempt(held \ "attempt")))
         Some(all(Protocol.open(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"), have)))
       case Protocol.Begin =>
-        Some(all(Protocol.begin(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "base"),
+        Some(all(Protocol.begin(text(fields \ "store"), runOf(fields), long(fields \ "base"),
           attempt(fields \ "parent"), attempt(fields \ "attempt"))))
       case Protocol.Append =>
         val run = bytes(fields \ "run")
@@ -190,7 +193,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
       case Protocol.Whole =>
         val keys = list(fields \ "keys").map { case JArray(pair) => long(pair(1)); case other => throw new AssertionError(other) }
-        Some(all(Protocol.whole(text(fields \ "store"), text(fields \ "run"), text(fields \ "checkpoint"), long(fields \ "version"),
+        Some(all(Protocol.whole(text(fields \ "store"), runOf(fields), long(fields \ "version"),
           attempt(fields \ "attempt"), long(fields \ "state_bytes"), keys.toArray, text(fields \ "schema"))))
       case Protocol.Bucket => Some(all(Protocol.bucket(long(fields \ "bucket").toInt)))
       case Protocol.Check => Some(all(Protocol.check()))

@@ -28,7 +28,7 @@ final class World(val endpoint: String, python: String, scratch: Path) {
 
   /** The name of a store in the tables. */
   def storeOf(id: StateStoreId): String =
-    s"${ProviderSettings.digest(id.checkpointRootLocation)}/${id.operatorId}/${id.partitionId}/${id.storeName}"
+    s"${ProviderSettings.digest(ProviderSettings.locationOf(id.checkpointRootLocation, new Configuration(false)))}/${id.operatorId}/${id.partitionId}/${id.storeName}"
 
   /** Read or damage the items of a store with tests/support/table_surgery.py; what it prints. */
   def onTables(id: StateStoreId, action: String*): String = {

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from dynastate.engine.engine import Engine
 from tests.support.command_line import refused, reported, run, shown
-from tests.support.engine_driver import attempt, parts_of
+from tests.support.engine_driver import CHECKPOINT, attempt, parts_of
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 
@@ -45,7 +45,7 @@ def test_show(store: str) -> None:
     found = shown("show", store)
     (default,) = found["families"]
     assert (found["version"], default["rows"], default["key"]) == (3, 2, [{"name": "user", "type": "string"}])
-    assert found["checkpoint"]
+    assert found["checkpoint"] == CHECKPOINT
     lines = run("show", store).lines
     assert {"  key        user string", "  value      count long, note string"} < set(lines)
     assert "the tables hold nothing of this store" in refused("show", f"{store}-none")

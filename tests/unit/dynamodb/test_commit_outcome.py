@@ -16,7 +16,7 @@ from dynastate.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from dynastate.format.items import Item, item_key
+from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, group_key
 from dynastate.format.keys import meta_key as meta_key_of
 from dynastate.settings import Settings
@@ -58,9 +58,9 @@ def test_a_lost_answer_that_was_applied_is_found_in_the_list(
     """The append happened and its answer is lost: the list is read, consistently, and nothing is appended again."""
     tables, _ = quickly(failing_client)
     meter = Meter()
-    tables.append_version(group, b"before", Meter())
+    tables.append_version(group, b"before", "run-1", Meter())
     failing_client.fail("update_item", Fault(error, applied=True))
-    tables.append_version(group, b"entry", meter)
+    tables.append_version(group, b"entry", "run-1", meter)
     assert entries(tables, group) == [b"before", b"entry"]
     reads = [arguments for operation, arguments in failing_client.requests if operation == "get_item"]
     assert [read["ConsistentRead"] for read in reads] == [True]
@@ -71,7 +71,7 @@ def test_a_lost_answer_that_was_not_applied_is_sent_again(failing_client: Failin
     """The append did not happen and its answer is lost: the list does not hold it, so it is appended."""
     tables, _ = quickly(failing_client)
     failing_client.fail("update_item", Fault(lost_answer()), Fault(lost_answer()))
-    tables.append_version(group, b"entry", Meter())
+    tables.append_version(group, b"entry", "run-1", Meter())
     assert entries(tables, group) == [b"entry"]
 
 
@@ -80,7 +80,7 @@ def test_reading_the_list_is_retried_too(failing_client: FailingClient, group: K
     tables, _ = quickly(failing_client)
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
     failing_client.fail("get_item", Fault(client_error("ThrottlingException")), Fault(lost_answer()))
-    tables.append_version(group, b"entry", Meter())
+    tables.append_version(group, b"entry", "run-1", Meter())
     assert entries(tables, group) == [b"entry"]
 
 
@@ -92,7 +92,7 @@ def test_an_append_whose_fate_stays_unknown_says_so(failing_client: FailingClien
     failing_client.fail("update_item", Fault(lost_answer(), applied=applied))
     failing_client.fail("get_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnknownOutcomeError, match=r"may have happened; retry the task: .*operation=UpdateItem"):
-        tables.append_version(group, b"entry", Meter())
+        tables.append_version(group, b"entry", "run-1", Meter())
     assert clock.now == pytest.approx(20)
 
 
@@ -102,7 +102,7 @@ def test_an_append_that_is_refused_after_doubt_is_unknown(failing_client: Failin
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
     failing_client.fail("get_item", Fault(client_error("AccessDeniedException")))
     with pytest.raises(UnknownOutcomeError, match="AWS denies permission"):
-        tables.append_version(group, b"entry", Meter())
+        tables.append_version(group, b"entry", "run-1", Meter())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_append_that_surely_did_not_happen_says_so(
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(error)] * 1000)
     with pytest.raises(expected):
-        tables.append_version(group, b"entry", Meter())
+        tables.append_version(group, b"entry", "run-1", Meter())
     assert [operation for operation, _ in failing_client.requests].count("get_item") == 0
 
 
@@ -131,7 +131,7 @@ def test_a_broken_tls_connection_may_have_carried_a_commit(failing_client: Faili
     tables, _ = quickly(failing_client)
     broken = boto_errors.SSLError(endpoint_url="https://test", error="unexpected end")
     failing_client.fail("update_item", Fault(broken, applied=True))
-    tables.append_version(group, b"entry", Meter())
+    tables.append_version(group, b"entry", "run-1", Meter())
     assert entries(tables, group) == [b"entry"]
 
 
@@ -140,10 +140,10 @@ def test_conditional_writes_survive_a_lost_answer(failing_client: FailingClient,
     tables, _ = quickly(failing_client)
     meta = meta_key_of(store)
     failing_client.fail("put_item", Fault(lost_answer(), applied=True))
-    item: Item = item_key(meta) | {"format": 1, "epoch": 1, "epochs": {"a": 1}}
+    item: Item = item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"a": 1}}
     assert tables.put_new(meta, item, Meter()) is False
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
-    assert tables.advance_epoch(meta, "b", 1, [], Meter()) is False
+    assert tables.advance_epoch(meta, "b", 1, [], {}, Meter()) is False
     assert tables.get([meta], Meter())[meta]["epochs"] == {"a": 1, "b": 2}
 
 
@@ -153,4 +153,4 @@ def test_an_epoch_that_is_not_known_is_no_unknown_commit(failing_client: Failing
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnavailableError, match="no proper answer until the deadline"):
-        tables.advance_epoch(meta_key_of(store), "run", 1, [], Meter())
+        tables.advance_epoch(meta_key_of(store), "run", 1, [], {}, Meter())

@@ -112,7 +112,7 @@ def test_a_commit_without_credentials_surely_did_not_happen(tables_by: Callable[
     with pytest.raises(
         UnavailableError, match=r"AWS refuses the credentials: The security token .* expired.*UpdateItem"
     ):
-        tables.append_version(group_key(store, 1), b"entry", meter)
+        tables.append_version(group_key(store, 1), b"entry", "run-1", meter)
 
 
 def test_missing_credentials_are_reported_within_seconds_at_first(

@@ -281,7 +281,7 @@ def test_check_tells_how_a_table_differs(
 
 @pytest.mark.parametrize(
     "value",
-    [{"BOOL": True}, {"NULL": True}, {"NS": ["1"]}, {"N": "1.5"}, {"L": [{"S": "a"}]}, {"M": {"a": {"S": "b"}}}],
+    [{"BOOL": True}, {"NULL": True}, {"NS": ["1"]}, {"N": "1.5"}, {"L": [{"S": "a"}]}, {"M": {"a": {"B": b"b"}}}],
 )
 def test_values_that_dynastate_never_writes_are_refused(value: dict[str, Any]) -> None:
     """An item with a value of another kind is someone else's; the error names the attribute."""

@@ -13,7 +13,6 @@ from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
 from dynastate.operations.verify import verify
 from tests.support.engine_driver import (
-    CHECKPOINT,
     SCHEMA,
     State,
     attempt,
@@ -22,6 +21,7 @@ from tests.support.engine_driver import (
     entry,
     graph,
     items_of,
+    query_run,
     read,
     write,
     write_versions,
@@ -39,7 +39,7 @@ def begin_install(
 ) -> InstallAttempt:
     """Send all rows of a version without a parent, as the provider does; the caller ends it."""
     version = InstalledVersion(number, by, {0: len(state)}, SCHEMA)
-    begun = engine.begin_install(store, IMPORT, CHECKPOINT, version, (512 * 1024) << bits)
+    begun = engine.begin_install(store, query_run(IMPORT), version, (512 * 1024) << bits)
     for bucket in range(1 << begun.bits):
         begun.bucket(bucket)
         held = {key: value for key, value in state.items() if key_hash(key) >> 32 - begun.bits == bucket}
@@ -88,11 +88,11 @@ def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables,
 
 def test_the_namespace_of_another_query_is_refused(engine: Engine, tables: Tables, store: str) -> None:
     """The check precedes the first write."""
-    made = engine.begin(store, "run-1", "file:/tmp/another/state", 0, NO_ATTEMPT, attempt(1))
+    made = engine.begin(store, query_run("run-1", "file:/tmp/another/state"), 0, NO_ATTEMPT, attempt(1))
     made.append(chunk({b"key": b"value"}))
     made.commit({0: 1}, SCHEMA)
     before = items_of(tables, store)
-    with pytest.raises(ConfigurationError, match="this namespace belongs to the query with checkpoint"):
+    with pytest.raises(ConfigurationError, match="this namespace belongs to the query with the checkpoint"):
         begin_install(engine, store, attempt(2), ROWS)
     assert items_of(tables, store) == before
 

@@ -295,7 +295,7 @@ def test_skipped_parts_must_be_intact(engines: Engines, tables: MemoryTables, st
     made, _ = write_large(engines(), store)
     listed = {key: item for key, item in parts_of(tables, store) if key.sort.startswith("0" * 19 + "1")}
     far = next(key for key, item in listed.items() if int(str(item["hash_min"])) > key_hash(b"5"))
-    for damage in (None, {"crc32": 7}, {"format": 2}, {"hash_max": b"x"}):
+    for damage in (None, {"crc32": 7}, {"format": 3}, {"hash_max": b"x"}):
         item = tables.items.pop(far)
         if damage is not None:
             tables.items[far] = item | damage

@@ -46,6 +46,7 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from tests.support.engine_driver import (
     CHECKPOINT,
+    QUERY,
     SCHEMA,
     Engines,
     attempt,
@@ -60,6 +61,7 @@ from tests.support.engine_driver import (
     make_engine,
     numbers,
     parts_of,
+    query_run,
     read,
     save_snapshot,
     write,
@@ -183,9 +185,11 @@ def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, st
     """The meta item holds the store, the checkpoint in clear text, shards, package and time of the first commit."""
     write(engine, store, A, {b"k": b"v"})
     assert items_of(tables, store)["meta"] == item_key(meta_key(store)) | {
-        "format": 1,
+        "format": 2,
         "store": store,
-        "checkpoint": CHECKPOINT,
+        "query": QUERY,
+        "began": "2025-01-01T00:00:00+00:00",
+        "locations": {"1": CHECKPOINT},
         "shards": 4,
         "package": "0.1.0",
         "created": "2025-01-01T00:00:00+00:00",
@@ -272,7 +276,7 @@ def test_the_schema_is_written_once_a_session(memory_engine: Engine, memory: Mem
     """The schema item goes out with the first commit of a query run, and again only when the schema changes."""
     write_versions(memory_engine, store, 3)
     base = (3, attempt(3))
-    under_way = memory_engine.begin(store, "run-1", CHECKPOINT, *base, A)
+    under_way = memory_engine.begin(store, query_run("run-1"), *base, A)
     under_way.commit({0: 3}, SCHEMA + " ")
     written = [key.sort for call in memory.called("write") for key in call.keys if key.sort.startswith("schema/")]
     assert written == [schema_key(store, schema_digest(text)).sort for text in (SCHEMA, SCHEMA + " ")]
@@ -488,7 +492,7 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
         first.clean_up(store, "run-1", *mine, 2, 1, 0)
     else:
         under_way = begin(engines(), store, C, mine)  # an executor that never wrote to this store
-    with pytest.raises(ConfigurationError, match=r"namespace, as with a copied checkpoint.*run=run-1 epoch=1 newest=2"):
+    with pytest.raises(ConfigurationError, match=r"newer run of this query writes.*run=run-1 epoch=1 newest=2"):
         under_way.commit({0: 1}, SCHEMA)
     under_way.abort()
     assert read(second, store, *write(second, store, D, {b"d": b"d"}, base=theirs, run="run-2"))[b"by"] == b"second"
@@ -680,7 +684,7 @@ def test_a_row_cut_over_parts_that_loses_its_end_is_found(engine: Engine, tables
         assert isinstance(data, bytes)
         moved = item | item_key(key) | {"crc32": parts._part_crc(key, fields, data)}
         tables.write([(key, moved)], Meter())
-    tables.append_version(group, encode_entry(store, shorter), Meter())
+    tables.append_version(group, encode_entry(store, shorter), "run-1", Meter())
     assert "parts and what names them do not agree" in corrupt(engine, store, 1)
 
 
@@ -948,7 +952,7 @@ def test_the_largest_row(engines: Engines, memory: MemoryTables, store: str) -> 
 
 def test_a_schema_too_large_for_an_item_is_refused(engine: Engine, store: str) -> None:
     """A schema text over 400 KB is a configuration error at commit, not a refused request that others share."""
-    under_way = engine.begin(store, "run-1", CHECKPOINT, 0, NO_ATTEMPT, A)
+    under_way = engine.begin(store, query_run("run-1"), 0, NO_ATTEMPT, A)
     with pytest.raises(ConfigurationError, match="schema of this operator's state is too large"):
         under_way.commit({0: 0}, "x" * ITEM_BYTES_MAX)
     under_way.abort()
@@ -972,12 +976,25 @@ def test_the_memory_of_sessions_is_bounded(
 
 def test_a_namespace_serves_one_query(engine: Engine, tables: Tables, store: str) -> None:
     """A second query that begins in a namespace is refused at its first commit; the first one's state stays."""
-    one = write(engine, store, A, {b"k": b"1"}, run="run-1")
-    other = engine.begin(store, "run-2", "file:/another/state", 0, NO_ATTEMPT, B)
-    with pytest.raises(ConfigurationError, match=f"namespace belongs to the query with checkpoint {CHECKPOINT}"):
+    write(engine, store, A, {b"k": b"1"}, run="run-1")
+    other = engine.begin(store, query_run("run-2", "file:/another/state"), 0, NO_ATTEMPT, B)
+    with pytest.raises(ConfigurationError, match=f"namespace belongs to the query with the checkpoint {CHECKPOINT}"):
         other.commit({0: 0}, SCHEMA)
     other.abort()
     assert graph(tables, store).versions() == [1]
-    moved = engine.begin(store, "run-3", "file:/moved/state", *one, C)
-    moved.commit({0: 1}, SCHEMA)
-    assert read(engine, store, 2) == {b"k": b"1"}
+
+
+def test_a_copy_of_a_checkpoint_is_refused(engine: Engine, tables: Tables, store: str) -> None:
+    """A run that resumes from another location writes nothing; the error names both, and both ways out."""
+    one = write(engine, store, A, {b"k": b"1"}, run="run-1")
+    before = items_of(tables, store)
+    copy = engine.begin(store, query_run("run-2", "file:/copy/state"), *one, B)
+    ways = (
+        f"the checkpoint {CHECKPOINT}.*file:/copy/state.*dynastate fork .*dynastate adopt .* --checkpoint file:/copy\\."
+    )
+    with pytest.raises(ConfigurationError, match=ways):
+        copy.commit({0: 1}, SCHEMA)
+    copy.abort()
+    assert items_of(tables, store) == before
+    two = write(engine, store, C, {b"k": b"2"}, base=one, run="run-1")
+    assert read(engine, store, *two) == {b"k": b"2"}

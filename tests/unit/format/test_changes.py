@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.changes import (
-    DROP_FAMILY,
     FAMILY_MAX,
     MERGE,
     PUT,
-    REMOVE_RANGE,
     Change,
-    RowValue,
-    apply_change,
     decode_changes,
     encode_changes,
     key_hash,
@@ -24,8 +20,7 @@ from dynastate.format.changes import (
 KEYS = st.binary(max_size=40)
 CHANGES = st.one_of(
     st.builds(Change, st.just(PUT), st.integers(0, FAMILY_MAX), KEYS, st.none() | st.binary(max_size=60)),
-    st.builds(Change, st.sampled_from((MERGE, REMOVE_RANGE)), st.integers(0, FAMILY_MAX), KEYS, st.binary()),
-    st.builds(Change, st.just(DROP_FAMILY), st.integers(0, FAMILY_MAX), st.just(b""), st.just(b"")),
+    st.builds(Change, st.just(MERGE), st.integers(0, FAMILY_MAX), KEYS, st.binary()),
 )
 
 
@@ -49,11 +44,8 @@ def test_cut_records_are_refused(changes: list[Change], data: st.DataObject) -> 
     "change",
     [
         Change(MERGE, 0, b"k", None),
-        Change(REMOVE_RANGE, 0, b"k", None),
-        Change(DROP_FAMILY, 0, b"k", b""),
-        Change(DROP_FAMILY, 0, b"", b"v"),
-        Change(DROP_FAMILY, 0, b"", None),
-        Change(4, 0, b"k", b"v"),
+        Change(2, 0, b"k", b"v"),
+        Change(3, 0, b"", b""),
         Change(15, 0, b"k", b"v"),
     ],
 )
@@ -92,12 +84,3 @@ def test_other_negative_lengths_are_refused(value_length: int) -> None:
 def test_the_hash_is_murmur3_as_published(key: bytes, expected: int) -> None:
     """The hash of a key is MurmurHash3 x86 32 bit with seed 0, by values published for it."""
     assert key_hash(key) == expected
-
-
-@pytest.mark.parametrize("change", [Change(REMOVE_RANGE, 0, b"a", b"b"), Change(DROP_FAMILY, 0, b"", b"")])
-def test_operations_that_are_never_written_are_refused(change: Change) -> None:
-    """Their numbers are reserved in the format, and no version has them: read as puts they would give a wrong state."""
-    found: dict[bytes, RowValue] = {b"a": b"1"}
-    with pytest.raises(CorruptStateError, match="puts, removes and merges only"):
-        apply_change(found, change.key, change)
-    assert found == {b"a": b"1"}

@@ -78,13 +78,13 @@ def test_a_parent_that_was_not_read() -> None:
     ("sort", "item"),
     [
         ("group/0000000000000000", {"versions": []}),
-        ("group/0000000000000000", {"format": 1}),
-        ("group/0000000000000000", {"format": 1, "versions": "text"}),
-        ("group/0000000000000000", {"format": 1, "versions": [b""]}),
-        ("group/0000000000000000", {"format": 1, "versions": [b"\x01corrupt"]}),
-        ("group/0000000000000000", {"format": 2, "versions": []}),
-        ("meta", {"format": 2}),
-        ("snapshot/00000000000000000007/00", {"format": 1}),
+        ("group/0000000000000000", {"format": FORMAT}),
+        ("group/0000000000000000", {"format": FORMAT, "versions": "text"}),
+        ("group/0000000000000000", {"format": FORMAT, "versions": [b""]}),
+        ("group/0000000000000000", {"format": FORMAT, "versions": [b"\x02broken"]}),
+        ("group/0000000000000000", {"format": FORMAT + 1, "versions": []}),
+        ("meta", {"format": FORMAT + 1}),
+        ("snapshot/00000000000000000007/00", {"format": FORMAT}),
     ],
 )
 def test_a_corrupt_or_newer_item_of_the_graph_is_named(sort: str, item: Item) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format import parts
 from dynastate.format.codec import CODECS, compress
-from dynastate.format.items import Item
+from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import Attempt, Key, SnapshotId
 from dynastate.format.parts import (
     CHUNK_BYTES_MAX,
@@ -71,7 +71,7 @@ def test_a_row_larger_than_a_reader_accepts_is_refused_when_written() -> None:
 def test_an_impossible_part_is_refused_before_memory_is_taken(codec: str, raw_bytes: int) -> None:
     """A part with an unknown codec or an impossible length is refused even where its checksum is right."""
     key, item = part()
-    fields = (1, codec, 1, raw_bytes, 0, 1, 5, 5)
+    fields = (FORMAT, codec, 1, raw_bytes, 0, 1, 5, 5)
     data = item["data"]
     assert isinstance(data, bytes)
     crc = parts._part_crc(key, fields, data)

@@ -12,7 +12,7 @@ from dynastate.engine.catalog import find_stores
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format import keys
-from dynastate.format.items import Item, item_bytes, item_key
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
 from dynastate.format.meta import FORKS
 from dynastate.format.parts import part_items
@@ -25,7 +25,6 @@ from dynastate.operations.pins import forks_of, is_complete, refuse_forked
 from dynastate.operations.usage import usage_of_store
 from dynastate.operations.verify import verify
 from tests.support.engine_driver import (
-    CHECKPOINT,
     SHARDS,
     Engines,
     State,
@@ -36,6 +35,7 @@ from tests.support.engine_driver import (
     graph,
     numbers,
     parts_of,
+    query_run,
     read,
     recover,
     save_snapshot,
@@ -353,7 +353,7 @@ def test_clean_removes_pins_of_a_deleted_fork(engine: Engine, tables: Tables, st
 
 def test_pins_of_deleted_forks_are_removed_first(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """Pins of deleted forks are removed before `clean` fails, and before `drop` refuses."""
-    engine.commits.sessions.enter(store, "run-2", CHECKPOINT, 35, Meter())
+    engine.commits.sessions.enter(store, query_run("run-2"), 35, Meter())
     fork(tables, store)
     tables.delete([meta_key(new_of(store))], Meter())
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
@@ -489,7 +489,7 @@ def test_a_new_run_reverts_a_drop_that_was_cut_off(
     _, made = small
     stores = both(store)
     tables = FailingTables(memory)
-    tables.fail("list_keys", Fault(UnavailableError("died")))
+    tables.fail("put_over", None, None, Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
         drop_stores(tables, stores, Meter())
     with pytest.raises(ConfigurationError, match="is being dropped"):
@@ -761,7 +761,7 @@ def test_a_commit_does_not_shorten_a_pinned_list(
 def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: str) -> None:
     """The verbs of all kinds of tables refuse it; sets grow and shrink, and are deleted with their last text."""
     key = group_key(store, 1)
-    item: Item = item_key(key) | {"format": 1, "versions": [b"a"]}
+    item: Item = item_key(key) | {"format": FORMAT, "versions": [b"a"]}
     assert tables.add_to_set(key, FORKS, ["one"], Meter()) is None
     assert tables.put_new(key, item, Meter())
     assert tables.add_to_set(key, FORKS, ["one"], Meter()) == item | {FORKS: frozenset(["one"])}
@@ -770,7 +770,7 @@ def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: st
     before: Item = {"versions": [b"a"]}
     assert not tables.put_over(key, item, before, Meter())
     assert not tables.delete_over(key, before, Meter())
-    assert tables.append_version(key, b"b", Meter()) == [b"a", b"b"]
+    assert tables.append_version(key, b"b", "run-1", Meter()) == [b"a", b"b"]
     now = tables.remove_from_set(key, FORKS, ["two", "three"], Meter())
     assert now is not None
     assert forks_of(now) == ["one"]

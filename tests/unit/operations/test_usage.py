@@ -13,7 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.errors import ConfigurationError
-from dynastate.format.items import StorageSize, item_bytes, item_key
+from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
 from dynastate.format.keys import EMPTY, manifest_key, meta_key
 from dynastate.operations.inspect import inspect_store
 from dynastate.operations.prediction import Workload, predict
@@ -49,7 +49,7 @@ def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> Non
     wanted += [f"mine/{operator}/0/default" for operator in range(2, 23)]
     others = ["mine2/0/0/default", "min/0/0/default"]
     for store in [*wanted, *others]:
-        memory.write([(meta_key(store), item_key(meta_key(store)) | {"format": 1})], Meter())
+        memory.write([(meta_key(store), item_key(meta_key(store)) | {"format": FORMAT})], Meter())
     meter = Meter()
     found = list(catalog.find_stores(memory, "mine", meter))
     assert sorted(found) == sorted(wanted)

@@ -34,7 +34,7 @@ from dynastate.reader.view import Change, Difference, Past, StateView
 from dynastate.settings import Settings
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.engine_driver import CHECKPOINT, Engines, attempt, graph
+from tests.support.engine_driver import Engines, attempt, graph, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import RAW, USER, Row, StoreBuilder, counted, family, struct, user
 
@@ -323,7 +323,7 @@ def test_a_state_variable_that_was_dropped_and_added_again(engine: Engine, store
     made = StoreBuilder(engine, store, first, second)
     made.commit((user("a"), counted(1)), (user("b"), counted(1)), of=1)
     described = [RowChange(PUT, 1, key, None) for _, key in list(made.state)]
-    gone = engine.begin(store, made.run, CHECKPOINT, *made.version, attempt(2))
+    gone = engine.begin(store, query_run(made.run), *made.version, attempt(2))
     hashes = [key_hash(each.key) for each in described]
     gone.append(Chunk(len(described), min(hashes), max(hashes), encode_changes(described)))
     gone.commit({0: 0}, json.dumps({"families": [first]}, separators=(",", ":")))
@@ -389,7 +389,7 @@ def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine
     made = StoreBuilder(engine, store, family(value=(("at", "long"),), multiple=True))
     made.commit((user("a"), {"at": 1}))
     removed, put = made._record(0, user("a"), None), made._record(0, user("a"), {"at": 1})
-    under_way = engine.begin(store, made.run, CHECKPOINT, *made.version, attempt(2))
+    under_way = engine.begin(store, query_run(made.run), *made.version, attempt(2))
     for change in (removed, put._replace(operation=MERGE)):
         digest = key_hash(change.key)
         under_way.append(Chunk(1, digest, digest, encode_changes([change])))
@@ -757,7 +757,7 @@ def test_compact_and_clean_leave_a_new_run_alone(
     other = engines()
     key = meta_key(written.store)
     fresh = StoreBuilder(other, written.store, run="run-2")
-    under_way = other.begin(written.store, "run-2", CHECKPOINT, *EMPTY, attempt(99))
+    under_way = other.begin(written.store, query_run("run-2"), *EMPTY, attempt(99))
     record = fresh._record(0, user("b"), counted(1))
     digest = key_hash(record.key)
     under_way.append(Chunk(1, digest, digest, encode_changes([record])))

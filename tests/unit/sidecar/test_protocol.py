@@ -13,6 +13,7 @@ from dynastate.errors import MismatchError
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Open, Read, State, Whole
+from tests.support.engine_driver import QUERY
 
 HEAD = protocol.HEADER.size
 A = Attempt(b"a" * 16)
@@ -94,14 +95,14 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         Open("s", 0, NO_ATTEMPT, ()),
         Read("s", 1, A, 13, 0),
         Read("s", 1, A, 1, 2),
-        Begin("s", "r", "c", 0, A, A),
-        Begin("s", "r", "c", 1, NO_ATTEMPT, A),
-        Begin("s", "r", "c", 0, NO_ATTEMPT, NO_ATTEMPT),
-        Begin("s", "r", "c", 2**63 - 1, A, A),
-        Begin("s", "r", "c", 2**64 - 1, A, A),
-        Whole("s", "r", "c", 1, A, 0, {}, ""),
-        Whole("s", "r", "c", 2, NO_ATTEMPT, 0, {}, ""),
-        Whole("s", "r", "c", 2**63, A, 0, {}, ""),
+        Begin("s", "r", QUERY, "c", 0, A, A),
+        Begin("s", "r", QUERY, "c", 1, NO_ATTEMPT, A),
+        Begin("s", "r", QUERY, "c", 0, NO_ATTEMPT, NO_ATTEMPT),
+        Begin("s", "r", QUERY, "c", 2**63 - 1, A, A),
+        Begin("s", "r", QUERY, "c", 2**64 - 1, A, A),
+        Whole("s", "r", QUERY, "c", 1, A, 0, {}, ""),
+        Whole("s", "r", QUERY, "c", 2, NO_ATTEMPT, 0, {}, ""),
+        Whole("s", "r", QUERY, "c", 2**63, A, 0, {}, ""),
         Append(1, 0, 0, b""),
         Append(0, 0, 0, b"x"),
         Append(1, 2, 1, b"x"),
@@ -121,7 +122,7 @@ def test_impossible_requests_are_refused(message: tuple[object, ...]) -> None:
 
 def test_the_last_version_can_be_made() -> None:
     """Versions go up to 2^63 - 1."""
-    last = Begin("s", "r", "c", 2**63 - 2, A, A)
+    last = Begin("s", "r", QUERY, "c", 2**63 - 2, A, A)
     assert decode(protocol.encode(last)) == last
 
 

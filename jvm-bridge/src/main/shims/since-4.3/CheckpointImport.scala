@@ -86,9 +86,11 @@ object CheckpointImport {
     to.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2) // so that a store reports the id of its commit
     settings.asScala.foreach { case (name, value) => to.setConfString(name, value) }
     to.setConf(SQLConf.STATE_STORE_PROVIDER_CLASS, classOf[DynamoDBStateStoreProvider].getName)
+    val own = hadoopConf(session)
+    own.set(ProviderSettings.QueryId, queryId(session, oldRoot))
     val job = ImportJob(
       stateRoot(oldRoot), stateRoot(newRoot), batch + 1, new StateStoreConf(from), new StateStoreConf(to),
-      new SerializableConfiguration(hadoopConf(session)), s"import-${UUID.randomUUID()}")
+      new SerializableConfiguration(own), s"import-${UUID.randomUUID()}")
     val tasks = for (shape <- shapes(session, oldRoot, batch); partition <- 0 until shape.partitions)
       yield StoreImport(shape, partition, idOf(shape, partition, ids))
     val done = session.sparkContext.parallelize(tasks, tasks.size).map(job.run(_)).collect()

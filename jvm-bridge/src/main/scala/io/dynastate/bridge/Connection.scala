@@ -97,8 +97,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     }
   }
 
-  def begin(store: String, runId: String, checkpoint: String, base: Version, attempt: Attempt): Unit =
-    converse(s"writing store=$store")(send(Protocol.begin(store, runId, checkpoint, base.number, base.attempt, attempt)))
+  def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit =
+    converse(s"writing store=$store")(send(Protocol.begin(store, run, base.number, base.attempt, attempt)))
 
   def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
     converse("writing changes")(within(deadlineSeconds) {
@@ -128,9 +128,9 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     }
 
   /** Begin a version without a parent. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
-  def install(store: String, runId: String, checkpoint: String, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
+  def install(store: String, run: QueryRun, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
     converse(s"writing a version whole store=$store") {
-      send(Protocol.whole(store, runId, checkpoint, version.number, version.attempt, stateBytes, version.keys, version.schema))
+      send(Protocol.whole(store, run, version.number, version.attempt, stateBytes, version.keys, version.schema))
       wantedIn(receive(deadlineSeconds))
     }
 

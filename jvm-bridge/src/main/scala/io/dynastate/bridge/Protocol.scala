@@ -55,16 +55,16 @@ object Protocol {
   def read(store: String, version: Long, attempt: Attempt, bits: Int, bucket: Int): ByteBuffer =
     frame(Read, store, version, attempt, bits.toByte, bucket)
   def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer = frame(Changes, store, first, last, attempt)
-  def begin(store: String, runId: String, checkpoint: String, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
-    frame(Begin, store, runId, checkpoint, base, parent, attempt)
+  def begin(store: String, run: QueryRun, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
+    frame(Begin, store, run.id, run.queryId, run.checkpoint, base, parent, attempt)
   def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
   def check(): ByteBuffer = frame(Check)
   def abort(): ByteBuffer = frame(Abort)
   def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
     frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
   def whole(
-      store: String, runId: String, checkpoint: String, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
-    frame(Whole, store, runId, checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
+      store: String, run: QueryRun, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
+    frame(Whole, store, run.id, run.queryId, run.checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
   def bucket(number: Int): ByteBuffer = frame(Bucket, number)
   def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
   def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =

@@ -26,7 +26,7 @@ private[spark] final class EngineClient(val settings: ProviderSettings) {
   }
 
   def begin(connection: Connection, base: Version, attempt: Attempt): Unit =
-    connection.begin(store, settings.runId, settings.checkpointRoot, base, attempt)
+    connection.begin(store, settings.run, base, attempt)
 
   /** Report a wrong setting, a missing table or a missing package before the first batch is computed, not when it commits. */
   def check(): Unit =

@@ -31,7 +31,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     retained.newestToMaintain.filter(version => math.abs(version.number - offeredAt) >= least).foreach { version =>
       maintain("a snapshot was not written", version) { connection =>
         val started = System.nanoTime()
-        connection.snapshot(store, settings.runId, version, version.versions.stateBytes(version), least, deadlineSeconds)
+        connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least, deadlineSeconds)
           .fold(counters.add, wanted => counters.add(sendSnapshot(connection, version, wanted, started)))
         offeredAt = version.number
       }
@@ -45,7 +45,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
       maintain("nothing was cleaned up", version) { connection =>
         val started = System.nanoTime()
         val most = math.max(0, Spark41.maxVersionsToDeletePerMaintenance(conf))
-        val cost = connection.cleanUp(store, settings.runId, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
+        val cost = connection.cleanUp(store, settings.run.id, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
         counters.add(cost)
         val (deleted, left) = (cost.getOrElse("itemsDeleted", 0L), cost.getOrElse("versionsLeft", 0L))
         cleanedUpAt = if (left == 0) version.number else 0
@@ -58,7 +58,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
 
   /** Write a version without a parent, and commit it. Returns counters. */
   def install(version: Version): Map[String, Long] = client.converse { connection =>
-    val wanted = connection.install(store, settings.runId, settings.checkpointRoot, version, version.versions.stateBytes(version), deadlineSeconds)
+    val wanted = connection.install(store, settings.run, version, version.versions.stateBytes(version), deadlineSeconds)
     sendBuckets(connection, version, wanted.bits, Array.fill(1 << wanted.bits)(true))
   }
 

@@ -5,12 +5,13 @@ import java.security.MessageDigest
 import java.util.HexFormat
 
 import io.dynastate.{DynastateException, ErrorKind}
-import io.dynastate.bridge.Sidecar
+import io.dynastate.bridge.{QueryRun, Sidecar}
 import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileSystem, Path}
 import org.json4s.JsonAST.{JObject, JString}
 import org.json4s.jackson.JsonMethods.{compact, render}
 
-import org.apache.spark.SparkEnv
+import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 
 /**
@@ -19,22 +20,24 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStor
  * @param python          interpreter of the sidecar
  * @param engine          JSON object of the settings, without their prefix
  * @param store           `{namespace}/{operator id}/{partition id}/{store name}`
- * @param checkpointRoot  the folder of the checkpoint's state
- * @param runId           Spark's id of this run of the query
+ * @param run             the run of the query
  * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a task
  *                        from a sidecar that hangs
  * @param memoryBytes     limit of the heap that rows of all stores of this executor take; 0: none
  */
 final case class ProviderSettings(
-    python: String, engine: String, store: String, checkpointRoot: String, runId: String, deadlineSeconds: Long, memoryBytes: Long)
+    python: String, engine: String, store: String, run: QueryRun, deadlineSeconds: Long, memoryBytes: Long)
 
 object ProviderSettings {
   val Prefix = "spark.sql.streaming.stateStore.dynastate."
   private val DefaultDeadlineSeconds = 60L
+  private val RunId = "sql.streaming.runId"
+  val QueryId = "sql.streaming.queryId"
 
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
+    val location = locationOf(id.checkpointRootLocation, hadoopConf)
     val configured = conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
-    val namespace = configured.get("namespace").filter(_.nonEmpty).getOrElse(digest(id.checkpointRootLocation))
+    val namespace = configured.get("namespace").filter(_.nonEmpty).getOrElse(digest(location))
     // The engine refuses what is not a number, with a message that names the setting.
     val memoryMb = configured.get("memoryMb").flatMap(_.toLongOption).getOrElse(0L)
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
@@ -43,9 +46,11 @@ object ProviderSettings {
       python = configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(hadoopConf)),
       engine = compact(render(JObject(configured.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) }))),
       store = store,
-      checkpointRoot = id.checkpointRootLocation,
-      runId = Option(hadoopConf.get("sql.streaming.runId")).getOrElse(throw new DynastateException(
-        ErrorKind.Internal, s"Spark gave no run id to the state store store=$store")),
+      run = QueryRun(
+        id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(
+          ErrorKind.Internal, s"Spark gave no run id to the state store store=$store")),
+        queryId = queryId(hadoopConf),
+        checkpoint = location),
       deadlineSeconds = 15 * requestDeadline + 60,
       memoryBytes = memoryMb << 20)
   }
@@ -56,9 +61,20 @@ object ProviderSettings {
         s"${Sidecar.packageVersion}; leave it at unsaferow, or use Spark's RocksDB state store for this query")
   }
 
-  /** First 32 hex digits of SHA-256 over the checkpoint's state root (docs/storage-format.md, "Names"). */
-  def digest(checkpointRoot: String): String =
-    HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(checkpointRoot.getBytes(UTF_8))).take(32)
+  /** First 32 hex digits of SHA-256 over the location of the checkpoint's state (docs/storage-format.md, "Names"). */
+  def digest(location: String): String =
+    HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(location.getBytes(UTF_8))).take(32)
+
+  /** A folder in one spelling, whether Spark or a user wrote it (docs/storage-format.md, "Names"). */
+  def locationOf(folder: String, hadoopConf: Configuration): String = {
+    val path = new Path(folder)
+    val qualified = if (path.toUri.getScheme == null) path.makeQualified(FileSystem.getDefaultUri(hadoopConf), new Path("/")) else path
+    qualified.toString.replaceFirst("^s3[an]:", "s3:")
+  }
+
+  /** The query's id, which a task has from its driver, and an import from the checkpoint. */
+  private def queryId(hadoopConf: Configuration): String =
+    Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(QueryId))).orElse(Option(hadoopConf.get(QueryId))).getOrElse("")
 
   /** The interpreter PySpark itself would use on this executor. */
   private def sparkPython(hadoopConf: Configuration): String =
