@@ -104,7 +104,7 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
 def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
     """The version list is read, and put with one more entry."""
 
-    def append(self: BotoTables, key: Key, entry: bytes, meter: Meter) -> list[bytes]:
+    def append(self: BotoTables, key: Key, entry: bytes, _: str, meter: Meter) -> list[bytes]:
         before = self.get([key], meter).get(key, {})
         versions = before.get("versions", [])
         assert isinstance(versions, list)
@@ -198,18 +198,22 @@ def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
 
 @found_by(seed=102)
 def retains_one_version_too_few() -> AbstractContextManager[Any]:
-    original = cleanup.oldest_needed
+    original = cleanup.retention
 
-    def oldest_needed(graph: VersionGraph, version: int, attempt: Attempt, retain: int) -> int:
-        return original(graph, version, attempt, retain - 1)
+    def retention(
+        graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int
+    ) -> cleanup.Retention | None:
+        return original(graph, version, attempt, retain - 1, epoch)
 
-    return patch.object(cleanup, "oldest_needed", oldest_needed)
+    return patch.object(cleanup, "retention", retention)
 
 
 @found_by(seed=1)
 def deletes_what_the_oldest_version_needs() -> AbstractContextManager[Any]:
     """Clean-up ignores that the oldest retained version is read from a snapshot, or from version 1."""
-    return patch.object(cleanup, "oldest_needed", lambda _, version, __, retain: max(1, version - retain + 1))
+    return patch.object(
+        cleanup, "retention", lambda _, version, __, retain, ___: cleanup.Retention(max(1, version - retain + 1))
+    )
 
 
 def commits_snapshots_without_checking_their_base() -> AbstractContextManager[Any]:

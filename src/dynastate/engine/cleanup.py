@@ -7,7 +7,7 @@ leaves behind is found again by its key, or by a snapshot whose stage says that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, delete_all
@@ -16,20 +16,43 @@ from dynastate.errors import CorruptStateError
 from dynastate.format import keys
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import Attempt, Key, Role, SnapshotId
+from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.meta import parse_meta
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
-from dynastate.format.version_list import VersionEntry, list_item, part_keys
+from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part_keys
 
 
-def oldest_needed(graph: VersionGraph, version: int, attempt: Attempt, retain: int) -> int:
-    """The lowest version of which any item is needed, if `retain` versions up to this one are retained.
+@dataclass(frozen=True)
+class Retention:
+    """The versions that a clean-up retains: from `lowest` on but for `dead` ones, and the `foreign` below."""
+
+    lowest: int
+    dead: frozenset[VersionId] = frozenset()
+    foreign: frozenset[VersionId] = frozenset()
+
+    def retains(self, version: VersionId) -> bool:
+        """Whether the entry of a version is retained."""
+        return version in self.foreign or (version.version >= self.lowest and version not in self.dead)
+
+    def retains_snapshot(self, version: VersionId) -> bool:
+        """Whether the snapshot of a version is retained: that of the lowest version's parent is needed."""
+        return version in self.foreign or (version.version >= self.lowest - 1 and version not in self.dead)
+
+    def at_most(self, lowest: int, dead: int) -> Retention:
+        """The same with no more than these versions deleted; of a dead branch the newest first."""
+        return replace(self, lowest=min(self.lowest, lowest), dead=frozenset(sorted(self.dead, reverse=True)[:dead]))
+
+
+def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int) -> Retention | None:
+    """The versions to retain: `retain` of them up to this one, which the newest run, of that epoch, has made.
 
     Retained are the versions of this one's lineage; every attempt that branched off within them, which the driver may
     still choose (a retry, a twin or a zombie); and every attempt at these versions by the same run, which a bare
-    number may mean. Other branches that left the lineage earlier are dead. 0: nothing is deleted, since a newer version
-    was the base of a clean-up.
+    number may mean. Other branches that left the lineage earlier are dead: also those of earlier lives, whose numbers
+    may be higher. But what runs from another location have made, which may be adopted again, is retained as far as it
+    can be opened. None: nothing is deleted, since a newer version was the base of a clean-up.
 
     Raises:
         CorruptStateError: a version of the lineage that is to be retained cannot be opened.
@@ -50,7 +73,7 @@ def oldest_needed(graph: VersionGraph, version: int, attempt: Attempt, retain: i
             live.add(entry.id)
         if base is None and entry.id in lineage and entry.version >= oldest:
             if is_overtaken:
-                return 0
+                return None
             if entry.version < opens:  # an earlier clean-up retained less
                 needed = min(needed, entry.version)
                 continue
@@ -62,7 +85,20 @@ def oldest_needed(graph: VersionGraph, version: int, attempt: Attempt, retain: i
             )
         if entry.version >= oldest and entry.id in live and base is not None:
             needed = min(needed, base.version + 1)
-    return needed
+    needed_by = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
+    meta = parse_meta(graph.store, graph.meta or {})
+    foreign: set[VersionId] = set()
+    for entry in graph.entries():
+        if meta.location_at(entry.epoch) not in ("", meta.location) and bases[entry.id] is not None:
+            base, path = graph.route(*entry.id)
+            foreign |= {base, *(each.id for each in path)} - needed_by
+    unpinned = set(graph.unpinned())
+    dead = {
+        entry.id
+        for entry in graph.entries()
+        if entry.version >= needed and entry.epoch < epoch and entry.version in unpinned
+    }
+    return Retention(needed, frozenset(dead - needed_by - foreign), frozenset(foreign))
 
 
 def is_surely_newest(graph: VersionGraph, version: int, attempt: Attempt, epoch: int) -> bool:
@@ -93,18 +129,18 @@ class CleanUp:
         """The manifests that were read so far."""
         return list(self._manifests.values())
 
-    def check_snapshots(self, lowest: int) -> None:
+    def check_snapshots(self, retention: Retention) -> None:
         """Read the manifests of the snapshots that are retained, before data is deleted that recovery could use.
 
         Raises:
             CorruptStateError: one is lost or corrupt.
         """
         for snapshot in self._graph.snapshots():
-            if snapshot.stage == DONE and snapshot.version >= lowest:
+            if snapshot.stage == DONE and retention.retains_snapshot(snapshot.of):
                 self._manifest(snapshot)
 
-    def remove_snapshots(self, below: int, epoch: int) -> None:
-        """Delete the snapshots below a version, and unfinished ones of runs older than that of `epoch`.
+    def remove_snapshots(self, retention: Retention, epoch: int) -> None:
+        """Delete the snapshots that are not retained, and unfinished ones of runs older than that of `epoch`.
 
         1. Mark a snapshot in its item as being deleted: readers no longer take it, and no writer can finish it.
            Those that a fork depends on are left.
@@ -118,7 +154,7 @@ class CleanUp:
             if snapshot.is_pinned:
                 continue
             is_dead = snapshot.stage == WRITING and snapshot.epoch < epoch
-            if snapshot.version < below or is_dead or snapshot.stage == DELETING:
+            if is_dead or snapshot.stage == DELETING or not retention.retains_snapshot(snapshot.of):
                 after = replace(snapshot, stage=DELETING)
                 if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after, self._meter):  # 1
                     deleting.append(after)
@@ -210,24 +246,26 @@ class CleanUp:
                     unneeded[key] = bucket.stored_bytes // bucket.parts
         return unneeded
 
-    def remove_versions(self, below: int) -> list[VersionEntry]:
-        """Delete the entries below a version from the version lists that are as they were read; return them.
+    def remove_versions(self, retention: Retention) -> list[VersionEntry]:
+        """Delete the entries that are not retained from the version lists that are as they were read; return them.
 
-        A list that a fork depends on is left.
+        A list that a fork depends on is left; one that refuses runs is emptied.
         """
         deleted: list[VersionEntry] = []
         for key, group in self._graph.groups.items():
-            kept = [raw for raw, entry in group if entry.version >= below]
+            kept = [raw for raw, entry in group if retention.retains(entry.id)]
             if len(kept) == len(group) or key in self._graph.pinned:
                 continue
             before: Item = {"versions": [raw for raw, _ in group]}
-            if kept:
-                done = self._tables.put_over(key, list_item(key, kept), before, self._meter)
+            refused = self._graph.refused.get(key)
+            if kept or refused:
+                before |= {REFUSED: refused} if refused else {}
+                done = self._tables.put_over(key, list_item(key, kept, refused or ()), before, self._meter)
             else:
                 done = self._tables.delete_over(key, before, self._meter)
                 self._meter.items_deleted += done
             if done:
-                deleted += [entry for _, entry in group if entry.version < below]
+                deleted += [entry for _, entry in group if not retention.retains(entry.id)]
         return deleted
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:

@@ -133,17 +133,19 @@ class Maintenance:
         if not cleanup.is_surely_newest(graph, version, attempt, epoch):
             return meter, 0
         # The driver may not have committed this version yet: then the query resumes from the one before.
-        below = cleanup.oldest_needed(graph, version, attempt, max(2, retain))  # 3
-        older = [each for each in graph.unpinned() if each < below]
-        if len(older) < least:
+        retained = cleanup.retention(graph, version, attempt, max(2, retain), epoch)  # 3
+        older = [each for each in graph.unpinned() if retained and each < retained.lowest]
+        if retained is None or len(older) + len(retained.dead) < least:
             return meter, 0
+        everything = len(older) + len(retained.dead)
         if most:
-            below = min(below, older[0] + most)
-        left = sum(each >= below for each in older)
+            retained = retained.at_most(older[0] + most if older else retained.lowest, most)
+        below = retained.lowest
+        left = everything - sum(each < below for each in older) - len(retained.dead)
         steps = cleanup.CleanUp(self._tables, graph, self._opener.shards_of(graph), meter)
         try:
-            steps.check_snapshots(below - 1)
-            steps.remove_snapshots(below - 1, epoch)  # 4
+            steps.check_snapshots(retained)
+            steps.remove_snapshots(retained, epoch)  # 4
             session = self._sessions.known(store, run_id)
             if session is None or not session.has_removed_orphans:
                 has_removed_orphans = steps.remove_orphan_buckets(below - 1)  # 5
@@ -151,7 +153,7 @@ class Maintenance:
                     session.has_removed_orphans = has_removed_orphans
         except RouteInvalidError:  # another clean-up is ahead of this one, and deletes snapshots that this one has read
             return meter, 0
-        deleted = steps.remove_versions(below)  # 6
+        deleted = steps.remove_versions(retained)  # 6
         steps.remove_parts(deleted)  # 7
         orphans = steps.find_orphans(below, deleted)  # 8
         meta = meta_key(store)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
+from dynastate.errors import RouteInvalidError, VersionMissingError
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import writing_run
 
@@ -45,6 +47,8 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     lineage = engine.lineage(store)
     oldest = lineage.entries[0].version
     last = lineage.find(max(oldest, newest.version - retain + 1))
-    is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
+    is_held = False
+    with suppress(VersionMissingError, RouteInvalidError):  # the query's own clean-up deletes it meanwhile
+        is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
     spent_units = meter.delete_units + meter.write_units
     return Cleaned(store, meter.items_deleted, spent_units, oldest, last.version if is_held else 0)

@@ -103,7 +103,9 @@ def test_items_that_recovery_cannot_read_are_reported(cleaned: bool) -> None:  #
             assert named & set(damage.changes) or damage.kind in ("snapshot", "meta", "group"), f"{damage}: {named}"
     # Attributes for people and for clean-up; a snapshot that is away or not done is none, and what it left is orphaned.
     assert unnoticed <= {
-        ("meta", "checkpoint"),
+        ("meta", "locations"),
+        ("meta", "query"),
+        ("meta", "began"),
         ("meta", "package"),
         ("meta", "created"),
         ("meta", "epochs"),
@@ -228,7 +230,7 @@ def test_an_item_in_the_wrong_place_is_missing_and_orphaned() -> None:
 
 
 def test_abandoned_attempts_are_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
-    """The versions of a deleted checkpoint are abandoned once clean-up of the next one deletes their base."""
+    """The versions of a deleted checkpoint are abandoned once clean-up deletes their base, and go with the next."""
     at = make_engine(memory)
     old = write_versions(at, store, 12)
     made = [EMPTY]
@@ -237,11 +239,11 @@ def test_abandoned_attempts_are_no_failure(memory: MemoryTables, store: str, alw
         made.append(write(at, store, attempt(100 + number), {key: key}, base=made[-1], run="run-2"))
     state = numbers(4)
     save_snapshot(at, store, made[4], state, lambda _: set(), "run-2")
-    at.clean_up(store, "run-2", *made[6], 2, 0, 0)
+    at.clean_up(store, "run-2", *made[6], 2, 0, 4)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == {made[5], made[6]}
-    assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(old[5:])
+    assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(old[5:9])
     # An unreadable version of the newest run is never reported as abandoned.
     memory.items = {key: item for key, item in memory.items.items() if not key.sort.startswith("snapshot/")}
     report = verify(memory, store)
