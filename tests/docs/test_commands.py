@@ -133,6 +133,7 @@ EXAMPLES = {
     "STORE": "orders/0/0/default",
     "STORES": "orders/0",
     "NEW": "orders-test",
+    "URL": "file:/data/orders",
     "KEY": '{"user": "a"}',
     "V": "2",
     "V1": "1",

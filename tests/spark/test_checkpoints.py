@@ -11,7 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.conftest import CONF, ON_ROCKSDB, Graphs, Sessions
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import of_namespace
+from dynastate.operations.adopt import adopt_stores, state_location
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Sessions, only
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.streams import Outcome, Source, first_error, make_source, run
 
@@ -87,15 +91,33 @@ def test_checkpoint_rolled_back_by_hand(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
-def test_moved_checkpoint_resumes_with_its_namespace(
-    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
+def test_copy_of_a_checkpoint_is_refused(
+    conf: Mapping[str, str],
+    sessions: Sessions,
+    source: Source,
+    folder: Path,
+    database: Database,
+    environment: dict[str, str],
 ) -> None:
-    """With the setting `namespace` state is found wherever the checkpoint's folder is."""
-    session = sessions(dict(conf) | {NAMESPACE: f"{folder.name}-moving"})
+    """A copy of the checkpoint may not write to the namespace, and the original continues, until it is adopted."""
+    namespace = f"{folder.name}-moving"
+    session = sessions(dict(conf) | {NAMESPACE: namespace})
     resume(session, source, 3, folder / "here")
+    shutil.copytree(folder / "here", folder / "there")
+    source.release(4)
+    said = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
+    locations = rf"file:{folder}/here/state, .*file:{folder}/there/state.*dynastate adopt {namespace} --checkpoint"
+    assert re.search(locations, said), said
+    assert min(resume(session, source, 4, folder / "here").rows) == 3
+    shutil.rmtree(folder / "there")
     shutil.move(folder / "here", folder / "there")
+    with only(environment):
+        tables = BotoTables(database.settings)
+        stores = of_namespace(tables, namespace, Meter())
+        assert adopt_stores(tables, stores, state_location(str(folder / "there")), Meter()).stores == 2
+        tables.close()
     outcome = resume(session, source, FILES, folder / "there")
-    assert min(outcome.rows) == 3
+    assert min(outcome.rows) == 4
     assert outcome.rows[FILES - 1] == expected_sums(session, source)
 
 

@@ -1,4 +1,4 @@
-"""Commands that maintain state: compact, clean, fork, drop."""
+"""Commands that maintain state: compact, clean, fork, adopt, drop."""
 
 from __future__ import annotations
 
@@ -104,6 +104,43 @@ def fork(
         call.say(
             f"{made.fork}: version {made.version} of {made.stores:,} stores; {made.items:,} items written, "
             f"{made.write_units:,} write units, {made.shared_bytes:,} bytes shared"
+        )
+
+
+@command(app, "adopt orders --checkpoint s3://bucket/orders", "adopt orders --checkpoint /data/orders --yes --json")
+def adopt(
+    call: Call,
+    namespace: Namespace,
+    *,
+    checkpoint: Annotated[str, typer.Option(metavar="URL", help="The folder that the checkpoint was moved to.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let the query write from another checkpoint location, after its checkpoint was moved.
+
+    The old location is refused from then on, also a run that is under way there. Exit code 1: it was not confirmed.
+    """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine.catalog import of_namespace
+    from dynastate.operations.adopt import adopt_stores, locations_of, state_location
+
+    call, meter = replace(call, settings=replace(call.settings, namespace=namespace)), Meter()
+    location = state_location(checkpoint)
+    with call.tables() as tables:
+        names = of_namespace(tables, namespace, meter)
+        before = locations_of(tables, names, meter)
+        if not yes and before != (location,):
+            now = " and ".join(each.removesuffix("/state") for each in before) or "no query yet"
+            question = (
+                f"{namespace}, {len(names)} stores, belongs to {now}. From now on only a query with the checkpoint "
+                f"{location.removesuffix('/state')} may write to it. Go on?"
+            )
+            typer.confirm(question, err=True, abort=True)
+        with progress("stores") as report:
+            made = adopt_stores(tables, names, location, meter, report)
+    if not call.json(asdict(made)):
+        call.say(
+            f"{namespace}: {made.stores:,} stores belong to {location.removesuffix('/state')}, {made.refused} runs of "
+            f"other locations are refused, {made.write_units:,} write units"
         )
 
 

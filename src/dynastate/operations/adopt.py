@@ -1,0 +1,91 @@
+"""Adoption of a namespace for another checkpoint location, after a checkpoint was moved (docs/decisions/0013)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.keys import META, location_of, meta_key
+from dynastate.format.meta import DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
+from dynastate.operations.runs import read_meta, refuse_runs
+from dynastate.progress import ProgressCallback, no_progress
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A namespace and its locations: the one it has now, and those that it had. `refused` runs may commit no more."""
+
+    namespace: str
+    location: str
+    before: tuple[str, ...]
+    stores: int
+    refused: int
+    write_units: int
+
+
+def state_location(checkpoint: str) -> str:
+    """The location of the state of a checkpoint, by its URL or absolute path.
+
+    Raises:
+        ConfigurationError: it is a relative path.
+    """
+    location = location_of(f"{checkpoint}/state")
+    if not re.match(r"[^:]+:/", location):
+        raise ConfigurationError("give the checkpoint's URL, or its absolute path", checkpoint=checkpoint)
+    return location
+
+
+def locations_of(tables: Tables, stores: Sequence[str], meter: Meter) -> tuple[str, ...]:
+    """The locations that stores have now, each once.
+
+    Raises:
+        CorruptStateError: a meta item is corrupt.
+    """
+    found = get_apart(tables, [meta_key(store) for store in stores], meter)
+    metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in found.items() if key.sort == META)
+    return tuple(dict.fromkeys(meta.location for meta in metas if meta.location))
+
+
+def adopt_stores(
+    tables: Tables, stores: Sequence[str], location: str, meter: Meter, progress: ProgressCallback = no_progress
+) -> Adopted:
+    """Let runs from a location write to these stores, and refuse those from others.
+
+    For each store: 1. Enter the location in the meta item, with an epoch of its own: no run from elsewhere enters any
+    more. 2. Make the version lists refuse the runs that entered before. A crash after any step leaves stores that
+    refuse the runs of one of the locations; the same call completes the rest.
+
+    Raises:
+        ConfigurationError: a store is being dropped.
+        CorruptStateError: a meta item is lost or corrupt.
+    """
+    before = locations_of(tables, stores, meter)
+    refused: set[str] = set()
+    for done, store in enumerate(stores):
+        progress(done, len(stores))
+        meta = _enter(tables, store, location, meter)  # 1
+        others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
+        refuse_runs(tables, store, others, meter)  # 2
+        refused |= others
+    namespace = stores[0].split("/")[0]
+    return Adopted(namespace, location, before, len(stores), len(refused), meter.write_units)
+
+
+def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta:
+    run = f"adopt-{uuid4()}"
+    for _ in range(EPOCHS_KEPT):
+        item = read_meta(tables, store, meter)
+        meta = parse_meta(store, item)
+        if meta.location == location:
+            return meta
+        if DROPPED in item:
+            raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
+        newest = max(meta.epochs.values())
+        moved = {str(first): each for first, each in meta.locations.items()} | {str(newest + 1): location}
+        tables.advance_epoch(meta_key(store), run, newest, oldest_runs(meta.epochs), {"locations": moved}, meter)
+    raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
