@@ -40,6 +40,8 @@ NO_CREDENTIALS = (
 )
 #: Requests to STS that boto3 sends by itself, before one to DynamoDB.
 _STS = {"AssumeRole", "AssumeRoleWithWebIdentity"}
+#: Of a table with strongly consistent replicas: another Region writes the same item.
+_NOT_NOW = {"ReplicatedWriteConflictException"}
 _EXPIRED = {"ExpiredTokenException", "ExpiredToken"}
 
 
@@ -97,13 +99,13 @@ class Fate(Enum):
 
     REFUSED = auto()  # for good: nothing was done, and a retry changes nothing
     THROTTLED = auto()  # nothing was done; later it may be
-    NOT_SENT = auto()  # nothing was done: no connection
+    NOT_SENT = auto()  # nothing was done: no connection, no credentials, or not now
     UNKNOWN = auto()  # it may have been done
 
 
 def fate_of(error: Exception) -> Fate:
     """The outcome of a request, by its error of boto3."""
-    if lacks_credentials(error) or isinstance(error, _NOT_SENT):
+    if lacks_credentials(error) or isinstance(error, _NOT_SENT) or code_of(error) in _NOT_NOW:
         return Fate.NOT_SENT
     if isinstance(error, boto_errors.ClientError):
         if code_of(error) in _THROTTLED:

@@ -191,6 +191,13 @@ def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> No
     ]
 
 
+def test_a_conflict_of_replicas_is_sent_again(rig: Callable[..., Rig]) -> None:
+    """A table with strongly consistent replicas refuses an item that another Region writes just then: that ends."""
+    at = rig(wire_error("ReplicatedWriteConflictException"), (200, {}))
+    assert at.tables.put_new(GROUP, item_key(GROUP), at.meter)
+    assert (at.meter.requests, at.meter.retries, at.meter.throttles) == (2, 1, 0)
+
+
 @pytest.mark.parametrize("verb", ["write", "delete"])
 def test_a_500_on_a_write_is_sent_again(rig: Callable[..., Rig], verb: str) -> None:
     """A write that DynamoDB failed to answer may have happened; puts and deletes are idempotent, so it is repeated."""
