@@ -172,6 +172,7 @@ def state(dummy_credentials: None) -> Iterator[None]:
     client = boto3.session.Session(region_name=REGION).client("dynamodb")
     for settings in (usual, other):
         for table in (settings.delta_table, settings.snapshot_table):
+            client.update_table(TableName=table, DeletionProtectionEnabled=False)
             client.delete_table(TableName=table)
     client.close()
     mock.stop(remove_data=False)
@@ -198,8 +199,10 @@ def account(state: None) -> Iterator[dict[str, str]]:
 def test_commands_for_an_account_run(account: dict[str, str]) -> None:
     """Operations of aws, and commands of dynastate in that Region, on an AWS emulated by moto."""
     for _, (service, operation, *words) in commands("aws"):
-        given = {
-            name.removeprefix("--"): account.get(value, value) for name, value in zip(*[iter(words)] * 2, strict=True)
+        given: dict[str, Any] = {
+            name.removeprefix("--"): True if value.startswith("--") else account.get(value, value)
+            for name, value in itertools.pairwise([*words, "--"])
+            if name.startswith("--")
         }
         client = boto3.session.Session().client(service, region_name=REGION)
         name = {xform_name(each, "-"): each for each in client.meta.service_model.operation_names}[operation]
