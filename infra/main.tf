@@ -30,9 +30,10 @@ resource "aws_dynamodb_table" "state" {
   deletion_protection_enabled = var.deletion_protection
   tags                        = var.tags
 
-  # A replica is fed from the table's stream.
-  stream_enabled   = length(var.replicas) > 0
-  stream_view_type = length(var.replicas) > 0 ? "NEW_AND_OLD_IMAGES" : null
+  # A replica is fed from the table's stream, which DynamoDB keeps as long as there is one: so the two are removed one
+  # after the other.
+  stream_enabled   = var.stream_enabled
+  stream_view_type = var.stream_enabled ? "NEW_AND_OLD_IMAGES" : null
 
   # Only keys are declared: DynamoDB takes no schema for the other attributes.
   attribute {

@@ -27,12 +27,17 @@ output "spark_conf" {
 }
 
 output "writer_policies" {
-  description = "IAM policy documents (JSON) for Spark's executors, by namespace."
+  description = "IAM policy documents (JSON) for Spark's executors, by the names of namespaces."
   value       = local.namespaced_policies["writer"]
+
+  precondition {
+    condition     = alltrue([for document in local.namespaced_policies["writer"] : length(document) <= 6144])
+    error_message = "namespaces must have fewer or shorter namespaces under one name: IAM takes policies of up to 6,144 characters."
+  }
 }
 
 output "reader_policies" {
-  description = "IAM policy documents (JSON) for readers of state, by namespace."
+  description = "IAM policy documents (JSON) for readers of state, by the names of namespaces."
   value       = local.namespaced_policies["reader"]
 }
 

@@ -1,5 +1,5 @@
 # Least-privilege policies: policies/ holds a template for each role, with placeholders for the tables' ARNs and the
-# namespace. tests/infra/test_policies.py compares them with the requests that the code sends.
+# namespaces. tests/infra/test_policies.py compares them with the requests that the code sends.
 locals {
   # Everything is in the tables' account and Region: of arn:aws:dynamodb:R:A:table/T, arn:aws:kms:R:A:key/* are the keys.
   table_arn = "/:dynamodb:([^:]*):([^:]*):table/(.*)$/"
@@ -19,9 +19,9 @@ locals {
   # Decoding and encoding finds invalid JSON here and removes blanks.
   namespaced_policies = {
     for role in ["writer", "reader"] : role => {
-      for namespace in var.namespaces :
-      namespace => jsonencode(jsondecode(templatefile(
-        "${path.module}/policies/${role}.json.tftpl", merge(local.arns, { namespace = namespace })
+      for name, namespaces in var.namespaces : name => jsonencode(jsondecode(templatefile(
+        "${path.module}/policies/${role}.json.tftpl",
+        merge(local.arns, { leading_keys = jsonencode([for namespace in namespaces : "${namespace}/*"]) }),
       )))
     }
   }

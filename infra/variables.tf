@@ -170,6 +170,11 @@ variable "replicas" {
     error_message = "replicas must be by the code of an AWS Region, as in eu-west-1."
   }
 
+  validation {
+    condition     = length(var.replicas) == 0 || var.stream_enabled
+    error_message = "replicas need stream_enabled = true."
+  }
+
   # Of provisioned tables DynamoDB replicates only those that autoscaling moves already, and Terraform makes autoscaling
   # after the table.
   validation {
@@ -184,6 +189,13 @@ variable "replicas" {
     ])
     error_message = "replicas must each have the kms_key_arn of a key in their own Region if the tables have kms_key_arn, and none otherwise."
   }
+}
+
+variable "stream_enabled" {
+  description = "Keep a stream of both tables, which replicas need. Leave it on in the apply that removes the last replica."
+  type        = bool
+  default     = false
+  nullable    = false
 }
 
 variable "alarms" {
@@ -212,15 +224,20 @@ variable "alarms" {
 }
 
 variable "namespaces" {
-  description = "Namespaces to write policies for: a query's setting namespace, or the 32 hex digits of its default. \"*\" means all."
-  type        = set(string)
-  default     = ["*"]
+  description = "Sets of namespaces to write policies for, by a name of yours for each: what one role may use. A namespace is a query's setting namespace, or the 32 hex digits of its default. \"*\" means all."
+  type        = map(set(string))
+  default     = { all = ["*"] }
   nullable    = false
 
   # No other wildcard may get into a policy's condition.
   validation {
-    condition     = alltrue([for namespace in var.namespaces : can(regex("^([a-zA-Z0-9._-]{1,128}|[*])$", namespace))])
+    condition     = alltrue([for namespace in flatten([for each in values(var.namespaces) : tolist(each)]) : can(regex("^([a-zA-Z0-9._-]{1,128}|[*])$", namespace))])
     error_message = "namespaces must each be \"*\", or 1 to 128 characters, each a letter, a digit or one of . _ -"
+  }
+
+  validation {
+    condition     = alltrue([for each in values(var.namespaces) : length(each) > 0])
+    error_message = "namespaces must have one or more under each name."
   }
 }
 

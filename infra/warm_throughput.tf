@@ -12,9 +12,11 @@ resource "terraform_data" "warm_throughput" {
   triggers_replace = [aws_dynamodb_table.state[each.key].arn, each.value]
 
   provisioner "local-exec" {
-    command = "aws dynamodb update-table --region \"$REGION\" --cli-input-json \"$REQUEST\""
+    # DynamoDB refuses every other change of a table that is being updated.
+    command = "aws dynamodb update-table --region \"$REGION\" --cli-input-json \"$REQUEST\" && aws dynamodb wait table-exists --region \"$REGION\" --table-name \"$TABLE\""
 
     environment = {
+      TABLE  = aws_dynamodb_table.state[each.key].name
       REGION = split(":", aws_dynamodb_table.state[each.key].arn)[3]
       REQUEST = jsonencode({
         TableName = aws_dynamodb_table.state[each.key].name

@@ -96,7 +96,7 @@ run "count_what_the_writer_may_do" {
 
   assert {
     condition = {
-      for statement in jsondecode(output.writer_policies["*"]).Statement :
+      for statement in jsondecode(output.writer_policies["all"]).Statement :
       statement.Resource => sort([for action in statement.Action : trimprefix(action, "dynamodb:")]) if statement.Sid != "Tables"
       } == {
       for key, table in aws_dynamodb_table.state : table.arn => sort(flatten([

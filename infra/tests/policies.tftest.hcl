@@ -15,41 +15,42 @@ override_resource {
 
 run "all_namespaces_by_default" {
   assert {
-    condition     = toset(keys(output.writer_policies)) == toset(["*"]) && toset(keys(output.reader_policies)) == toset(["*"])
+    condition     = toset(keys(output.writer_policies)) == toset(["all"]) && toset(keys(output.reader_policies)) == toset(["all"])
     error_message = "Without namespaces there must be one policy, for all of them."
   }
 
   assert {
-    condition     = strcontains(output.writer_policies["*"], "\"dynamodb:LeadingKeys\":\"*/*\"")
+    condition     = strcontains(output.writer_policies["all"], "\"dynamodb:LeadingKeys\":[\"*/*\"]")
     error_message = "The policy for all namespaces must allow every store's name."
   }
 }
 
-run "a_policy_for_each_namespace" {
+run "a_policy_for_each_set_of_namespaces" {
   variables {
-    namespaces = ["orders", "clicks-2.eu_west"]
+    namespaces = { orders = ["orders"], team = ["clicks-2.eu_west", "visits"] }
   }
 
   assert {
     condition = alltrue([
       for policies in [output.writer_policies, output.reader_policies] :
-      toset(keys(policies)) == toset(["orders", "clicks-2.eu_west"])
+      toset(keys(policies)) == toset(["orders", "team"])
     ])
-    error_message = "Each namespace must have its policies."
+    error_message = "Each set of namespaces must have its policies."
   }
 
   # A statement on items has a condition; the one on the tables as such has none, for there are no keys to look at.
   assert {
     condition = alltrue([
       for policies in [output.writer_policies, output.reader_policies] : alltrue([
-        for namespace, document in policies : alltrue([
-          for statement in jsondecode(document).Statement :
-          try(statement.Condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"], "") == "${namespace}/*"
-          if statement.Sid != "Tables"
+        for name, document in policies : alltrue([
+          for statement in jsondecode(document).Statement : jsonencode(try(statement.Condition, {})) == jsonencode({
+            "ForAllValues:StringLike" = { "dynamodb:LeadingKeys" = name == "orders" ? ["orders/*"] : ["clicks-2.eu_west/*", "visits/*"] }
+            Null                      = { "dynamodb:LeadingKeys" = "false" }
+          }) if statement.Sid != "Tables"
         ])
       ])
     ])
-    error_message = "Items must be those of the namespace."
+    error_message = "Items must be those of the namespaces, and requests must have keys."
   }
 
   assert {
@@ -100,7 +101,7 @@ run "refuses_namespace_with_a_wildcard" {
   command = plan
 
   variables {
-    namespaces = ["team-*"]
+    namespaces = { team = ["team-*"] }
   }
 
   expect_failures = [var.namespaces]
@@ -110,7 +111,7 @@ run "refuses_namespace_with_a_slash" {
   command = plan
 
   variables {
-    namespaces = ["team/orders"]
+    namespaces = { team = ["team/orders"] }
   }
 
   expect_failures = [var.namespaces]
@@ -120,8 +121,28 @@ run "refuses_empty_namespace" {
   command = plan
 
   variables {
-    namespaces = [""]
+    namespaces = { team = [""] }
   }
 
   expect_failures = [var.namespaces]
+}
+
+run "refuses_a_name_without_namespaces" {
+  command = plan
+
+  variables {
+    namespaces = { team = [] }
+  }
+
+  expect_failures = [var.namespaces]
+}
+
+run "refuses_more_namespaces_than_a_policy_holds" {
+  command = plan
+
+  variables {
+    namespaces = { team = [for number in range(300) : "namespace-${number}"] }
+  }
+
+  expect_failures = [output.writer_policies]
 }

@@ -136,7 +136,8 @@ run "replicas_of_both_tables" {
   command = plan
 
   variables {
-    kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    kms_key_arn    = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    stream_enabled = true
     replicas = {
       eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-central-1:111122223333:key/mrk-1" }
       us-east-1    = { kms_key_arn = "arn:aws:kms:us-east-1:111122223333:key/mrk-1" }
@@ -160,5 +161,21 @@ run "replicas_of_both_tables" {
       for table in aws_dynamodb_table.state : table.stream_enabled && table.stream_view_type == "NEW_AND_OLD_IMAGES"
     ])
     error_message = "Replicas are fed from the stream."
+  }
+}
+
+# DynamoDB refuses to end the stream of a table that has a replica, and the provider sends that first.
+run "the_stream_outlives_the_last_replica" {
+  command = plan
+
+  variables {
+    stream_enabled = true
+  }
+
+  assert {
+    condition = alltrue([
+      for table in aws_dynamodb_table.state : length(table.replica) == 0 && table.stream_enabled && table.stream_view_type == "NEW_AND_OLD_IMAGES"
+    ])
+    error_message = "It must be possible to remove replicas and keep the stream."
   }
 }

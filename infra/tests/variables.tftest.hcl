@@ -18,6 +18,7 @@ run "refuses_delta_name_too_short_and_replica_in_what_is_no_region" {
 
   variables {
     delta_table_name = "ab"
+    stream_enabled   = true
     replicas         = { frankfurt = {} }
   }
 
@@ -30,6 +31,7 @@ run "refuses_delta_name_too_long_and_replica_without_a_key_of_its_own" {
   variables {
     delta_table_name = join("", [for i in range(256) : "a"])
     kms_key_arn      = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    stream_enabled   = true
     replicas         = { eu-central-1 = {} }
   }
 
@@ -42,6 +44,7 @@ run "refuses_delta_name_with_a_character_outside_the_set_and_replica_with_a_key_
   variables {
     delta_table_name = "dynastate/delta"
     kms_key_arn      = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1"
+    stream_enabled   = true
     replicas         = { eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-west-1:111122223333:key/mrk-1" } }
   }
 
@@ -100,7 +103,8 @@ run "refuses_replica_with_a_key_where_the_tables_have_none" {
   command = plan
 
   variables {
-    replicas = { eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-central-1:111122223333:key/mrk-1" } }
+    stream_enabled = true
+    replicas       = { eu-central-1 = { kms_key_arn = "arn:aws:kms:eu-central-1:111122223333:key/mrk-1" } }
   }
 
   expect_failures = [var.replicas]
@@ -120,6 +124,17 @@ run "refuses_replicas_of_provisioned_tables" {
         write = { min = 1, max = 1 }
       }
     }
+    stream_enabled = true
+    replicas       = { eu-central-1 = {} }
+  }
+
+  expect_failures = [var.replicas]
+}
+
+run "refuses_replicas_without_a_stream" {
+  command = plan
+
+  variables {
     replicas = { eu-central-1 = {} }
   }
 

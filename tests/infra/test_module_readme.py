@@ -9,6 +9,8 @@ from dynastate.format.keys import DELTA, SNAPSHOT
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 from tests.infra.conftest import INFRA
 
+#: Where each root says which provider it takes.
+FILES = ("versions.tf", "main.tf", "main.tf")
 README = (INFRA / "README.md").read_text()
 
 
@@ -53,6 +55,34 @@ def test_the_readme_lists_the_outputs_as_they_are() -> None:
     """Every output is there, in its order, with its description."""
     rows = [f"| `{name}` | {text(said(body, 'description'))} |" for name, body in blocks("output", "outputs.tf")]
     assert section("Outputs") == rows
+
+
+def test_lock_files_name_the_provider_that_is_tested() -> None:
+    """The module and its examples accept one major version, and lock the version that the README says."""
+    roots = [INFRA, INFRA / "examples" / "basic", INFRA / "examples" / "production"]
+    accepted = [
+        re.findall(r'^ +version = "(.*)"', (root / file).read_text(), re.MULTILINE)
+        for root, file in zip(roots, FILES, strict=True)
+    ]
+    locks = {(root / ".terraform.lock.hcl").read_text() for root in roots}
+    assert accepted == 3 * [[">= 5.80, < 6.0"]]
+    assert len(locks) == 1
+    (lock,) = locks
+    assert re.findall(r'constraints = "(.*)"', lock) == [">= 5.80.0, < 6.0.0"]
+    (locked,) = re.findall(r'  version += "(.*)"', lock)
+    assert f"name {locked}, with which everything is tested" in README
+
+
+def test_the_restore_takes_tables_out_of_the_state_before_it_imports_others() -> None:
+    """Terraform refuses to import into an address that its state has: the addresses are the module's."""
+    steps = (INFRA.parent / "docs" / "operations.md").read_text().split("## Backup and restore")[1].split("\n## ")[0]
+    (removed,) = re.findall(r"terraform state rm (.*)", steps)
+    imported = re.findall(r"terraform import ('.*') restored", steps)
+    assert removed.split() == imported
+    assert steps.index("terraform state rm") < steps.index("terraform import")
+    (tables,) = re.findall(r"  tables = \{\n(.*?)\n  \}", (INFRA / "main.tf").read_text(), re.DOTALL)
+    names = re.findall(r"^    (\w+) = \{", tables, re.MULTILINE)
+    assert imported == [f"""'module.dynastate.aws_dynamodb_table.state["{name}"]'""" for name in names]
 
 
 def test_names_and_keys_are_the_packages() -> None:

@@ -236,6 +236,16 @@ def test_no_policy_permits_requests_without_keys(role: str) -> None:
         )
 
 
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_a_scan_is_denied_where_it_is_added(role: str) -> None:
+    """A Scan has no leading keys, which `ForAllValues` takes for met: the keys must be there."""
+    statements = [
+        each | {"Action": [*each["Action"], "dynamodb:Scan"]} for each in policy_of(role, "ours")["Statement"][1:]
+    ]
+    for table in (DELTA, SNAPSHOT):
+        assert not allows({"Statement": statements}, Access("dynamodb:Scan", table))
+
+
 def test_conditions_are_where_there_are_keys() -> None:
     """A request without leading keys meets a condition on them, so it is only on actions with keys."""
     for role in ("writer", "reader"):
@@ -299,7 +309,7 @@ provider "aws" { region = "us-east-1" }
 
 module "dynastate" {
   source                 = "../.."
-  namespaces             = ["orders", "*"]
+  namespaces             = { orders = ["orders"], all = ["*"] }
   deletion_protection    = var.deletion_protection
   point_in_time_recovery = var.point_in_time_recovery
   tags                   = var.tags
@@ -357,7 +367,7 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
     assert json.loads(outputs["operator_policy"]) == policy
     for role in ("writer", "reader"):
         documents = {namespace: json.loads(text) for namespace, text in outputs[f"{role}_policies"].items()}
-        assert documents == {namespace: policy_of(role, namespace) for namespace in ("orders", "*")}
+        assert documents == {"orders": policy_of(role, "orders"), "all": policy_of(role)}
 
 
 def test_every_request_is_understood(proxy: FaultProxy, dummy_credentials: None) -> None:

@@ -226,9 +226,14 @@ module "dynastate" {
 AWS_CLI = """#!{python}
 import json, sys
 import boto3
-service, operation, _, region, _, request = sys.argv[1:]
-assert sys.argv[1:6:2] == ["dynamodb", "--region", "--cli-input-json"] and operation == "update-table", sys.argv
-boto3.client(service, region_name=region).update_table(**json.loads(request))
+client = boto3.client("dynamodb", region_name=sys.argv[sys.argv.index("--region") + 1])
+if sys.argv[1:3] == ["dynamodb", "update-table"] and sys.argv[5] == "--cli-input-json":
+    client.update_table(**json.loads(sys.argv[6]))
+else:
+    assert sys.argv[1:4] == ["dynamodb", "wait", "table-exists"] and sys.argv[6] == "--table-name", sys.argv
+    client.get_waiter("table_exists").wait(TableName=sys.argv[7])
+with open("{log}", "a") as log:
+    log.write(sys.argv[2] + "\\n")
 """
 
 
@@ -240,7 +245,8 @@ def test_capacity_is_changed_in_place(
     """Capacity mode, limits, warm throughput and class change both ways: the tables stay, and nothing drifts."""
     command = tmp_path / "bin" / "aws"
     command.parent.mkdir()
-    command.write_text(AWS_CLI.format(python=sys.executable))
+    log = tmp_path / "aws.log"
+    command.write_text(AWS_CLI.format(python=sys.executable, log=log))
     command.chmod(0o755)
     root = module / "examples" / "capacity"
     root.mkdir()
@@ -271,6 +277,7 @@ def test_capacity_is_changed_in_place(
         assert made["OnDemandThroughput"] == {"MaxWriteRequestUnits": 2_000}
         assert made["WarmThroughput"]["ReadUnitsPerSecond"] == 13_000
         assert made["WarmThroughput"]["WriteUnitsPerSecond"] == 5_000
+        assert log.read_text().split() == ["update-table", "wait"], "the table takes no other change meanwhile"
 
         unlimited = given(on_demand_throughput={"delta": {"max_write_request_units": -1}})
         terraform.succeed(root, "apply", "-auto-approve", unlimited)

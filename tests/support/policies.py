@@ -152,7 +152,7 @@ def render(role: str, *, delta: str, snapshot: str, namespace: str = "*") -> Pol
         snapshot_group_scaling_alarms_arn=f"{ALARMS}:TargetTracking-table/{snapshot}-*",
         scalable_targets_arn=f"{SCALABLE}/*",
         scaling_role_arn=SCALING_ROLE,
-        namespace=namespace,
+        leading_keys=json.dumps([f"{namespace}/*"]),
     )
     policy: Policy = json.loads(text)
     assert set(policy) == {"Version", "Statement"}
@@ -184,6 +184,8 @@ def _is_met(operator: str, wanted: Mapping[str, str | list[str]], access: Access
         values = access.context.get(name, ())
         if operator == "ForAllValues:StringLike":  # also met where the request has no value at all
             met = all(any(_like(pattern, value) for pattern in listed(patterns)) for value in values)
+        elif operator == "Null" and patterns == "false":
+            met = bool(values)
         elif operator == "StringEquals":
             met = bool(values) and values[0] in listed(patterns)
         else:

@@ -7,7 +7,7 @@ terraform {
   required_providers {
     aws = {
       source  = "hashicorp/aws"
-      version = ">= 5.80, < 7.0"
+      version = ">= 5.80, < 6.0"
     }
   }
 }
@@ -37,19 +37,24 @@ variable "name" {
 }
 
 variable "namespaces" {
-  description = "Namespaces of the queries that keep their state in these tables (their setting namespace)."
-  type        = set(string)
-  default     = ["orders"]
+  description = "Sets of namespaces of the queries that keep their state in these tables (their setting namespace), by a name for each. A set gets one policy for writers and one for readers: IAM attaches at most 10 policies to a role."
+  type        = map(set(string))
+  default     = { orders = ["orders"] }
   nullable    = false
 
   validation {
-    condition     = alltrue([for namespace in var.namespaces : can(regex("^[a-zA-Z0-9._-]{1,64}$", namespace))])
-    error_message = "namespaces must each be 1 to 64 characters, each a letter, a digit or one of . _ -"
+    condition     = alltrue([for name in keys(var.namespaces) : can(regex("^[a-zA-Z0-9._-]{1,56}$", name))])
+    error_message = "namespaces must have names of 1 to 56 characters, each a letter, a digit or one of . _ -: a policy's name has at most 128."
+  }
+
+  validation {
+    condition     = alltrue([for each in values(var.namespaces) : !contains(each, "*")])
+    error_message = "namespaces must not be \"*\": every query could change the state of every other one."
   }
 }
 
 variable "max_write_request_units" {
-  description = "The most write units a second that each table gives, and so the most it can cost: 4,000 are $9 an hour in us-east-1."
+  description = "The most write units a second that each table should give: 4,000 are $9 an hour in us-east-1. DynamoDB takes it for a target, and bursts may cost more."
   type        = number
   default     = 4000
   nullable    = false
@@ -61,7 +66,7 @@ variable "max_write_request_units" {
 }
 
 variable "max_read_request_units" {
-  description = "The most read units a second that each table gives: 12,000 are $5.40 an hour in us-east-1, and 48 MB of state a second at a restart."
+  description = "The most read units a second that each table should give: 12,000 are $5.40 an hour in us-east-1, and at best 48 MB of state a second at a restart."
   type        = number
   default     = 12000
   nullable    = false
@@ -95,6 +100,9 @@ data "aws_partition" "this" {}
 resource "aws_kms_key" "state" {
   description         = "Encrypts the tables of ${var.name}"
   enable_key_rotation = true
+
+  # The longest there is. Backups of deleted tables need the key for 35 days: see "Changing and destroying".
+  deletion_window_in_days = 30
 
   policy = jsonencode({
     Version = "2012-10-17"
@@ -153,7 +161,7 @@ resource "aws_iam_policy" "writer" {
   for_each = var.namespaces
 
   name        = "${var.name}-${each.key}-writer"
-  description = "For the role of the executors of ${each.key}"
+  description = "For the role of the executors of ${join(", ", each.value)}"
   policy      = module.dynastate.writer_policies[each.key]
 }
 
@@ -161,7 +169,7 @@ resource "aws_iam_policy" "reader" {
   for_each = var.namespaces
 
   name        = "${var.name}-${each.key}-reader"
-  description = "For readers of the state of ${each.key}"
+  description = "For readers of the state of ${join(", ", each.value)}"
   policy      = module.dynastate.reader_policies[each.key]
 }
 
@@ -171,13 +179,13 @@ output "spark_conf" {
 }
 
 output "writer_policy_arns" {
-  description = "ARNs of the policies for the roles of Spark's executors, by namespace."
-  value       = { for namespace, policy in aws_iam_policy.writer : namespace => policy.arn }
+  description = "ARNs of the policies for the roles of Spark's executors, by the names of namespaces."
+  value       = { for name, policy in aws_iam_policy.writer : name => policy.arn }
 }
 
 output "reader_policy_arns" {
-  description = "ARNs of the policies for readers of state, by namespace."
-  value       = { for namespace, policy in aws_iam_policy.reader : namespace => policy.arn }
+  description = "ARNs of the policies for readers of state, by the names of namespaces."
+  value       = { for name, policy in aws_iam_policy.reader : name => policy.arn }
 }
 
 output "alarm_topic_arn" {

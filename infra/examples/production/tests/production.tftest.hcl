@@ -19,7 +19,7 @@ mock_provider "aws" {
 }
 
 variables {
-  namespaces = ["orders", "clicks"]
+  namespaces = { orders = ["orders"], team = ["clicks", "visits"] }
 }
 
 run "it_points_spark_at_the_tables" {
@@ -32,17 +32,17 @@ run "it_points_spark_at_the_tables" {
   }
 
   assert {
-    condition     = toset(keys(output.writer_policy_arns)) == toset(["orders", "clicks"]) && keys(output.reader_policy_arns) == keys(output.writer_policy_arns)
-    error_message = "Each query must have its policies."
+    condition     = toset(keys(output.writer_policy_arns)) == toset(["orders", "team"]) && keys(output.reader_policy_arns) == keys(output.writer_policy_arns)
+    error_message = "Each set of namespaces must have its policies."
   }
 
   assert {
-    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "\"dynamodb:LeadingKeys\":\"orders/*\"")
+    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "\"dynamodb:LeadingKeys\":[\"orders/*\"]")
     error_message = "The policy of a query must be for its own namespace."
   }
 
   assert {
-    condition     = !strcontains(aws_iam_policy.reader["clicks"].policy, "WriteItem")
+    condition     = !strcontains(aws_iam_policy.reader["team"].policy, "WriteItem")
     error_message = "Who reads must not write."
   }
 }
@@ -59,6 +59,11 @@ run "the_key_is_used_through_dynamodb_only" {
   assert {
     condition     = aws_kms_key.state.enable_key_rotation
     error_message = "The key must be rotated."
+  }
+
+  assert {
+    condition     = aws_kms_key.state.deletion_window_in_days == 30
+    error_message = "The key must be kept as long as KMS can, for backups of deleted tables."
   }
 }
 
@@ -87,7 +92,7 @@ run "refuses_a_namespace_for_all" {
   command = plan
 
   variables {
-    namespaces = ["*"]
+    namespaces = { all = ["*"] }
   }
 
   expect_failures = [var.namespaces]
@@ -101,4 +106,30 @@ run "refuses_a_name_that_tables_cannot_have" {
   }
 
   expect_failures = [var.name]
+}
+
+run "names_of_policies_fit_into_iam" {
+  command = plan
+
+  variables {
+    name       = join("", [for number in range(64) : "n"])
+    namespaces = { (join("", [for number in range(56) : "s"])) = [join("", [for number in range(128) : "q"])] }
+  }
+
+  assert {
+    condition = alltrue([
+      for policy in concat(values(aws_iam_policy.writer), values(aws_iam_policy.reader)) : length(policy.name) <= 128
+    ])
+    error_message = "IAM takes names of up to 128 characters."
+  }
+}
+
+run "refuses_a_name_of_namespaces_that_is_too_long" {
+  command = plan
+
+  variables {
+    namespaces = { (join("", [for number in range(57) : "s"])) = ["orders"] }
+  }
+
+  expect_failures = [var.namespaces]
 }
