@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pyspark.sql import functions as f
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
+from dynastate.format.meta import parse_meta
 from dynastate.operations.adopt import adopt_stores, state_location
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Sessions, only
 from tests.spark.operators import CASES, expected_sums, sums
@@ -71,6 +73,10 @@ def test_checkpoint_deleted_and_started_over(
         assert outcome.state[files - 1][0].total == len(outcome.rows[files - 1])
     made = graphs(f"{folder.name}/0/0/default")
     assert {version: len(made._entries[version]) for version in made.versions()} == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert made.meta is not None
+    meta = parse_meta(made.store, made.meta)
+    assert meta.query == json.loads((checkpoint / "metadata").read_text())["id"]
+    assert meta.location == f"file:{checkpoint}/state"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ leaves behind is found again by its key, or by a snapshot whose stage says that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dynastate.dynamodb.meter import Meter
@@ -40,9 +40,18 @@ class Retention:
         """Whether the snapshot of a version is retained: that of the lowest version's parent is needed."""
         return version in self.foreign or (version.version >= self.lowest - 1 and version not in self.dead)
 
-    def at_most(self, lowest: int, dead: int) -> Retention:
-        """The same with no more than these versions deleted; of a dead branch the newest first."""
-        return replace(self, lowest=min(self.lowest, lowest), dead=frozenset(sorted(self.dead, reverse=True)[:dead]))
+    def below(self, graph: VersionGraph) -> list[int]:
+        """The versions below the lowest one that can be deleted, ascending."""
+        unpinned = set(graph.unpinned())
+        deleted = (each.version for each in graph.entries() if each.version < self.lowest and not self.retains(each.id))
+        return sorted(unpinned.intersection(deleted))
+
+    def at_most(self, graph: VersionGraph, most: int) -> Retention:
+        """The same with no more than `most` versions below deleted, and of dead branches, the newest first; 0: all."""
+        if not most:
+            return self
+        lowest = min(self.lowest, next(iter(self.below(graph)), self.lowest) + most)
+        return replace(self, lowest=lowest, dead=frozenset(sorted(self.dead, reverse=True)[:most]))
 
 
 def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int) -> Retention | None:
@@ -86,12 +95,7 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
         if entry.version >= oldest and entry.id in live and base is not None:
             needed = min(needed, base.version + 1)
     needed_by = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
-    meta = parse_meta(graph.store, graph.meta or {})
-    foreign: set[VersionId] = set()
-    for entry in graph.entries():
-        if meta.location_at(entry.epoch) not in ("", meta.location) and bases[entry.id] is not None:
-            base, path = graph.route(*entry.id)
-            foreign |= {base, *(each.id for each in path)} - needed_by
+    foreign = _foreign(graph, bases, needed_by)
     unpinned = set(graph.unpinned())
     dead = {
         entry.id
@@ -99,6 +103,20 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
         if entry.version >= needed and entry.epoch < epoch and entry.version in unpinned
     }
     return Retention(needed, frozenset(dead - needed_by - foreign), frozenset(foreign))
+
+
+def _foreign(
+    graph: VersionGraph, bases: Mapping[VersionId, VersionId | None], needed: Collection[VersionId]
+) -> set[VersionId]:
+    """What runs from other locations have made beside the `needed` versions, with all that reading it takes."""
+    meta = parse_meta(graph.store, graph.meta or {})
+    found: set[VersionId] = set()
+    for entry in graph.entries():
+        is_foreign = entry.id not in needed and meta.location_at(entry.epoch) not in ("", meta.location)
+        if is_foreign and bases[entry.id] is not None:
+            base, path = graph.route(*entry.id)
+            found |= {base, *(each.id for each in path)}
+    return found
 
 
 def is_surely_newest(graph: VersionGraph, version: int, attempt: Attempt, epoch: int) -> bool:

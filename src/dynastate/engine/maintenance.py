@@ -134,14 +134,14 @@ class Maintenance:
             return meter, 0
         # The driver may not have committed this version yet: then the query resumes from the one before.
         retained = cleanup.retention(graph, version, attempt, max(2, retain), epoch)  # 3
-        older = [each for each in graph.unpinned() if retained and each < retained.lowest]
-        if retained is None or len(older) + len(retained.dead) < least:
+        if retained is None:
             return meter, 0
-        everything = len(older) + len(retained.dead)
-        if most:
-            retained = retained.at_most(older[0] + most if older else retained.lowest, most)
+        older, dead = retained.below(graph), len(retained.dead)
+        if len(older) + dead < least:
+            return meter, 0
+        retained = retained.at_most(graph, most)
         below = retained.lowest
-        left = everything - sum(each < below for each in older) - len(retained.dead)
+        left = sum(each >= below for each in older) + dead - len(retained.dead)
         steps = cleanup.CleanUp(self._tables, graph, self._opener.shards_of(graph), meter)
         try:
             steps.check_snapshots(retained)

@@ -59,6 +59,24 @@ def test_a_checkpoint_that_was_moved(engines: Engines, tables: Tables, store: st
     assert [meta.location_at(epoch) for epoch in (1, 2, 3)] == [CHECKPOINT, MOVED, MOVED]
 
 
+def test_clean_up_with_a_limit_passes_what_another_location_made(engines: Engines, tables: Tables, store: str) -> None:
+    """What it retains of the old location counts as nothing to delete, so that a limit does not stop at it."""
+    engine = engines()
+    made = write_versions(engine, store, 4)
+    adopt_stores(tables, [store], MOVED, Meter())
+    fresh, base, left = engines(), made[2], 0
+    for number in range(100, 120):
+        base = commit_from(fresh, store, "run-2", MOVED, base, number)
+    fresh.snapshot(store, "run-2", *base, 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
+    base = commit_from(fresh, store, "run-2", MOVED, base, 120)
+    base = commit_from(fresh, store, "run-2", MOVED, base, 121)
+    for _ in range(12):
+        _, left = fresh.clean_up(store, "run-2", *base, 2, 1, 3)
+    assert left == 0
+    assert graph(tables, store).versions() == [1, 2, 3, 4, 23, 24]
+    assert read(engines(), store, *made[4]) == {b"1": b"1", b"2": b"2", b"3": b"3", b"4": b"4"}
+
+
 @pytest.mark.parametrize("versions", [8, 9, 10, 19])
 def test_no_version_list_lets_the_old_run_pass(engines: Engines, tables: Tables, store: str, versions: int) -> None:
     """The next version of a run lies in the newest version list, or begins the next one: both refuse it."""
