@@ -27,7 +27,7 @@ from dynastate.format.binary import (
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
 
-#: The runs whose commits a version list refuses: their namespace was dropped, or adopted for another checkpoint.
+#: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint.
 REFUSED: Final = "refused"
 
 
@@ -143,7 +143,7 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
 def run_refused(key: Key, run: str) -> ConfigurationError:
     """The error of a commit whose run a version list refuses."""
     return ConfigurationError(
-        "this run may not commit any more: its namespace was dropped, or adopted for another checkpoint, while it ran; "
+        "this run may not commit any more: its namespace was adopted for another checkpoint while it ran; "
         "stop this query",
         run=run,
         **where(key),
