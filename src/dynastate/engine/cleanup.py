@@ -59,7 +59,7 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
 
     Retained are the versions of this one's lineage; every attempt that branched off within them, which the driver may
     still choose (a retry, a twin or a zombie); and every attempt at these versions by the same run, which a bare
-    number may mean. Other branches that left the lineage earlier are dead: also those of earlier lives, whose numbers
+    number may mean. Other branches that left the lineage earlier are dead: also those of earlier queries, whose numbers
     may be higher. But what runs from another location have made, which may be adopted again, is retained as far as it
     can be opened. None: nothing is deleted, since a newer version was the base of a clean-up.
 
@@ -108,7 +108,7 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
 def _foreign(
     graph: VersionGraph, bases: Mapping[VersionId, VersionId | None], needed: Collection[VersionId]
 ) -> set[VersionId]:
-    """What runs from other locations have made beside the `needed` versions, with all that reading it takes."""
+    """Versions by runs from other locations that are not `needed`, with all that they are read from."""
     meta = parse_meta(graph.store, graph.meta or {})
     found: set[VersionId] = set()
     for entry in graph.entries():

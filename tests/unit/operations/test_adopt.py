@@ -132,7 +132,7 @@ def test_what_the_old_location_made_can_be_adopted_again(engines: Engines, table
     assert read(engines(), store, *again)[b"kept"] == b"50"
 
 
-def test_versions_of_an_earlier_life_are_deleted(engines: Engines, tables: Tables, store: str) -> None:
+def test_versions_of_an_earlier_query_are_deleted(engines: Engines, tables: Tables, store: str) -> None:
     """Versions of a checkpoint that was deleted go, also where their numbers are above those of the new one."""
     engine = engines()
     made = write_versions(engine, store, 25)
