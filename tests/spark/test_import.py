@@ -24,8 +24,8 @@ from dynastate import import_checkpoint, open_state
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
-from dynastate.format.items import Item, item_key
 from dynastate.format.keys import meta_key
+from dynastate.format.meta import StoreMeta, meta_item
 from dynastate.operations.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark import importing
@@ -485,10 +485,10 @@ def test_a_namespace_with_another_operators_state_is_refused(
 ) -> None:
     """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
-    meta: Item = {"format": 1, "store": store, "checkpoint": "file:/elsewhere/state", "shards": 4, "epoch": 1}
+    item = meta_item(store, StoreMeta(4, {"run": 1}, "query", "", {1: "file:/elsewhere/state"}), "0.2.0", "")
     with only(environment):
         tables = BotoTables(database.settings)
-        assert tables.put_new(meta_key(store), item_key(meta_key(store)) | meta, Meter())
+        assert tables.put_new(meta_key(store), item, Meter())
         tables.close()
         with pytest.raises(ConfigurationError, match=r"the namespace has state already.*file:/elsewhere/state"):
             import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="joined")

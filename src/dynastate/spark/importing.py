@@ -258,10 +258,8 @@ def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: l
         )
     left = _existing(tables, namespace, stores)
     location = location_of(f"{target}/state")
-    # A run of the query that resumed, in the time between the import's last steps, is no import's.
-    is_own = (
-        each.location == location and all(run.startswith("import-") for run in each.epochs) for each in left.values()
-    )
+    # A store has one run of its import, and more once the query has resumed, in the time between the last steps.
+    is_own = (each.location == location and len(each.epochs) == 1 for each in left.values())
     if left and not (is_again and all(is_own)):
         raise ConfigurationError(
             "the namespace has state already; take another one, or 'dynastate drop' it",
