@@ -47,7 +47,7 @@ class Retention:
         return sorted(unpinned.intersection(deleted))
 
     def at_most(self, graph: VersionGraph, most: int) -> Retention:
-        """The same with no more than `most` versions below deleted, and of dead branches, the newest first; 0: all."""
+        """The same with at most `most` versions below deleted, and of dead branches, the newest first; 0: all."""
         if not most:
             return self
         lowest = min(self.lowest, next(iter(self.below(graph)), self.lowest) + most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard, TypeVar
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, check_format, item_key, number
@@ -19,6 +19,7 @@ ORIGIN, ORIGIN_VERSION, PINS = "origin", "origin_version", "pins"
 #: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.
 DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
+_Member = TypeVar("_Member")
 _CORRUPT: Final = "the store's meta item is corrupt"
 
 
@@ -81,7 +82,7 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     key = meta_key(store)
     check_format(key, item)
     newest, epochs, shards = number(key, item, "epoch"), item.get("epochs"), number(key, item, "shards")
-    if not isinstance(epochs, dict) or not 1 <= len(epochs) <= newest:
+    if not _is_map(epochs, int) or not 1 <= len(epochs) <= newest:
         raise CorruptStateError(f"{_CORRUPT}: it has no epochs", **where(key))
     if not 1 <= shards <= SHARDS_MAX or item.get("store") != store:
         raise CorruptStateError(f"{_CORRUPT}, or another's", **where(key))
@@ -89,12 +90,16 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
         raise CorruptStateError(f"{_CORRUPT}: its epochs have a gap", **where(key))
     query, began, listed = item.get("query"), item.get("began"), item.get("locations")
-    if not isinstance(query, str) or not isinstance(began, str) or not isinstance(listed, dict):
+    if not isinstance(query, str) or not isinstance(began, str) or not _is_map(listed, str):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its query and its checkpoint", **where(key))
-    locations = {int(first): str(location) for first, location in listed.items() if first.isdigit()}
+    locations = {int(first): location for first, location in listed.items() if first.isdecimal()}
     if len(locations) < len(listed) or any(first > newest for first in locations):
         raise CorruptStateError(f"{_CORRUPT}: its locations are not by epoch", **where(key))
     return StoreMeta(shards, epochs, query, began, locations)
+
+
+def _is_map(value: object, of: type[_Member]) -> TypeGuard[dict[str, _Member]]:
+    return isinstance(value, dict) and all(isinstance(each, of) for each in value.values())
 
 
 def newest_epoch(meta: Item | None, run_id: str) -> int | None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.keys import META, location_of, meta_key
+from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.progress import ProgressCallback, no_progress
@@ -18,7 +18,7 @@ from dynastate.progress import ProgressCallback, no_progress
 
 @dataclass(frozen=True)
 class Adopted:
-    """A namespace and its locations: the one it has now, and those that it had. `refused` runs may commit no more."""
+    """A namespace and its locations: the one it has now, and those that it had. `refused` runs cannot commit."""
 
     namespace: str
     location: str
@@ -47,7 +47,7 @@ def locations_of(tables: Tables, stores: Sequence[str], meter: Meter) -> tuple[s
         CorruptStateError: a meta item is corrupt.
     """
     found = get_apart(tables, [meta_key(store) for store in stores], meter)
-    metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in found.items() if key.sort == META)
+    metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in found.items())
     return tuple(dict.fromkeys(meta.location for meta in metas if meta.location))
 
 

@@ -55,7 +55,11 @@ def _mark_dropped(tables: Tables, store: str, meta: Item, meter: Meter) -> None:
 
 def _require_mark(store: str, meta: Item) -> None:
     if DROPPED not in meta:
-        raise ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
+        raise _run_has_begun(store)
+
+
+def _run_has_begun(store: str) -> ConfigurationError:
+    return ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
 
 
 def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
@@ -69,7 +73,8 @@ def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
     before: Item = {"epoch": found["epoch"], DROPPED: MARKED}
     if found[DROPPED] == MARKED and not tables.put_over(meta_key(store), found | {DROPPED: DELETING}, before, meter):
         found = read_meta(tables, store, meter)
-        _require_mark(store, found)  # it is there if only the answer was lost
+        if found.get(DROPPED) != DELETING:  # it is there if only the answer was lost
+            raise _run_has_begun(store)
     return found
 
 

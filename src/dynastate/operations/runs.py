@@ -47,8 +47,8 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
     return run
 
 
-def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> set[Key]:
-    """Make every version list of a store, and the one after each, refuse the commits of runs; return the lists.
+def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> None:
+    """Make every version list of a store, and the one after each, refuse the commits of runs.
 
     A run commits one version after the other, so it cannot pass both. Lists that it began meanwhile are looked for
     again until there is none.
@@ -59,7 +59,7 @@ def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter)
         listed = [key for key, item in found if "versions" in item]
         wanted = {*listed, *(group_key(store, versions_of(key).stop) for key in listed)} - refusing
         if not wanted or not runs:
-            return refusing
+            return
         for key in sorted(wanted):
             item: Item = item_key(key) | {"format": FORMAT, REFUSED: frozenset(runs)}
             is_there = tables.add_to_set(key, REFUSED, runs, meter) is not None
