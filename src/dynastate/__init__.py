@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dynastate.spark.configure import configure
     from dynastate.spark.importing import import_checkpoint
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What to show of our log is for whoever uses the package to say, as the sidecar does.
 logging.getLogger("dynastate").addHandler(logging.NullHandler())

@@ -43,7 +43,7 @@ def test_nothing_is_decided_by_the_wall_clock(moto: BotoTables, store: str) -> N
             parallel_requests=2,
             cache_bytes=0,
             deadline_s=5,
-            package="0.1.0",
+            package="0.2.0",
             now=lambda clock=clock: clock,  # type: ignore[misc]  # bound here, not when it is called
         )
         try:

@@ -59,7 +59,7 @@ def query_run(run: str = "run-1", location: str = CHECKPOINT, query: str = QUERY
 
 def make_engine(tables: Tables, **settings: Any) -> Engine:
     """Make an engine with small settings, that keeps nothing: every open reads."""
-    fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "deadline_s": 5, "package": "0.1.0"}
+    fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "deadline_s": 5, "package": "0.2.0"}
     fixed |= {"cache_bytes": 0}
     return Engine(tables, now=lambda: datetime(2025, 1, 1, tzinfo=timezone.utc), **(fixed | settings))
 

@@ -1,6 +1,6 @@
 """Install a wheel alone into a clean environment, and use it from there: `dynastate jar` and the demo.
 
-    python tests/support/installed_wheel.py dist/dynastate-0.1.0-py3-none-any.whl
+    python tests/support/installed_wheel.py dist/dynastate-*.whl
 
 Dependencies come from the package index, and no path leads into the checkout. `make test-wheel` builds the
 wheel first.

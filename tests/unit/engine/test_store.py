@@ -191,7 +191,7 @@ def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, st
         "began": "2025-01-01T00:00:00+00:00",
         "locations": {"1": CHECKPOINT},
         "shards": 4,
-        "package": "0.1.0",
+        "package": "0.2.0",
         "created": "2025-01-01T00:00:00+00:00",
         "epoch": 1,
         "epochs": {"run-1": 1},
