@@ -14,6 +14,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.errors import (
     ConfigurationError,
     InternalError,
+    UnavailableError,
 )
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
@@ -156,6 +157,14 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
         tables.append_version(key, entry, "run-1", Meter())
     versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
     assert tables.get([key], Meter()) == {key: item_key(key) | versions}
+
+
+def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -> None:
+    """A commit whose task has ended is an error of which nothing is stored."""
+    key = group_key(store, 1)
+    with pytest.raises(UnavailableError, match="this task ended before its commit was sent"):
+        tables.append_version(key, b"one", "run-1", Meter(), lambda: False)
+    assert tables.get([key], Meter()) == {}
 
 
 def test_a_full_version_list_is_an_error(moto: BotoTables, store: str) -> None:

@@ -41,7 +41,7 @@ from dynastate.errors import (
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId
 from dynastate.settings import PREFIX, Settings
-from dynastate.sidecar import protocol
+from dynastate.sidecar import listener, protocol
 from dynastate.sidecar.connection import Connection
 from dynastate.sidecar.engines import Engines
 from dynastate.sidecar.listener import check_folder
@@ -60,6 +60,7 @@ from tests.support.engine_driver import (
     fold,
     graph,
     items_of,
+    make_engine,
     parts_of,
     read,
     save_snapshot,
@@ -720,7 +721,7 @@ class FixedEngines(Engines):
 def converse(engines: Engines, *frames: bytes, send: Callable[[bytes], None] | None = None) -> list[Any]:
     """Send these frames after HELLO; return the answers after WELCOME."""
     sent: list[bytes] = []
-    Connection(BytesIO(HELLO + b"".join(frames)), send or sent.append, TOKEN, engines).serve()
+    Connection(BytesIO(HELLO + b"".join(frames)), send or sent.append, TOKEN, engines, lambda: True).serve()
     answers = [protocol.decode(each[4], each[5:]) for each in sent]
     return answers[1:] if answers and isinstance(answers[0], protocol.Welcome) else answers
 
@@ -881,6 +882,33 @@ def test_an_answer_without_a_reader_does_not_undo_the_commit(
     begin = protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *EMPTY, A))
     converse(FixedEngines(failing_engine), begin, append({b"a": b"1"}), COMMIT, send=broken_after_welcome)
     assert read(failing_engine, store, 1) == {b"a": b"1"}
+
+
+def test_a_task_that_is_killed_while_it_commits_has_no_version(memory: MemoryTables, store: str) -> None:
+    """A connection that is closed while the commit waits for its parts: nothing is appended, and no part is left."""
+    is_writing, is_closed = threading.Event(), threading.Event()
+
+    def hold(verb: str) -> None:
+        if verb == "write":
+            is_writing.set()
+            assert is_closed.wait(WITHIN_S)
+
+    engine = make_engine(FailingTables(memory, before=hold))
+    ours, theirs = socket.socketpair()
+    serving = threading.Thread(target=listener.converse, args=(theirs, TOKEN, FixedEngines(engine)))
+    serving.start()
+    with ours:
+        begin = protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *EMPTY, A))
+        ours.sendall(HELLO + begin + append({b"a": b"1"}) + COMMIT)
+        assert is_writing.wait(WITHIN_S)
+    is_closed.set()
+    serving.join(WITHIN_S)
+    assert not serving.is_alive()
+    assert theirs.fileno() == -1
+    engine.close()
+    assert "append_version" not in {call.verb for call in memory.calls}
+    assert {sort.partition("/")[0] for sort in items_of(memory, store)} == {"meta", "schema"}
+    assert parts_of(memory, store) == []
 
 
 def test_an_abort_that_cannot_finish_is_no_error(

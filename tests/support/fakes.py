@@ -16,11 +16,11 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, always
 from dynastate.format.items import FORMAT, Item, Value, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DROPPED, FORKS
-from dynastate.format.version_list import REFUSED, run_refused
+from dynastate.format.version_list import REFUSED, not_awaited, run_refused
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
 
@@ -122,8 +122,12 @@ class MemoryTables(Tables):
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         return [key for key, _ in self.query(role, store_shard, low, high, meter)]
 
-    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
+    def append_version(
+        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+    ) -> list[bytes]:
         refuse_keys([key], 1)
+        if not is_awaited():
+            raise not_awaited(key, run)
         with self._lock:
             self._begin("append_version", [key], meter)
             refused = self.items.get(key, {}).get(REFUSED, frozenset())
@@ -275,8 +279,10 @@ class FailingTables(Tables):
         found: list[Key] = self._call("list_keys", role, store_shard, low, high, meter)
         return found
 
-    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
-        listed: list[bytes] = self._call("append_version", key, entry, run, meter)
+    def append_version(
+        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+    ) -> list[bytes]:
+        listed: list[bytes] = self._call("append_version", key, entry, run, meter, is_awaited)
         return listed
 
     def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:

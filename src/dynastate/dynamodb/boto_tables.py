@@ -17,12 +17,13 @@ from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.rates import WriteRate
 from dynastate.dynamodb.retries import Result, Retry, RetryPolicy
+from dynastate.dynamodb.tables import always
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.format.meta import DROPPED, FORKS
-from dynastate.format.version_list import REFUSED, run_refused
+from dynastate.format.version_list import REFUSED, not_awaited, run_refused
 from dynastate.settings import Settings
 
 
@@ -216,7 +217,9 @@ class BotoTables:
         found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
         return [self._key(role, item) for item in found]
 
-    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
+    def append_version(
+        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+    ) -> list[bytes]:
         refuse_keys([key], 1)
         request = {
             "TableName": self.names[key.role],
@@ -232,6 +235,8 @@ class BotoTables:
             # After an answer was lost, the list itself says whether the entry is in it.
             if retry.unknown and self._is_listed(key, entry, retry, meter):
                 return []
+            if not is_awaited():
+                raise retry.failure(not_awaited(key, run))
             try:
                 answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
             except ConditionFailedError:

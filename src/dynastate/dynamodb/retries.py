@@ -133,7 +133,7 @@ class Retry:
             self._policy.has_answered |= is_answer(error)
             is_elsewhere = is_foreign(error) and not self._policy.has_answered and code_of(error) not in _OUTAGES
             if fate is Fate.REFUSED or is_elsewhere:
-                raise self._failure(self._translated(error, role)) from _shown(error)
+                raise self.failure(self._translated(error, role)) from _shown(error)
             if self._commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
             self._meter.throttles += fate is Fate.THROTTLED
@@ -143,7 +143,7 @@ class Retry:
             self._doubt |= self._commits
             message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
             facts = {"operation": self._operation, "table": self._table(role)}
-            raise self._failure(ConfigurationError(message, **facts)) from error
+            raise self.failure(ConfigurationError(message, **facts)) from error
         always = _ALWAYS_THERE.get(self._operation)
         if always and not self._policy.has_answered and isinstance(answer, dict) and always not in answer:
             raise ConfigurationError(self._target.no_dynamodb, operation=self._operation, table=self._table(role))
@@ -169,7 +169,7 @@ class Retry:
         if self._policy.may_warn(role, now):
             self._warn(error, role)
         if waited >= deadline_s:
-            raise self._failure(self._gave_up(error, role, waited)) from _shown(error)
+            raise self.failure(self._gave_up(error, role, waited)) from _shown(error)
         self._meter.retries += 1
         if may_pause:
             self._policy.pause(self._failures, deadline_s - waited)  # the last try is at the deadline, not before
@@ -190,7 +190,8 @@ class Retry:
     def _translated(self, error: Exception, role: Role) -> Exception:
         return translate(error, self._operation, role, self._target, was_there=role in self._policy.seen)
 
-    def _failure(self, found: Exception) -> Exception:
+    def failure(self, found: Exception) -> Exception:
+        """What to raise for an error: that the outcome is unknown, if a commit that was sent has no answer."""
         if self._doubt:
             return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {found}")
         return found

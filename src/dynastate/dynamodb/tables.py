@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
@@ -10,6 +10,11 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+
+
+def always() -> bool:
+    """Whether somebody waits for an answer, where it makes no difference."""
+    return True
 
 
 class Tables(Protocol):
@@ -66,11 +71,15 @@ class Tables(Protocol):
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
 
-    def append_version(self, key: Key, entry: bytes, run: str, meter: Meter) -> list[bytes]:
+    def append_version(
+        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+    ) -> list[bytes]:
         """Append to the version list; the list after it, or no entries where the answer was lost.
 
-        Raises ConfigurationError where the list refuses the run, and UnknownOutcomeError when the append may or may not
-        have happened.
+        `is_awaited` is asked before each request whether somebody waits for the answer; otherwise nothing is sent.
+
+        Raises ConfigurationError where the list refuses the run, UnavailableError unless somebody waits, and
+        UnknownOutcomeError when the append may or may not have happened.
         """
 
     def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter, units_of_write
-from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.dynamodb.tables import Tables, always, delete_all
 from dynastate.engine.known import KnownStores
 from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
@@ -64,10 +64,17 @@ class Commits:
         pending.wait(10 * self._deadline_s)
 
     def append_entry(
-        self, store: str, entry: VersionEntry, run_id: str, schema: str, shards: int, meter: Meter
+        self,
+        store: str,
+        entry: VersionEntry,
+        run_id: str,
+        schema: str,
+        shards: int,
+        meter: Meter,
+        is_awaited: Callable[[], bool] = always,
     ) -> None:
         key = group_key(store, entry.version)
-        listed = self._tables.append_version(key, encode_entry(store, entry), run_id, meter)
+        listed = self._tables.append_version(key, encode_entry(store, entry), run_id, meter, is_awaited)
         self.known.committed(store, entry, schema, shards)
         if len(listed) > LISTED_MAX:
             try:
@@ -139,17 +146,21 @@ class WriteAttempt:
         self._tally.add_chunk(chunk.records, len(chunk.changes))
         self._is_consistent = True
 
-    def commit(self, keys: dict[int, int], schema: str) -> Committed:
+    def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
         """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
+
+        `is_awaited`: whether the task still waits for the answer. Spark has started another in the place of one that
+        was killed, and without attempt ids in the checkpoint the last to commit wins.
 
         1. Write what is left. (Crash: parts that no list names; clean-up deletes them.)
         2. Wait until every part is durable. (Crash: the same.)
-        3. Append the entry to the version list: the commit point. (Crash: the version exists, as if the task had
-           succeeded; Spark runs the batch again from its base, as another attempt.)
+        3. Append the entry to the version list, if the task still waits: the commit point. (Crash: the version exists,
+           as if the task had succeeded; Spark runs the batch again from its base, as another attempt.)
         4. Answer with what it cost.
 
         Raises:
-            UnavailableError: DynamoDB throttled or was unreachable until the deadline; nothing is committed.
+            UnavailableError: DynamoDB throttled or was unreachable until the deadline, or the task does not wait any
+                more; nothing is committed.
             UnknownOutcomeError: step 3 was sent, and its outcome is unknown.
         """
         self._must_be_open("commit")
@@ -179,7 +190,7 @@ class WriteAttempt:
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
-            commits.append_entry(self.store, entry, self._run.id, schema, session.shards, self._meter)  # 3
+            commits.append_entry(self.store, entry, self._run.id, schema, session.shards, self._meter, is_awaited)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.binary import (
     HOME,
     decode_extras,
@@ -138,6 +138,11 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
     if group_key(store, entry.version) != key:
         raise CorruptStateError("version entry is in the list of another group", version=entry.version, **where(key))
     return entry
+
+
+def not_awaited(key: Key, run: str) -> UnavailableError:
+    """The error of a commit that is not sent, or not sent again, since its task has ended."""
+    return UnavailableError("this task ended before its commit was sent", run=run, **where(key))
 
 
 def run_refused(key: Key, run: str) -> ConfigurationError:

@@ -43,8 +43,16 @@ class Connection:
     A failure of a frame that has no answer is kept, and raised in answer to COMMIT.
     """
 
-    def __init__(self, stream: BinaryIO, send: Callable[[bytes], None], token: bytes, engines: Engines) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        send: Callable[[bytes], None],
+        token: bytes,
+        engines: Engines,
+        is_open: Callable[[], bool],
+    ) -> None:
         self._stream = stream
+        self._is_open = is_open
         self._hand_over = send
         self._token = token
         self._engines = engines
@@ -228,7 +236,7 @@ class Connection:
                 raise self._failed
             if attempt is None:
                 raise InternalError("commit without an attempt", store=self._store)
-            made = attempt.commit(request.keys, request.schema)
+            made = attempt.commit(request.keys, request.schema, self._is_open)
             self._attempt = None
             stored = self._reached_engine().known.sizes.stored(attempt.store)
             self._send(protocol.Committed(attempt.version, commit_counters(made, stored, self._prices)))

@@ -10,6 +10,7 @@ import stat
 import struct
 import sys
 import threading
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 
@@ -35,7 +36,17 @@ def serve(listener: socket.socket, token: bytes) -> None:
 def converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
     """Serve one connection until it ends."""
     with peer, BufferedReader(peer.makefile("rb", buffering=0), READ_BUFFER_BYTES) as stream:
-        Connection(stream, peer.sendall, token, engines).serve()
+        Connection(stream, peer.sendall, token, engines, partial(is_open, peer)).serve()
+
+
+def is_open(peer: socket.socket) -> bool:
+    """Whether the other end, which sends nothing while it waits for an answer, has not closed the connection."""
+    try:
+        return bool(peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def is_ours(peer: socket.socket) -> bool:

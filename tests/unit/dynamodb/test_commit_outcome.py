@@ -75,6 +75,24 @@ def test_a_lost_answer_that_was_not_applied_is_sent_again(failing_client: Failin
     assert entries(tables, group) == [b"entry"]
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(lost_answer(), UnknownOutcomeError), (client_error("ThrottlingException"), UnavailableError)],
+    ids=["lost", "throttled"],
+)
+def test_a_commit_is_sent_again_only_while_somebody_waits(
+    failing_client: FailingClient, group: Key, error: Exception, expected: type[DynastateError]
+) -> None:
+    """A task that ends during retries has no commit after that; a request without an answer keeps it in doubt."""
+    tables, _ = quickly(failing_client)
+    failing_client.fail("update_item", Fault(error))
+    is_awaited = iter([True, False]).__next__
+    with pytest.raises(expected, match="this task ended"):
+        tables.append_version(group, b"entry", "run-1", Meter(), is_awaited)
+    assert [operation for operation, _ in failing_client.requests].count("update_item") == 1
+    assert entries(tables, group) == []
+
+
 def test_reading_the_list_is_retried_too(failing_client: FailingClient, group: Key) -> None:
     """The read that resolves a lost answer may be throttled or lost itself; it is repeated until it says."""
     tables, _ = quickly(failing_client)
