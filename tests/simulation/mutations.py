@@ -79,7 +79,7 @@ def reads_the_first_page_only() -> AbstractContextManager[Any]:
 
 @found_by(seed=41)
 def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
-    return patch.object(Retry, "_failure", lambda _, found: found)
+    return patch.object(Retry, "failure", lambda _, found: found)
 
 
 @found_by(seed=0)
