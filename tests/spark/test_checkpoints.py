@@ -6,17 +6,22 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+import dynastate
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.engine.catalog import of_namespace
+from dynastate.engine.catalog import every_store, of_namespace
+from dynastate.engine.engine import Engine
 from dynastate.format.meta import parse_meta
 from dynastate.operations.adopt import adopt_stores, state_location
+from dynastate.operations.clean import clean_earlier
+from dynastate.operations.fork import fork_namespace
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Sessions, only
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.streams import Outcome, Source, first_error, make_source, run
@@ -80,6 +85,36 @@ def test_checkpoint_deleted_and_started_over(
 
 
 @pytest.mark.slow
+def test_checkpoint_started_over_with_fewer_partitions(
+    sessions: Sessions, folder: Path, database: Database, environment: dict[str, str]
+) -> None:
+    """Readers and forks see the new query's partitions alone; clean-up deletes the others, and the query runs on."""
+    checkpoint, namespace = folder / "checkpoint", folder.name
+    for partitions in (8, 4):
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        session = sessions(V2 | {NAMESPACE: namespace, "spark.sql.shuffle.partitions": str(partitions)})
+        source = make_source(folder / str(partitions), seed=partitions, files=3)
+        source.release(2)
+        run(sums(source.stream(session), "id", "note"), checkpoint, "update")
+    expected = {(row.id, row.note) for row in source.read(session).collect()}
+    with only(environment):
+        state = dynastate.open_state(f"{namespace}/0", endpoint=database.endpoint, region=database.settings.region)
+        tables = BotoTables(database.settings)
+    with state, closing(Engine.of(tables, database.settings)) as engine:
+        assert {(row["id"], row["note"]) for row in state} == expected
+        assert len(state) == len(expected)
+        found = of_namespace(tables, namespace, Meter())
+        assert (len(found.current), len(found.earlier)) == (4, 4)
+        assert fork_namespace(tables, namespace, f"{namespace}-test", None, Meter()).stores == 4
+        assert not any(each.kept for each in clean_earlier(engine, tables, found.earlier))
+        source.release()
+        run(sums(source.stream(session), "id", "note"), checkpoint, "update")
+        assert state.refresh()
+        assert {(row["id"], row["note"]) for row in state} == {(r.id, r.note) for r in source.read(session).collect()}
+        assert len(every_store(tables, namespace, Meter())) == 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
 def test_checkpoint_rolled_back_by_hand(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
@@ -119,7 +154,7 @@ def test_copy_of_a_checkpoint_is_refused(
     shutil.move(folder / "here", folder / "there")
     with only(environment):
         tables = BotoTables(database.settings)
-        stores = of_namespace(tables, namespace, Meter())
+        stores = every_store(tables, namespace, Meter())
         assert adopt_stores(tables, stores, state_location(str(folder / "there")), Meter()).stores == 2
         tables.close()
     outcome = resume(session, source, FILES, folder / "there")

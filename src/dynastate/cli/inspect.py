@@ -37,6 +37,7 @@ _STORE: Final = {
     "snapshot": "snapshot\nversion",
     "deltas": "deltas\nsince",
 }
+_EARLIER: Final = {"is_earlier": "earlier\nquery"}
 _VERSION: Final = {
     "version": "version",
     "attempt": "attempt",
@@ -75,7 +76,10 @@ def stores(call: Call, namespace: Namespace = "") -> None:
     if call.json(found):
         return
     if found:
-        call.table(found, _STORE, group="store")
+        has_earlier = any(each["is_earlier"] for each in found)
+        call.table(found, _STORE | (_EARLIER if has_earlier else {}), group="store")
+        if has_earlier:
+            call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
     else:
         call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
 
@@ -92,7 +96,8 @@ def show(call: Call, store: Store) -> None:
     if call.json(found):
         return
     families = found.pop("families")
-    for name, value in (found | {"forks": ", ".join(found["forks"])}).items():
+    query = "an earlier one, whose checkpoint was deleted" if found.pop("is_earlier") else "the namespace's current one"
+    for name, value in (found | {"forks": ", ".join(found["forks"]), "query": query}).items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
     for each in families:
@@ -290,7 +295,7 @@ def top(
 
     call = replace(call, settings=replace(call.settings, namespace=namespace))
     with call.engine() as (engine, tables), suppress(KeyboardInterrupt):
-        names = of_namespace(tables, namespace, Meter())
+        names = of_namespace(tables, namespace, Meter()).current
         monitor, look = Monitor(engine, names, time.monotonic), 0
         reports = ReportFile(report) if report else None
         while True:

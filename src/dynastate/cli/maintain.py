@@ -54,23 +54,29 @@ def clean(
         ),
     ] = RETAIN,
 ) -> None:
-    """Delete what the newest versions do not need, and what failed attempts left behind.
+    """Delete what the newest versions do not need, and what failed attempts and earlier queries left behind.
 
     It is safe beside the running query. Nothing brings back what is deleted.
     """
     from dynastate.dynamodb.meter import Meter
-    from dynastate.engine.catalog import matching
-    from dynastate.operations.clean import clean_store
+    from dynastate.engine.catalog import matching, meant
+    from dynastate.operations.clean import clean_earlier, clean_store
 
     with call.engine() as (engine, tables), progress("stores") as report:
-        names = matching(tables, store, Meter())
+        found = meant(tables, store, Meter())
+        names = [] if found.earlier and not found.current else matching(tables, store, Meter())
         cleaned = []
         for done, name in enumerate(names):
             report(done, len(names))
             cleaned.append(clean_store(engine, tables, name, retain))
+        cleaned += clean_earlier(engine, tables, found.earlier)
     if call.json([asdict(each) for each in cleaned]):
         return
     for each in cleaned:
+        if each.is_earlier:
+            what = f"is kept: {each.kept}" if each.kept else f"is deleted, with {each.items:,} items"
+            call.say(f"{each.store}: of an earlier query, {what}")
+            continue
         held = f": version {each.held_by}, the oldest to retain, has no snapshot after that" if each.held_by else ""
         call.say(
             f"{each.store}: {each.items:,} items deleted, {each.write_units:,} write units; "
@@ -120,13 +126,13 @@ def adopt(
     The old location is refused from then on, also a run that is under way there. Exit code 1: it was not confirmed.
     """
     from dynastate.dynamodb.meter import Meter
-    from dynastate.engine.catalog import of_namespace
+    from dynastate.engine.catalog import every_store
     from dynastate.operations.adopt import adopt_stores, locations_of, state_location
 
     call, meter = replace(call, settings=replace(call.settings, namespace=namespace)), Meter()
     location = state_location(checkpoint)
     with call.tables() as tables:
-        names = of_namespace(tables, namespace, meter)
+        names = every_store(tables, namespace, meter)
         before = locations_of(tables, names, meter)
         if not yes and before != (location,):
             now = " and ".join(each.removesuffix("/state") for each in before) or "no query yet"
@@ -153,13 +159,13 @@ def drop(
     Exit code 1: it was not confirmed.
     """
     from dynastate.dynamodb.meter import Meter
-    from dynastate.engine.catalog import of_namespace
+    from dynastate.engine.catalog import every_store
     from dynastate.operations.drop import drop_stores
     from dynastate.operations.pins import refuse_forked
 
     call, meter = replace(call, settings=replace(call.settings, namespace=namespace)), Meter()
     with call.tables() as tables:
-        names = of_namespace(tables, namespace, meter)
+        names = every_store(tables, namespace, meter)
         refuse_forked(tables, names, meter)
         if not yes:
             question = f"Delete all state of {namespace}, {len(names)} stores? The query must not run."

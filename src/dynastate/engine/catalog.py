@@ -1,13 +1,19 @@
-"""Stores in the tables, and the names that users give them.
+"""Stores in the tables, the names that users give them, and the query that each belongs to.
 
 A store is `namespace/operator/partition/name`. Users may also mean a store of each partition:
 `namespace/operator/*/name`, or `namespace/operator`, where the operator has stores of one name only.
+
+A checkpoint that is deleted and started again at the same path is another query. Stores that only the query before it
+had remain: partitions, where the new one has fewer, operators, and names. Its own are those with its id in their meta
+items; and it is the query of the store of partition 0 that began last, since each query has operator 0 and writes to
+all partitions. Everybody who reads or maintains state takes the stores of the current query from here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, product
 from typing import Final
 
@@ -15,7 +21,9 @@ from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.format.items import Item
 from dynastate.format.keys import check_store, meta_key
+from dynastate.format.meta import parse_meta
 
 #: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
 STORE_NAMES: Final = (
@@ -31,31 +39,84 @@ SHOWN_MAX: Final = 4
 _PATTERN: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
 
 
+@dataclass(frozen=True)
+class QueryStores:
+    """Stores by the query that they belong to: the current one of their namespace, or earlier ones."""
+
+    current: list[str]
+    earlier: list[str]
+
+
+def current_query(metas: Mapping[str, Item]) -> str | None:
+    """The id of a namespace's current query, by the meta items of its stores; None: none is of partition 0.
+
+    Of stores that began at the same time, the one with more runs decides.
+
+    Raises:
+        CorruptStateError: a meta item is corrupt.
+    """
+    starts = [parse_meta(store, item) for store, item in metas.items() if store.split("/")[2:3] == ["0"]]
+    last = max(starts, key=lambda meta: (meta.began, max(meta.epochs.values())), default=None)
+    return None if last is None else last.query
+
+
+def by_query(metas: Mapping[str, Item], query: str | None) -> QueryStores:
+    """Stores by the query that they belong to, by their meta items; None: all are the current query's.
+
+    Raises:
+        CorruptStateError: a meta item is corrupt.
+    """
+    queries = {store: parse_meta(store, item).query for store, item in metas.items()}
+    return QueryStores(
+        [store for store, own in queries.items() if query in (None, own)],
+        [store for store, own in queries.items() if query not in (None, own)],
+    )
+
+
+def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
+    """The stores that a user means, by partition; there may be none.
+
+    Raises:
+        ConfigurationError: the name has another form.
+        CorruptStateError: a meta item is corrupt.
+    """
+    namespace, operator, partition, name = _parse(pattern)
+    starts = _existing(tables, namespace, product(sorted({0, operator}), [0], STORE_NAMES), meter)
+    if partition not in (None, EVERY):
+        found = _existing(tables, namespace, [(operator, int(partition), name)], meter)
+    else:
+        found = dict(_partitions(tables, namespace, operator, [name] if name else _names(starts, operator), meter))
+    return by_query(found, current_query(starts))
+
+
 def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
-    """The stores that a user means, by partition; there is at least one.
+    """The stores of the current query that a user means, by partition; there is at least one.
+
+    A store that is named in full may be an earlier query's, and need not be there.
 
     Raises:
         ConfigurationError: the name has another form, there is none, or the operator has stores of several names.
         VersionMissingError: some partitions have none yet.
+        CorruptStateError: a meta item is corrupt.
     """
-    found = _PATTERN.fullmatch(pattern)
-    if found is None:
-        raise ConfigurationError(
-            "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator",
-            store=repr(pattern[:200]),
-        )
-    namespace, operator, partition, name = found[1], int(found[2]), found[3], found[4]
+    namespace, operator, partition, name = _parse(pattern)
     if partition not in (None, EVERY):
         return [_store(namespace, operator, int(partition), name)]
-    names = [name] if name else _names(tables, namespace, [operator], meter).get(operator, [])
+    stores = meant(tables, pattern, meter)
+    names = _names(stores.current, operator)
     if len(names) > 1:
         spelt = _spelt(namespace, operator, names)
         raise ConfigurationError(f"this operator has several stores a partition; say which: {spelt}")
-    stores = list(_partitions(tables, namespace, operator, names, meter))
-    if not stores:
-        if name and (there := _names(tables, namespace, [operator], meter)):
-            spelt = _spelt(namespace, operator, there[operator])
+    if not stores.current:
+        if name and (others := _names(meant(tables, f"{namespace}/{operator}", meter).current, operator)):
+            spelt = _spelt(namespace, operator, others)
             raise ConfigurationError(f"no store of this operator has this name; it has {spelt}")
+        if stores.earlier:
+            raise ConfigurationError(
+                "these stores are of an earlier query, whose checkpoint was deleted; the current query of the "
+                "namespace has none of them. Name one in full to read it; 'dynastate clean' deletes them",
+                stores=pattern,
+            )
         raise ConfigurationError(
             "no store of this operator is in the tables; a store's name is in the file 'dynastate' in the folder of "
             "each partition in the checkpoint's state",
@@ -63,13 +124,13 @@ def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
             operator=operator,
             tables=",".join(tables.names.values()),
         )
-    if int(stores[-1].split("/")[2]) != len(stores) - 1:
+    if _partition_of(stores.current[-1]) != len(stores.current) - 1:
         raise VersionMissingError(
             "the first batch is not committed in all partitions of this operator yet; try again when it is",
             store=f"{namespace}/{operator}/{EVERY}/{names[0]}",
-            partitions=len(stores),
+            partitions=len(stores.current),
         )
-    return stores
+    return stores.current
 
 
 def only(tables: Tables, pattern: str, meter: Meter) -> str:
@@ -88,37 +149,69 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
     return found[0]
 
 
-def of_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
     """The stores of a namespace, by operator; there is at least one.
+
+    Raises:
+        ConfigurationError: there is none.
+        CorruptStateError: a meta item is corrupt.
+    """
+    found = find_stores(tables, namespace, meter)
+    if not found:
+        raise no_store(namespace)
+    return by_query(found, current_query(found))
+
+
+def every_store(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+    """The stores of a namespace, of whichever query, by operator; there is at least one.
 
     Raises:
         ConfigurationError: there is none.
     """
     found = list(find_stores(tables, namespace, meter))
     if not found:
-        raise ConfigurationError(
-            "no store of this namespace is in the tables; its name is the first part of the store's, which is in "
-            "the file state/0/0/dynastate of the query's checkpoint",
-            namespace=namespace,
-        )
+        raise no_store(namespace)
     return found
 
 
-def find_stores(tables: Tables, namespace: str, meter: Meter) -> Iterator[str]:
-    """The stores of a namespace, by operator and partition.
+def no_store(namespace: str) -> ConfigurationError:
+    """The error of a namespace without stores."""
+    return ConfigurationError(
+        "no store of this namespace is in the tables; its name is the first part of the store's, which is in "
+        "the file state/0/0/dynastate of the query's checkpoint",
+        namespace=namespace,
+    )
+
+
+def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
+    """The stores of a namespace, of whichever query, by operator and partition, with their meta items.
 
     Names of stores cannot be listed without reading the whole table, so meta items are read, 100 a request:
     of operators 0, 1, …, then of partitions 0, 1, … of each existing one, until a request finds none.
     """
-    names: dict[int, list[str]] = {}
+    starts: dict[str, Item] = {}
     window = KEYS_MAX // len(STORE_NAMES)
     for first in count(0, window):
-        there = _names(tables, namespace, range(first, first + window), meter)
+        there = _existing(tables, namespace, product(range(first, first + window), [0], STORE_NAMES), meter)
         if not there:
             break
-        names |= there
-    for operator, known in names.items():
-        yield from _partitions(tables, namespace, operator, known, meter)
+        starts |= there
+    operators = dict.fromkeys(_operator_of(store) for store in starts)
+    return {
+        store: item
+        for operator in operators
+        for store, item in _partitions(tables, namespace, operator, _names(starts, operator), meter)
+    }
+
+
+def _parse(pattern: str) -> tuple[str, int, str | None, str]:
+    found = _PATTERN.fullmatch(pattern)
+    if found is None:
+        raise ConfigurationError(
+            "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator",
+            store=repr(pattern[:200]),
+        )
+    return found[1], int(found[2]), found[3], found[4]
 
 
 def _spelt(namespace: str, operator: int, names: Iterable[str]) -> str:
@@ -126,15 +219,22 @@ def _spelt(namespace: str, operator: int, names: Iterable[str]) -> str:
     return ", ".join(f"{namespace}/{operator}/{EVERY}/{name}" for name in names)
 
 
-def _names(tables: Tables, namespace: str, operators: Iterable[int], meter: Meter) -> dict[int, list[str]]:
-    """The names of the stores in partition 0 of those of the operators that exist."""
-    names: dict[int, list[str]] = {}
-    for operator, _, name in _existing(tables, namespace, product(operators, [0], STORE_NAMES), meter):
-        names.setdefault(operator, []).append(name)
-    return names
+def _operator_of(store: str) -> int:
+    return int(store.split("/")[1])
 
 
-def _partitions(tables: Tables, namespace: str, operator: int, names: Sequence[str], meter: Meter) -> Iterator[str]:
+def _partition_of(store: str) -> int:
+    return int(store.split("/")[2])
+
+
+def _names(stores: Iterable[str], operator: int) -> list[str]:
+    """The names of an operator's stores, each once."""
+    return list(dict.fromkeys(store.split("/", 3)[3] for store in stores if _operator_of(store) == operator))
+
+
+def _partitions(
+    tables: Tables, namespace: str, operator: int, names: Sequence[str], meter: Meter
+) -> Iterator[tuple[str, Item]]:
     if not names:
         return
     window = KEYS_MAX // len(names)
@@ -142,17 +242,15 @@ def _partitions(tables: Tables, namespace: str, operator: int, names: Sequence[s
         there = _existing(tables, namespace, product([operator], range(first, first + window), names), meter)
         if not there:
             return
-        yield from (_store(namespace, *each) for each in there)
+        yield from there.items()
 
 
 def _store(namespace: str, operator: int, partition: int, name: str) -> str:
     return check_store(f"{namespace}/{operator}/{partition}/{name}")
 
 
-def _existing(
-    tables: Tables, namespace: str, wanted: Iterable[tuple[int, int, str]], meter: Meter
-) -> list[tuple[int, int, str]]:
-    """Of these stores, by operator, partition and name, those that have a meta item, in order."""
-    keys = {each: meta_key(_store(namespace, *each)) for each in wanted}
+def _existing(tables: Tables, namespace: str, wanted: Iterable[tuple[int, int, str]], meter: Meter) -> dict[str, Item]:
+    """Of these stores, by operator, partition and name, those that have a meta item, in order, with it."""
+    keys = {store: meta_key(store) for store in (_store(namespace, *each) for each in wanted)}
     found = tables.get(list(keys.values()), meter)
-    return [each for each, key in keys.items() if key in found]
+    return {store: found[key] for store, key in keys.items() if key in found}

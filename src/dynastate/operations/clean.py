@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import meant
 from dynastate.engine.engine import Engine
-from dynastate.errors import RouteInvalidError, VersionMissingError
+from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
+from dynastate.operations.drop import drop_stores
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import writing_run
 
@@ -18,6 +21,7 @@ class Cleaned:
     """The result of a clean-up. Versions from `oldest` on can be read.
 
     `held_by` is the oldest version to retain, where those before it stay because it is read from them; else 0.
+    `is_earlier`: the store is of an earlier query and was deleted, unless there is a reason `kept`; `oldest` is 0.
     """
 
     store: str
@@ -25,6 +29,8 @@ class Cleaned:
     write_units: int
     oldest: int
     held_by: int
+    is_earlier: bool = False
+    kept: str = ""
 
 
 def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
@@ -52,3 +58,35 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
         is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
     spent_units = meter.delete_units + meter.write_units
     return Cleaned(store, meter.items_deleted, spent_units, oldest, last.version if is_held else 0)
+
+
+def clean_earlier(engine: Engine, tables: Tables, stores: Sequence[str]) -> list[Cleaned]:
+    """Delete the stores of earlier queries of one namespace, the last first, so that the others are still found.
+
+    Those that forks depend on stay. So do all of them until a query has committed two batches: in its first one, stores
+    that it has not entered yet are the earlier query's.
+    """
+    wait = _first_batch(engine, tables, stores[0].split("/")[0]) if stores else ""
+    return [_clean_earlier(tables, store, wait) for store in reversed(stores)]
+
+
+def _clean_earlier(tables: Tables, store: str, kept: str) -> Cleaned:
+    meter, items = Meter(), 0
+    if not kept:
+        try:
+            items = drop_stores(tables, [store], meter)
+        except ConfigurationError as refused:
+            kept = str(refused)
+    return Cleaned(store, items, meter.delete_units + meter.write_units, 0, 0, is_earlier=True, kept=kept)
+
+
+def _first_batch(engine: Engine, tables: Tables, namespace: str) -> str:
+    """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
+    try:
+        first = meant(tables, f"{namespace}/0", Meter()).current[0]
+        newest = engine.lineage(first).newest
+        writing_run(tables, first, newest)
+    except (VersionMissingError, ConfigurationError) as early:
+        return str(early)
+    is_first = newest.version == 1
+    return "the current query may still be in its first batch; clean again after its second" if is_first else ""

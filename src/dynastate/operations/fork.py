@@ -74,9 +74,10 @@ def fork_namespace(
     meter: Meter,
     progress: ProgressCallback = no_progress,
 ) -> Forked:
-    """Fork all stores of a namespace into another one, at a version; by default the newest that all of them have.
+    """Fork the stores of a namespace's current query into another one, at a version.
 
-    The query may run meanwhile. The same call resumes a fork that was cut off, at its version.
+    By default that is the newest that all of them have. The query may run meanwhile. The same call resumes a fork that
+    was cut off, at its version.
 
     Raises:
         ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
@@ -85,7 +86,7 @@ def fork_namespace(
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
-    origins = of_namespace(tables, namespace, meter)
+    origins = of_namespace(tables, namespace, meter).current
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     begun = _begun(tables, namespace, new, stores, meter)
     if begun is not None:
@@ -114,13 +115,12 @@ def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], me
     Raises:
         ConfigurationError: the namespace has other state.
     """
-    found = list(find_stores(tables, new, meter))
-    metas = [meta_or_empty(tables, store, meter) for store in found]
-    if not found:
+    metas = find_stores(tables, new, meter)
+    if not metas:
         return None
-    origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas}
-    versions = {meta.get(ORIGIN_VERSION) for meta in metas}
-    is_dropped = any(DROPPED in each for each in metas)
+    origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas.values()}
+    versions = {meta.get(ORIGIN_VERSION) for meta in metas.values()}
+    is_dropped = any(DROPPED in each for each in metas.values())
     version = versions.pop()
     if (
         not isinstance(version, int)
@@ -132,7 +132,7 @@ def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], me
         raise ConfigurationError(
             "this namespace has state already; give the fork another one, or drop this one first",
             namespace=new,
-            stores=len(found),
+            stores=len(metas),
         )
     return version
 

@@ -6,14 +6,14 @@ Each takes one Query, of the store's version lists and manifests.
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import of_namespace
+from dynastate.engine.catalog import by_query, current_query, every_store, meant
 from dynastate.errors import VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
@@ -33,6 +33,7 @@ class StoreSummary:
     `deltas` is the number of versions since the newest snapshot that the version depends on, and `delta_bytes` the
     bytes of their parts: what recovery reads beside that snapshot. `origin` is the store that a fork was made of,
     `forks` are the stores that depend on this one; shared items count in `bytes` of the store in which they lie.
+    `is_earlier`: it is of an earlier query of the namespace.
     """
 
     store: str
@@ -52,6 +53,7 @@ class StoreSummary:
     shards: int
     origin: str
     forks: tuple[str, ...]
+    is_earlier: bool
     families: tuple[dict[str, Any], ...]
 
 
@@ -78,7 +80,11 @@ def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
         VersionMissingError: the tables contain nothing of it.
     """
     graph, items = _read(tables, store, meter)
-    stored = store_size(graph, items)
+    return _summary(graph, items, is_earlier=store in meant(tables, store, meter).earlier)
+
+
+def _summary(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
+    store, stored = graph.store, store_size(graph, items)
     meta = graph.meta or {}
     newest = graph.newest() if graph.versions() else None
     chain = graph.openable(graph.lineage(newest)) if newest else []
@@ -102,6 +108,7 @@ def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
         shards=int(str(meta.get("shards", 0))),
         origin=str(meta.get(ORIGIN, "")),
         forks=tuple(forks_of(meta)),
+        is_earlier=is_earlier,
         families=tuple(families),
     )
 
@@ -113,15 +120,20 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
         ConfigurationError: the namespace has no store.
     """
     meter = Meter()
-    there = of_namespace(tables, namespace, meter) if namespace else tables.find_stores(meter)
+    there = every_store(tables, namespace, meter) if namespace else tables.find_stores(meter)
     names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     found = []
+    metas: dict[str, dict[str, Item]] = {}
     for done, name in enumerate(names, 1):
         # Of all stores, one that was dropped meanwhile is left out.
         with nullcontext() if namespace else suppress(VersionMissingError):
-            found.append(inspect_store(tables, name, meter))
+            graph, items = _read(tables, name, meter)
+            found.append(_summary(graph, items))
+            if graph.meta is not None:
+                metas.setdefault(name.split("/")[0], {})[name] = graph.meta
         progress(done, len(names))
-    return found
+    earlier = {store for each in metas.values() for store in by_query(each, current_query(each)).earlier}
+    return [replace(each, is_earlier=each.store in earlier) for each in found]
 
 
 def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:

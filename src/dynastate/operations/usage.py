@@ -76,14 +76,16 @@ class StorageUsage:
 def usage_of_namespace(
     tables: Tables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
-    """Storage used by a namespace, by operator. Each store takes one Query, which is reported to `progress`.
+    """Storage used by a namespace's current query, by operator.
+
+    Each store takes one Query, which is reported to `progress`.
 
     Raises:
         ConfigurationError: there is no store in this namespace.
     """
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
-    stores = of_namespace(tables, namespace, meter)
+    stores = of_namespace(tables, namespace, meter).current
     for done, store in enumerate(stores, 1):
         _, number, partition, _ = store.split("/", 3)
         operator = int(number)

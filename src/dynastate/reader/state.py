@@ -116,11 +116,14 @@ class StateReader(StateView):
         """
         before = self.version, self.stores
         with naming(self._source):
-            stores: Iterable[str] = self.stores
+            known = [partition.lineage for partition in self._partitions]
             # Partitions are added while the first batch commits, or while a fork or an import is made.
-            if self.version == self._opened_at:
+            is_first = self.version == self._opened_at
+            lineages = [] if is_first else self._read(self._source, self.stores, known)
+            # Another run may be another query's, with other partitions.
+            if is_first or any(new.newest.epoch > old.newest.epoch for new, old in zip(lineages, known, strict=True)):
                 stores = matching(self._tables, self.store, self.meter)
-            lineages = self._read(self._source, stores, [partition.lineage for partition in self._partitions])
+                lineages = self._read(self._source, stores, lineages or known)
         self._partitions = [self._partition(lineage) for lineage in lineages]
         self.version = _newest(lineages)
         return (self.version, self.stores) != before

@@ -280,9 +280,10 @@ def _existing(tables: BotoTables, namespace: str, stores: list[str]) -> dict[str
 
     Among them are those of `stores` that an import which was cut off made before partition 0, which a search misses.
     """
-    known = dict.fromkeys([*find_stores(tables, namespace, Meter()), *stores])
-    keys = {meta_key(store): store for store in known}
-    return {keys[key]: parse_meta(keys[key], item) for key, item in get_apart(tables, list(keys), Meter()).items()}
+    keys = {meta_key(store): store for store in stores}
+    found = {keys[key]: item for key, item in get_apart(tables, list(keys), Meter()).items()}
+    found |= find_stores(tables, namespace, Meter())
+    return {store: parse_meta(store, item) for store, item in found.items()}
 
 
 @contextmanager

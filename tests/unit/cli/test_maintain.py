@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dynastate.engine.engine import Engine
+from dynastate.format.keys import Attempt
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -80,6 +81,27 @@ def test_fork(engine: Engine) -> None:
     assert (words.code, "version 2 of 2 stores" in words.out) == (0, True)
     for namespace in ("part-of-part", "part", "whole"):
         assert shown("drop", namespace, "--yes")["stores"] == 2
+
+
+def test_stores_of_an_earlier_query(engine: Engine) -> None:
+    """They are listed as such, in no answer, and cleaned away; `drop` deletes them too."""
+    for query, partitions in (("first", 3), ("second", 1)):
+        for partition in range(partitions):
+            made = StoreBuilder(engine, f"again/0/{partition}/default", run=f"run of {query}", query=query)
+            for number in range(2):
+                by = Attempt(f"{query}-{partition}-{number}".encode().ljust(16))
+                made.commit((user(f"{query}-{partition}"), counted(number)), by=by)
+    assert [each["is_earlier"] for each in shown("stores", "again")] == [False, True, True]
+    assert run("stores", "again").lines[-1].startswith("Stores of an earlier query: ")
+    assert "query        an earlier one, whose checkpoint was deleted" in run("show", "again/0/1/default").lines
+    assert shown("get", "again/0", '{"user": "second-0"}')["count"] == 1
+    assert shown("get", "again/0", '{"user": "first-1"}', code=1) is None
+    assert shown("get", "again/0/1/default", '{"user": "first-1"}')["count"] == 1
+    assert shown("compact", "again/0")[0]["store"] == "again/0/0/default"
+    assert "again/0/2/default: of an earlier query, is deleted, with " in run("clean", "again/0/2/default").out
+    cleaned = {each["store"]: each["is_earlier"] for each in shown("clean", "again/0")}
+    assert cleaned == {"again/0/0/default": False, "again/0/1/default": True}
+    assert [each["store"] for each in shown("stores", "again")] == ["again/0/0/default"]
 
 
 def test_drop_asks(engine: Engine, store: str) -> None:
