@@ -1,8 +1,7 @@
-"""Every stateful operator: the same query on RocksDB's provider and on ours, on made-up data and on flights."""
+"""Every stateful operator: the same query on RocksDB's provider and on ours, with restarts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from tests.spark.state_reader import read_metadata, read_states
 from tests.spark.streams import Outcome, Running, Source, make_flights, make_source
 
 FILES = 4
+#: Files up to which each run goes, one a batch: two restarts, then a batch on rows that are in memory.
+RUNS = (1, 2, FILES)
 #: One of each way to use a store: gets and puts, a scan of all, scans by prefix, lists, families with timers.
 WITH_LITTLE_MEMORY = (
     "aggregation in update mode",
@@ -22,8 +23,6 @@ WITH_LITTLE_MEMORY = (
     "session windows",
     "transformWithState, row by row",
 )
-#: One query for each operator, or for each way to join several, of those that have several queries.
-BY_OPERATOR = {case.operators: name for name, case in CASES.items()}.values()
 #: Run on every minor of Spark, and by `make test`.
 ON_EVERY_SPARK = (
     "aggregation in append mode",
@@ -41,40 +40,29 @@ ON_EVERY_SPARK = (
         for name in CASES
     ],
 )
-def test_same_as_rocksdb_with_a_restart_after_each_batch(name: str, sessions: Sessions, folder: Path) -> None:
+def test_same_as_rocksdb(name: str, sessions: Sessions, folder: Path) -> None:
     """On made-up data, which comes late, repeats itself and has nulls."""
     left = make_source(folder / "left", seed=1, files=FILES)
     right = make_source(folder / "right", seed=2, files=FILES)
-    compare(CASES[name], left, right, range(1, FILES + 1), sessions, folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BY_OPERATOR)
-def test_same_as_rocksdb_on_flights(name: str, sessions: Sessions, folder: Path) -> None:
-    """On departures and arrivals of one day, two hours a batch, in one run."""
-    departures = Source(folder / "departures", make_flights(FILES))
-    arrivals = Source(folder / "arrivals", make_flights(FILES, arrivals=True))
-    compare(CASES[name], departures, arrivals, [FILES], sessions, folder)
+    compare(CASES[name], left, right, sessions, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_LITTLE_MEMORY)
 def test_same_as_rocksdb_with_rows_read_as_they_are_asked_for(name: str, sessions: Sessions, folder: Path) -> None:
-    """With a bound on memory: after each restart no row is in memory, and rows are read by buckets."""
-    left = make_source(folder / "left", seed=3, files=FILES)
-    right = make_source(folder / "right", seed=4, files=FILES)
-    compare(CASES[name], left, right, range(1, FILES + 1), sessions, folder, memoryMb="1")
+    """With a bound on memory, on flights: after each restart no row is in memory, and rows are read by buckets."""
+    left = Source(folder / "departures", make_flights(FILES))
+    right = Source(folder / "arrivals", make_flights(FILES, arrivals=True))
+    compare(CASES[name], left, right, sessions, folder, memoryMb="1")
 
 
-def compare(
-    case: Case, left: Source, right: Source, runs: Sequence[int], sessions: Sessions, folder: Path, **settings: str
-) -> None:
+def compare(case: Case, left: Source, right: Source, sessions: Sessions, folder: Path, **settings: str) -> None:
     """Run a query on both stores, each run up to a number of files: at every batch all that can be seen is equal."""
     own_settings = {PREFIX + name: value for name, value in settings.items()}
     conf = {"ours": dict(case.conf) | own_settings, "rocksdb": ON_ROCKSDB}
     outcomes = {store: Outcome() for store in conf}
     first_batches = []
-    for files in runs:
+    for files in RUNS:
         left.release(files)
         right.release(files)
         running = {}
