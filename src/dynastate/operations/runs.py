@@ -48,16 +48,17 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
 
 
 def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> None:
-    """Make every version list of a store, and the one after each, refuse the commits of runs.
+    """Make every version list of a store, the one after each, and the first, refuse the commits of runs.
 
-    A run commits one version after the other, so it cannot pass both. Lists that it began meanwhile are looked for
-    again until there is none.
+    A run commits one version after the other, from one that is listed or from version 0, so it cannot pass them. Lists
+    that it began meanwhile are looked for again until there is none.
     """
     refusing: set[Key] = set()
     while True:
         found = tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter)
         listed = [key for key, item in found if "versions" in item]
-        wanted = {*listed, *(group_key(store, versions_of(key).stop) for key in listed)} - refusing
+        after = (group_key(store, versions_of(key).stop) for key in listed)
+        wanted = {group_key(store, 1), *listed, *after} - refusing
         if not wanted or not runs:
             return
         for key in sorted(wanted):

@@ -17,8 +17,10 @@ from tests.support.engine_driver import (
     SCHEMA,
     Engines,
     attempt,
+    begin,
     chunk,
     closing,
+    commit_attempt,
     graph,
     items_of,
     query_run,
@@ -91,6 +93,22 @@ def test_no_version_list_lets_the_old_run_pass(engines: Engines, tables: Tables,
     for number in range(100, 112):
         base = commit_from(engines(), store, "run-2", MOVED, base, number)
     assert read(engines(), store, *base)[b"k"] == b"111"
+
+
+@pytest.mark.parametrize("versions", [0, 25])
+def test_an_old_run_that_starts_over_does_not_pass(engines: Engines, tables: Tables, store: str, versions: int) -> None:
+    """A run that begins at version 0, in a new store or below all lists that there are, is refused its first commit."""
+    engine = engines()
+    made = write_versions(engine, store, versions)
+    if versions:
+        engine.snapshot(store, "run-1", *made[-2], 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
+        engine.clean_up(store, "run-1", *made[-1], 2, 1, 0)
+        assert graph(tables, store).versions()[0] > 10
+    over = begin(engines(), store, attempt(99), run="run-2")
+    over.append(chunk({b"k": b"v"}))
+    adopt_stores(tables, [store], MOVED, Meter())
+    with pytest.raises(ConfigurationError, match="may not commit any more"):
+        commit_attempt(engine, over)
 
 
 def test_an_adoption_that_was_cut_off_is_completed(memory: MemoryTables, store: str) -> None:
