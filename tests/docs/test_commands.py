@@ -132,6 +132,7 @@ EXAMPLES = {
     "NAMESPACE": "orders",
     "STORE": "orders/0/0/default",
     "STORES": "orders/0",
+    "SCOPE": "orders",
     "NEW": "orders-test",
     "URL": "file:/data/orders",
     "KEY": '{"user": "a"}',

@@ -22,7 +22,7 @@ from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format import codec, keys
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId
 from dynastate.format.snapshot import DONE
-from dynastate.operations import fork
+from dynastate.operations import fork, scope
 from dynastate.reader import families as column_families
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
@@ -67,7 +67,7 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
             patches.enter_context(patch.multiple(module, **values))
         for module, name, value in (
             *((module, "threading", threads) for module in (known, maintenance, rates, writer)),
-            *((module, "ThreadPoolExecutor", threads.ThreadPoolExecutor) for module in (reader, state)),
+            *((module, "ThreadPoolExecutor", threads.ThreadPoolExecutor) for module in (reader, scope, state)),
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),
             (snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))),

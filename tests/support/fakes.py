@@ -175,6 +175,9 @@ class MemoryTables(Tables):
             self._put(key, item | ({name: after} if after else {}), meter)
             return _copy(self.items[key])
 
+    def stop(self) -> None:
+        """Go on: nothing here takes long."""
+
     def keys(self, role: Role) -> list[Key]:
         """Keys of all items of a table, in order."""
         return sorted(key for key in self.items if key.role == role)
@@ -247,6 +250,9 @@ class FailingTables(Tables):
         if fault is not None:
             raise fault.error
         return done
+
+    def stop(self) -> None:
+        self.tables.stop()
 
     def check(self) -> list[str]:
         checked: list[str] = self._call("check")

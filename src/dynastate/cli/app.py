@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ import typer
 import dynastate
 from dynastate.cli import cost, import_checkpoint, inspect, local, maintain, tables
 from dynastate.cli.help import Group
+from dynastate.cli.output import error_text
 from dynastate.errors import DynastateError
-from dynastate.settings import PREFIX
 
 INTERRUPTED: Final = 130
 EXIT_CODES: Final = """\
@@ -22,8 +21,8 @@ Exit codes:
   0    Done, and nothing is wrong.
   1    The answer is no: 'verify' or 'tables check' found something wrong, 'get'
        or 'history' no such key, or 'drop' was not confirmed.
-  2    It could not be done, or the command line is wrong. The last line on
-       standard error says why.
+  2    It could not be done, or not for all stores, or the command line is
+       wrong. The last lines on standard error say why.
   130  Interrupted by Ctrl-C. 'local' and 'top' end with 0 then.
   141  The reader of the output closed the pipe, as 'head' does."""
 EXAMPLES: Final = """\
@@ -33,7 +32,6 @@ Examples:
   dynastate verify orders/0/17/default --json"""
 #: The error of Typer for a wrong command line. Its class has no public name.
 _Refused = cast("type[Exception]", typer.BadParameter.__mro__[2])
-_SETTING: Final = re.compile(rf"{re.escape(PREFIX)}(endpoint|region|namespace|(?:\w+)(?:Table|Price))\b")
 
 app = typer.Typer(
     cls=Group,
@@ -62,19 +60,13 @@ def _options(
     pass
 
 
-def _as_typed(setting: re.Match[str]) -> str:
-    """The option, or the argument NAMESPACE, that gives a setting on a command line."""
-    name = re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", setting[1])
-    return name if name == "namespace" else f"--{name}"
-
-
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code. An error is one line on standard error."""
     code, said = 2, ""
     try:
         code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0
     except DynastateError as error:
-        said = _SETTING.sub(_as_typed, str(error))
+        said = error_text(error)
     except _Refused as refused:
         context = getattr(refused, "ctx", None)
         path = context.command_path if context else "dynastate"

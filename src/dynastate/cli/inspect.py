@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +16,7 @@ import typer
 
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command
 from dynastate.cli.output import console, progress
+from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import Role
 from dynastate.operations.export import Format
@@ -241,24 +243,29 @@ def export(
         typer.echo(f"{written:,} rows of version {said['version']} in {output}", err=True)
 
 
-@command(app, "verify orders/0/17/default", "verify orders/0/17/default --json | jq .findings")
-def verify(call: Call, store: Store) -> None:
-    """Read a store as recovery would, and list what is missing, corrupt or orphaned.
+@command(app, "verify orders", "verify orders/0/17/default --wide", "verify orders --json | jq '.[].findings[]'")
+def verify(call: Call, scope: Scope) -> None:
+    """Read stores as recovery would, and list what is missing, corrupt or orphaned.
 
-    It changes nothing. Exit code 1: something is missing or corrupt. Orphaned items do no harm: those of attempts under
-    way look like orphans, and clean-up deletes the others.
+    It changes nothing. Of several stores, it lists what is wrong, and counts the rest. Exit code 1: something is
+    missing or corrupt. Orphaned items do no harm: those of attempts under way look like orphans, and clean-up deletes
+    the others.
     """
-    from dynastate.dynamodb.meter import Meter
-    from dynastate.engine import catalog
     from dynastate.operations import verify as verifying
+    from dynastate.operations.findings import summary
 
-    with call.tables() as tables, progress("reading") as report:
-        found = verifying.verify(tables, catalog.only(tables, store, Meter()), report)
+    with call.tables() as tables:
+        found = on_each(tables, current_stores(tables, scope), "items", partial(verifying.verify, tables))
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
-    if not call.json(found.to_json(names)):
-        for line in found.lines(names):
+    reports = list(found.done.values())
+    if not call.json([*(each.to_json(names) for each in reports), *failures(found)]):
+        for each in reports:
+            for line in each.lines(names) if found.stores == 1 or not each.is_whole else ():
+                call.say(line)
+        for line in [counted(found), *summary(reports)] if found.stores > 1 else ():
             call.say(line)
-    if not found.is_whole:
+    end(found)
+    if not all(each.is_whole for each in reports):
         raise typer.Exit(1)
 
 

@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dynastate.cli.options import Call, Namespace, Stores, command
+from dynastate.cli.options import Call, Namespace, command
 from dynastate.cli.output import progress
+from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
+from dynastate.progress import ProgressCallback
+
+if TYPE_CHECKING:
+    from dynastate.operations.clean import Cleaned
 
 app = typer.Typer(rich_help_panel="Maintain")
 
 #: What Spark retains by default (spark.sql.streaming.minBatchesToRetain).
 RETAIN: Final = 100
+#: Stores whose rows `compact` holds in memory.
+COMPACTED_AT_ONCE: Final = 4
+_COMPACTED: Final = {"store": "store", "version": "version", "rows": "rows", "write_units": "write\nunits"}
+_CLEANED: Final = {
+    "store": "store",
+    "items": "items\ndeleted",
+    "write_units": "write\nunits",
+    "oldest": "oldest\nversion",
+    "held_by": "held by\nversion",
+}
 
 
-@command(app, "compact orders/0", "compact orders/0/17/default --json")
-def compact(call: Call, store: Stores) -> None:
-    """Make a snapshot of the newest version now, so that readers and recovery have less to read.
+@command(app, "compact orders", "compact orders/0/17 --json")
+def compact(call: Call, scope: Scope) -> None:
+    """Make snapshots of the newest versions now, so that readers and recovery have less to read.
 
-    It is safe beside the running query. It holds the rows of one store at a time in memory.
+    It is safe beside the running query. It holds the rows of up to four stores at a time in memory.
     """
-    from dynastate.dynamodb.meter import Meter
-    from dynastate.engine.catalog import matching
-    from dynastate.operations.compact import compact_store, reason_for_none
+    from dynastate.operations.compact import Compacted, compact_store, reason_for_none
 
-    made = []
-    with call.engine() as (engine, tables), progress("buckets") as report:
-        for name in matching(tables, store, Meter()):
-            found = compact_store(engine, tables, name, report)
-            made.append(
-                {"store": name, "made": True} | asdict(found)
-                if found
-                else {"store": name, "made": False, "reason": reason_for_none(engine, name)}
-            )
-    if call.json(made):
-        return
-    for each in made:
-        what = each.get("reason") or f"snapshot of version {each['version']}, {each['write_units']:,} write units"
-        call.say(f"{each['store']}: {what}")
+    def work(store: str, report: ProgressCallback) -> Compacted | str:
+        return compact_store(engine, tables, store, report) or reason_for_none(engine, store)
+
+    with call.engine() as (engine, tables):
+        found = on_each(tables, current_stores(tables, scope), "buckets", work, COMPACTED_AT_ONCE)
+    made = {store: each for store, each in found.done.items() if isinstance(each, Compacted)}
+    described = [
+        {"store": store, "made": True} | asdict(made[store])
+        if store in made
+        else {"store": store, "made": False, "reason": each}
+        for store, each in found.done.items()
+    ]
+    if call.json([*described, *failures(found)]):
+        pass
+    elif found.stores == 1:
+        for row in described:
+            what = row.get("reason") or f"snapshot of version {row['version']}, {row['write_units']:,} write units"
+            call.say(f"{row['store']}: {what}")
+    else:
+        if made:
+            call.table([each for each in described if each["made"]], _COMPACTED, group="store")
+        units = sum(each.write_units for each in made.values())
+        call.say(f"{counted(found)}: {len(made):,} snapshots made, {units:,} write units")
+    end(found)
 
 
-@command(app, "clean orders/0", "clean orders/0/17/default --retain 20")
+@command(app, "clean orders", "clean orders/0/17/default --retain 20")
 def clean(
     call: Call,
-    store: Stores,
+    scope: Scope,
     *,
     retain: Annotated[
         int,
@@ -59,29 +82,44 @@ def clean(
     It is safe beside the running query. Nothing brings back what is deleted.
     """
     from dynastate.dynamodb.meter import Meter
-    from dynastate.engine.catalog import matching, meant
     from dynastate.operations.clean import clean_earlier, clean_store
+    from dynastate.operations.scope import stores_in
 
-    with call.engine() as (engine, tables), progress("stores") as report:
-        found = meant(tables, store, Meter())
-        names = [] if found.earlier and not found.current else matching(tables, store, Meter())
-        cleaned = []
-        for done, name in enumerate(names):
-            report(done, len(names))
-            cleaned.append(clean_store(engine, tables, name, retain))
-        cleaned += clean_earlier(engine, tables, found.earlier)
-    if call.json([asdict(each) for each in cleaned]):
-        return
-    for each in cleaned:
-        if each.is_earlier:
-            what = f"is kept: {each.kept}" if each.kept else f"is deleted, with {each.items:,} items"
-            call.say(f"{each.store}: of an earlier query, {what}")
-            continue
-        held = f": version {each.held_by}, the oldest to retain, has no snapshot after that" if each.held_by else ""
-        call.say(
-            f"{each.store}: {each.items:,} items deleted, {each.write_units:,} write units; "
-            f"versions from {each.oldest} on are there{held}"
-        )
+    with call.engine() as (engine, tables):
+        names = stores_in(tables, scope, Meter())
+        found = on_each(tables, names.current, "stores", lambda store, _: clean_store(engine, tables, store, retain))
+        if names.earlier and not found.is_interrupted:
+            # The last first, one by one, so that the others are still found.
+            earlier = names.earlier[::-1]
+            found += on_each(tables, earlier, "stores", lambda store, _: clean_earlier(engine, tables, [store])[0], 1)
+    cleaned = list(found.done.values())
+    if call.json([*map(asdict, cleaned), *failures(found)]):
+        pass
+    elif found.stores == 1:
+        for each in cleaned:
+            if each.is_earlier:
+                call.say(_earlier(each))
+                continue
+            held = f": version {each.held_by}, the oldest to retain, has no snapshot after that" if each.held_by else ""
+            call.say(
+                f"{each.store}: {each.items:,} items deleted, {each.write_units:,} write units; "
+                f"versions from {each.oldest} on are there{held}"
+            )
+    else:
+        if changed := [each for each in cleaned if (each.items or each.held_by) and not each.is_earlier]:
+            rows = [asdict(each) | {"held_by": each.held_by or None} for each in changed]
+            call.table(rows, _CLEANED, group="store")
+        for each in cleaned:
+            if each.is_earlier:
+                call.say(_earlier(each))
+        items, units = sum(each.items for each in cleaned), sum(each.write_units for each in cleaned)
+        call.say(f"{counted(found)}: {items:,} items deleted, {units:,} write units")
+    end(found)
+
+
+def _earlier(cleaned: Cleaned) -> str:
+    what = f"is kept: {cleaned.kept}" if cleaned.kept else f"is deleted, with {cleaned.items:,} items"
+    return f"{cleaned.store}: of an earlier query, {what}"
 
 
 @command(app, "fork orders orders-test", "fork orders orders-test --version 120 --json")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console
 
 from dynastate.cli.table import Table
+from dynastate.errors import DynastateError
 from dynastate.reader.json_rows import json_text
+from dynastate.settings import PREFIX
+
+_SETTING: Final = re.compile(rf"{re.escape(PREFIX)}(endpoint|region|namespace|(?:\w+)(?:Table|Price))\b")
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,17 @@ class Output:
             self.say(title, "bold")
         for line, is_header in Table(rows, columns, self.width, figures=figures).fit(**fit).lines():
             console().print(line, style="bold" if is_header else None, markup=False)
+
+
+def error_text(error: DynastateError) -> str:
+    """An error in the words of a command line: settings are options."""
+    return _SETTING.sub(_as_typed, str(error))
+
+
+def _as_typed(setting: re.Match[str]) -> str:
+    """The option, or the argument NAMESPACE, that gives a setting on a command line."""
+    name = re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", setting[1])
+    return name if name == "namespace" else f"--{name}"
 
 
 def dollars(amount: float | None, digits: int = 4) -> str:

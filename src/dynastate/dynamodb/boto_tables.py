@@ -301,6 +301,9 @@ class BotoTables:
         """Assume that DynamoDB can be reached: from here on its absence is an outage, not a wrong setting."""
         self._retries.has_answered = True
 
+    def stop(self) -> None:
+        self._client.stop()
+
     def close(self) -> None:
         """Close the connections. The verbs must not be called after it."""
         self._client.close()

@@ -14,7 +14,7 @@ import botocore.session
 from botocore.config import Config
 
 from dynastate.dynamodb.failures import NO_CREDENTIALS, lacks_credentials
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.settings import PREFIX, Settings
 
 #: Connections that are kept open. Every task that opens or commits has a request of its own under way, beside the
@@ -39,12 +39,19 @@ class Client:
         #: The URL that the last request went to, without its path. It may have the account in it.
         self.url = ""
         self._lacks_credentials = True
+        self._is_stopped = False
         self._lock = threading.Lock()
         with suppress(*NO_CREDENTIALS):  # the first request looks for them again, and is retried
             self._current()
 
     def send(self, operation: str, **arguments: Any) -> Any:
-        """Send one request. After one that fails for want of credentials, the next one looks for others."""
+        """Send one request. After one that fails for want of credentials, the next one looks for others.
+
+        Raises:
+            UnavailableError: the client was stopped.
+        """
+        if self._is_stopped:
+            raise UnavailableError("this was interrupted, and sends no further request")
         client = self._current()
         try:
             return getattr(client, operation)(**arguments)
@@ -74,6 +81,10 @@ class Client:
     def region(self) -> str:
         """The Region that requests are signed for."""
         return str(self._made.meta.region_name) if self._made else "of the environment"
+
+    def stop(self) -> None:
+        """Send no further request."""
+        self._is_stopped = True
 
     def close(self) -> None:
         """Close the connections."""

@@ -98,6 +98,9 @@ class Tables(Protocol):
         Texts that are not in it are ignored. The attribute goes with its last text.
         """
 
+    def stop(self) -> None:
+        """Refuse further requests with UnavailableError, also the retries of those under way."""
+
 
 def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
     """Delete any number of items, 25 a request."""

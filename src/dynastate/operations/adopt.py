@@ -13,6 +13,7 @@ from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
 from dynastate.operations.runs import read_meta, refuse_runs
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
 
@@ -65,13 +66,18 @@ def adopt_stores(
         CorruptStateError: a meta item is lost or corrupt.
     """
     before = locations_of(tables, stores, meter)
-    refused: set[str] = set()
-    for done, store in enumerate(stores):
-        progress(done, len(stores))
-        meta = _enter(tables, store, location, meter)  # 1
+
+    def adopt(store: str) -> tuple[set[str], Meter]:
+        own = Meter()
+        meta = _enter(tables, store, location, own)  # 1
         others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
-        refuse_runs(tables, store, others, meter)  # 2
+        refuse_runs(tables, store, others, own)  # 2
+        return others, own
+
+    refused: set[str] = set()
+    for others, spent in each_store(tables, stores, adopt, progress, until_failure=True).all():
         refused |= others
+        meter.add(spent)
     namespace = stores[0].split("/")[0]
     return Adopted(namespace, location, before, len(stores), len(refused), meter.write_units)
 

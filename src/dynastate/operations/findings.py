@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +59,11 @@ class Report:
         """Whether nothing is missing or corrupt. Orphans do no harm: the items of attempts under way look the same."""
         return not self.more and all(finding.what == "orphaned" for finding in self.findings)
 
+    @property
+    def readable(self) -> set[int]:
+        """The versions that can be read."""
+        return {each.version for each in self.versions if each.is_readable}
+
     def to_json(self, names: Mapping[Role, str]) -> dict[str, object]:
         """The report as a JSON object, with these names of the tables."""
         return {
@@ -95,12 +100,8 @@ class Report:
 
     def lines(self, names: Mapping[Role, str]) -> list[str]:
         """The report as lines of text, with these names of the tables."""
-        readable = sorted({each.version for each in self.versions if each.is_readable})
         lost = [each for each in self.versions if not each.is_readable and not each.is_dead]
         dead = sum(each.is_dead for each in self.versions)
-        counts = Counter(dict.fromkeys(("missing", "corrupt", "orphaned"), 0))
-        for each in self.findings:
-            counts[each.what] += each.items
         return [
             *(
                 f"{each.what:8} {each.items} item{'s' if each.items > 1 else ''}: {each.why} "
@@ -110,9 +111,26 @@ class Report:
             *([f"and {self.more} more findings"] if self.more else []),
             *(f"cannot be read: version={each.version} attempt={each.attempt.hex()}" for each in lost),
             f"store {self.store}",
-            f"versions {ranges(readable) or 'none'} can be read; {dead} abandoned attempts",
-            f"{self.snapshots} snapshots; {self.items} items read, {self.stored_bytes} bytes of data",
-            f"{self.meter.requests} requests, {self.meter.read_units} read units",
-            f"{'whole' if self.is_whole else 'not whole'}: "
-            + ", ".join(f"{number} {what}" for what, number in counts.items()),
+            f"versions {ranges(sorted(self.readable)) or 'none'} can be read; {dead} abandoned attempts",
+            *summary([self]),
         ]
+
+
+def summary(reports: Sequence[Report]) -> list[str]:
+    """The figures of reports, all together, as lines of text; the last one is the result."""
+    counts = Counter(dict.fromkeys(("missing", "corrupt", "orphaned"), 0))
+    meter = Meter()
+    for report in reports:
+        meter.add(report.meter)
+        for finding in report.findings:
+            counts[finding.what] += finding.items
+    in_all = ranges(sorted(set.intersection(*(each.readable for each in reports)))) if reports else ""
+    broken = sum(not each.is_whole for each in reports)
+    result = f"{broken:,} of them not whole" if broken and len(reports) > 1 else "not whole" if broken else "whole"
+    snapshots, items = sum(each.snapshots for each in reports), sum(each.items for each in reports)
+    return [
+        *([f"versions {in_all or 'none'} can be read in all of them"] if len(reports) > 1 else []),
+        f"{snapshots:,} snapshots; {items:,} items read, {sum(each.stored_bytes for each in reports):,} bytes of data",
+        f"{meter.requests:,} requests, {meter.read_units:,} read units",
+        f"{result}: " + ", ".join(f"{number:,} {what}" for what, number in counts.items()),
+    ]

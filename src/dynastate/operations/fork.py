@@ -9,7 +9,7 @@ before it makes them, so that dropping it removes all of them; and it writes not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Final
@@ -46,6 +46,7 @@ from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, 
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
 #: The run of a fork's first epoch. The first query run that writes to the fork gets the next epoch.
@@ -78,6 +79,7 @@ def fork_namespace(
 
     By default that is the newest that all of them have. The query may run meanwhile. The same call resumes a fork that
     was cut off, at its version.
+    Stores are made several at once, but for those of partition 0, which come first.
 
     Raises:
         ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
@@ -99,14 +101,30 @@ def fork_namespace(
         version = begun
     else:
         version = _common(tables, origins, version, meter)
-    shared = 0
-    before = meter.items_written, meter.write_units
-    for done, (store, origin) in enumerate(stores.items()):
+    first = next(iter(stores))
+
+    def make(store: str) -> tuple[int, Meter]:
+        own = Meter()
+        shared = _StoreFork(tables, store, stores[store], version, own).make()
+        _require_not_dropped(tables, list(dict.fromkeys((first, store))), own)
+        return shared, own
+
+    # A drop looks for partition 0 of each operator, and begins with the first store.
+    starts = [store for store in stores if store.split("/")[2] == "0"]
+    others = [store for store in stores if store not in set(starts)]
+    made = []
+    for done, store in enumerate(starts):
         progress(done, len(stores))
-        shared += _StoreFork(tables, store, origin, version, meter).make()
-        _require_not_dropped(tables, list(dict.fromkeys((next(iter(stores)), store))), meter)
-    written, units = meter.items_written - before[0], meter.write_units - before[1]
-    return Forked(namespace, new, version, len(stores), written, shared, units)
+        made.append(make(store))
+    made += each_store(
+        tables, others, make, lambda done, _: progress(len(starts) + done, len(stores)), until_failure=True
+    ).all()
+    spent = Meter()
+    for _, own in made:
+        spent.add(own)
+    meter.add(spent)
+    shared = sum(each for each, _ in made)
+    return Forked(namespace, new, version, len(stores), spent.items_written, shared, spent.write_units)
 
 
 def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], meter: Meter) -> int | None:
@@ -151,19 +169,24 @@ def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) 
         )
 
 
-def _common(tables: Tables, stores: Iterable[str], version: int | None, meter: Meter) -> int:
+def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: Meter) -> int:
     """The version to fork, by default the newest that all stores have."""
-    newest = []
-    for store in stores:
-        graph = read_graph(tables, store, meter)
+
+    def newest(store: str) -> tuple[int, Meter]:
+        own = Meter()
+        graph = read_graph(tables, store, own)
         if not graph.versions():
             raise VersionMissingError(
                 "a store of this query has no version yet; try again when its first batch is committed", store=store
             )
         if version is not None:
             graph.find(version, NO_ATTEMPT)
-        newest.append(graph.newest().version)
-    return min(newest) if version is None else version
+        return graph.newest().version, own
+
+    found = each_store(tables, stores, newest, until_failure=True).all()
+    for _, own in found:
+        meter.add(own)
+    return min(each for each, _ in found) if version is None else version
 
 
 class _StoreFork:

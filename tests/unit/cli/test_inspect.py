@@ -81,7 +81,7 @@ def test_versions(store: str) -> None:
     assert "the tables hold nothing of this store" in refused("versions", f"{store}-none")
 
 
-@pytest.mark.parametrize("command", ["show", "versions", "verify"])
+@pytest.mark.parametrize("command", ["show", "versions"])
 def test_an_operator_is_not_one_store(engine: Engine, command: str) -> None:
     """The stores of the operator are named, of a join too; so is what a name has to look like."""
     for partition in range(6):
@@ -214,7 +214,7 @@ def test_verify(engine: Engine, tables: MemoryTables) -> None:
     where = f"table=dynastate-delta store_shard={lost.store_shard} item={lost.sort}"
     assert corrupt.lines[0] == f"missing  1 item: {why} {where}"
     assert f"cannot be read: version=3 attempt={attempt(3).hex()}" in corrupt.out
-    report = shown("verify", made.store, code=1)
+    (report,) = shown("verify", made.store, code=1)
     assert report["whole"] is False
     place = {"table": "dynastate-delta", "store_shard": lost.store_shard, "item": lost.sort}
     assert report["findings"] == [{"what": "missing", **place, "items": 1, "why": why}]
@@ -222,6 +222,29 @@ def test_verify(engine: Engine, tables: MemoryTables) -> None:
     said = refused("verify", "no/0/0/default")
     assert said.startswith("dynastate: the tables hold nothing of this store")
     assert "tables=dynastate-delta,dynastate-snapshot-group" in said
+
+
+def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:
+    """What is wrong is listed, the rest counted, however many stores; one that fails does not hide the others."""
+    stores = [StoreBuilder(engine, f"wide/0/{partition}/default") for partition in range(12)]
+    for made in stores:
+        made.commit((user("a"), counted(1)))
+    whole = run("verify", "wide")
+    assert (whole.code, whole.err) == (0, "")
+    assert (whole.lines[0], whole.lines[-1]) == ("12 stores", "whole: 0 missing, 0 corrupt, 0 orphaned")
+    assert [each["whole"] for each in shown("verify", "wide/0/7")] == [True]
+    lost = parts_of(tables, stores[3].store)[0][0]
+    del tables.items[lost]
+    found = run("verify", "wide/0", "--wide")
+    assert (found.code, found.err) == (1, "")
+    assert found.lines[0].endswith(f"item={lost.sort}")
+    assert f"store {stores[3].store}" in found.lines
+    assert found.lines[-5:-3] == ["12 stores", "versions none can be read in all of them"]
+    assert found.lines[-1] == "1 of them not whole: 1 missing, 0 corrupt, 0 orphaned"
+    assert [line for line in found.lines if line.startswith("store ")] == [f"store {stores[3].store}"]
+    reports = shown("verify", "wide", code=1)
+    assert [each["store"] for each in reports if not each["whole"]] == [stores[3].store]
+    assert "no store of this namespace" in refused("verify", "missing")
 
 
 def test_top(engine: Engine, tmp_path: Path) -> None:

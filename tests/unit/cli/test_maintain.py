@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
 import json
+import re
+import threading
+from typing import Any
+
+import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.format.keys import Attempt
+from dynastate.errors import UnavailableError
+from dynastate.format.keys import Attempt, group_key
+from dynastate.operations import compact
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
+from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
+from tests.unit.cli.conftest import NamedTables
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 
@@ -32,10 +42,72 @@ def test_compact_and_clean(engine: Engine) -> None:
     assert cleaned["items"] > 0
     made.commit((user("a"), counted(9)))
     assert shown("get", made.store, '{"user": "a"}')["count"] == 9
-    assert shown("verify", made.store)["whole"]
+    assert shown("verify", made.store)[0]["whole"]
     assert "no state of this store is in the tables" in refused("compact", "keep/0/7/default")
     assert "no state of this store is in the tables" in refused("clean", "keep/0/7/default")
     assert run("clean", made.store, "--retain", "1").code == 2
+
+
+def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
+    """Commands work on every store; one that fails does not hide the others, and the exit code says so."""
+    stores = [
+        f"whole.join/{operator}/{partition}/{name}" for operator in (0, 1) for partition in (0, 1) for name in JOINED
+    ]
+    made = [StoreBuilder(engine, store) for store in stores]
+    for each in made:
+        for number in range(1, 4):
+            each.commit((user("a"), counted(number)))
+    found = run("compact", "whole.join/1/0")
+    assert (found.code, found.err) == (0, "")
+    assert [line.split() for line in found.lines[:2]] == [["write"], ["store", "version", "rows", "units"]]
+    assert found.lines[-1].startswith("2 stores: 2 snapshots made, ")
+    assert [each["made"] for each in shown("compact", f"whole.join/1/*/{JOINED[0]}")] == [False, True]
+    broken = group_key(stores[5], 1)
+    tables.items[broken] |= {"versions": [b"broken"]}
+    found = run("compact", "whole.join")
+    assert found.code == 2
+    assert found.lines[-1].startswith("8 stores, 1 failed: 5 snapshots made, ")
+    assert found.err.startswith(f"{stores[5]}: ")
+    assert f"table={SNAPSHOT_TABLE} " in found.err
+    assert found.err.endswith("\ndynastate: 1 of 8 stores failed\n")
+    for each in made:
+        if each.store != stores[5]:
+            each.commit((user("a"), counted(4)))
+            each.commit((user("a"), counted(5)))
+    cleaned = shown("clean", "whole.join", "--retain", "2", code=2)
+    assert [each["store"] for each in cleaned] == [*stores[:5], *stores[6:], stores[5]]
+    assert [each["oldest"] for each in cleaned[:-1]] == [4] * 7
+    assert "version entry has format 98" in cleaned[-1]["error"]
+    (other,) = shown("clean", "whole.join/0/0/left-keyToNumValues")
+    assert other["items"] == 0
+    assert shown("verify", "whole.join", code=1)[5]["whole"] is False
+    assert max(map(len, run("clean", "whole.join").lines)) <= 80
+
+
+def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stores that are done are counted, and the exit code is that of Ctrl-C."""
+    for partition in range(40):
+        StoreBuilder(engine, f"cut/0/{partition}/default").commit((user("a"), counted(1)))
+    stopped = threading.Event()
+    monkeypatch.setattr(tables, "stop", stopped.set)
+    compacted = compact.compact_store
+
+    def until_ctrl_c(engine: Engine, on: MemoryTables, store: str, *rest: Any) -> Any:
+        if store != "cut/0/9/default":
+            return compacted(engine, on, store, *rest)
+        _thread.interrupt_main()
+        assert stopped.wait(10)
+        raise UnavailableError("stopped")
+
+    monkeypatch.setattr(compact, "compact_store", until_ctrl_c)
+    done = run("compact", "cut", "--wide")
+    assert (done.code, done.err) == (130, "dynastate: interrupted\n")
+    counts = re.fullmatch(
+        r"40 stores, (\d+) not done when it was interrupted: (\d+) snapshots made, .*", done.lines[-1]
+    )
+    assert counts is not None
+    assert int(counts[1]) + int(counts[2]) == 40
+    assert int(counts[1]) > 0
 
 
 def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
@@ -71,7 +143,7 @@ def test_fork(engine: Engine) -> None:
     assert run("cost", "part").code == 0
     assert shown("compact", "part/0/0/default")[0]["made"]
     assert shown("clean", "part/0/0/default")[0]["oldest"] == 1
-    assert shown("verify", "part/0/0/default")["whole"]
+    assert shown("verify", "part/0/0/default")[0]["whole"]
     assert "has state already" in refused("fork", "whole", "part")
     assert "needs a namespace of its own" in refused("fork", "whole", "whole")
     assert "no store of this namespace" in refused("fork", "missing", "part")

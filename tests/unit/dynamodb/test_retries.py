@@ -79,6 +79,16 @@ def test_the_deadline_ends_a_write_that_makes_no_progress(rig: Callable[..., Rig
     assert at.meter.items_written == 0
 
 
+def test_tables_that_are_stopped_send_nothing(rig: Callable[..., Rig]) -> None:
+    """A request that waits for its retry ends without it, and so does every other."""
+    at = rig(THROTTLED)
+    at.tables._retries.sleep = lambda _: at.tables.stop()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="interrupted"):
+            at.tables.get([key for key, _ in parts("s", 1)], at.meter)
+    assert len(at.wire.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("code", "member"),
     [

@@ -1,0 +1,151 @@
+"""Many stores for one command: those that an operator names, and work on all of them, several at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import EVERY, QueryStores, by_query, current_query, find_stores, meant, no_store
+from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
+from dynastate.format.keys import check_store
+from dynastate.progress import ProgressCallback, no_progress
+
+#: Stores that are worked on at once. Each has a request under way and the items of a request or two in memory.
+STORES_AT_ONCE: Final = 8
+_SCOPE: Final = re.compile(rf"([^/#]+)(?:/(\d+)(?:/(\d+|\{EVERY})(?:/([^/#]+))?)?)?")
+
+T = TypeVar("T")
+
+
+def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
+    """The stores of a namespace, of an operator or of a partition, in order; or one store, which need not be there.
+
+    Where a meta item is corrupt, all count as the current query's, so that each can be looked at.
+
+    Raises:
+        ConfigurationError: the scope has another form, or there is no store in it.
+    """
+    parsed = _SCOPE.fullmatch(scope)
+    if parsed is None:
+        raise ConfigurationError(
+            "give namespace, namespace/operator, namespace/operator/partition or namespace/operator/partition/name",
+            scope=repr(scope[:200]),
+        )
+    namespace, operator, partition, name = parsed.groups()
+    numbers = [each if each in (None, EVERY) else str(int(each)) for each in (operator, partition)]
+    if name and partition != EVERY:
+        store = check_store("/".join([namespace, *map(str, numbers), name]))
+        with suppress(CorruptStateError):
+            return QueryStores([], [store]) if meant(tables, store, meter).earlier else QueryStores([store], [])
+        return QueryStores([store], [])
+    metas = find_stores(tables, namespace, meter)
+    if not metas:
+        raise no_store(namespace)
+    try:
+        found = by_query(metas, current_query(metas))
+    except CorruptStateError:
+        found = QueryStores(list(metas), [])
+    wanted = [namespace, *numbers, name]
+
+    def is_wanted(store: str) -> bool:
+        return all(mine in (None, EVERY, own) for mine, own in zip(wanted, store.split("/", 3), strict=True))
+
+    stores = QueryStores([*filter(is_wanted, found.current)], [*filter(is_wanted, found.earlier)])
+    if not stores.current and not stores.earlier:
+        raise ConfigurationError(
+            f"no store of this scope is in the tables; 'dynastate stores {namespace}' lists those of the namespace",
+            scope=scope,
+        )
+    return stores
+
+
+@dataclass(frozen=True)
+class Outcomes(Generic[T]):
+    """The results of work on `stores` stores, and the errors of those that failed, in the order of the stores.
+
+    `is_interrupted`: Ctrl-C ended it before all were done.
+    """
+
+    stores: int
+    done: dict[str, T]
+    failed: dict[str, DynastateError]
+    is_interrupted: bool
+
+    def __add__(self, other: Outcomes[T]) -> Outcomes[T]:
+        """Those of other stores, too."""
+        return Outcomes(
+            self.stores + other.stores,
+            self.done | other.done,
+            self.failed | other.failed,
+            self.is_interrupted or other.is_interrupted,
+        )
+
+    def all(self) -> list[T]:
+        """The results, if every store has one.
+
+        Raises:
+            DynastateError: that of the first store that failed.
+            KeyboardInterrupt: the work was interrupted.
+        """
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        for error in self.failed.values():
+            raise error
+        return list(self.done.values())
+
+
+def each_store(
+    tables: Tables,
+    stores: Sequence[str],
+    work: Callable[[str], T],
+    progress: ProgressCallback = no_progress,
+    *,
+    at_once: int = STORES_AT_ONCE,
+    until_failure: bool = False,
+) -> Outcomes[T]:
+    """Do work on stores, on several at once and begun in order; progress is in stores.
+
+    A store that fails does not keep others from being done, unless `until_failure`: then no further store is begun.
+    After Ctrl-C no further request is sent to the tables, so that the work under way ends at once.
+    """
+    done: dict[str, T] = {}
+    failed: dict[str, DynastateError] = {}
+    is_over = is_interrupted = False
+
+    def do(store: str) -> None:
+        nonlocal is_over
+        if is_over:
+            return
+        try:
+            done[store] = work(store)
+        except DynastateError as error:
+            if is_over:
+                return
+            if isinstance(error, (CorruptStateError, VersionMissingError)):
+                error.name_table(tables.names)
+            failed[store] = error
+            is_over = until_failure
+        progress(len(done) + len(failed), len(stores))
+
+    progress(0, len(stores))
+    pool = ThreadPoolExecutor(max(1, min(at_once, len(stores))), thread_name_prefix="dynastate-store")
+    try:
+        for under_way in [pool.submit(do, store) for store in stores]:
+            under_way.result()
+    except KeyboardInterrupt:
+        is_over = is_interrupted = True
+        tables.stop()
+    finally:
+        is_over = True
+        pool.shutdown(cancel_futures=True)
+    return Outcomes(len(stores), _in_order(stores, done), _in_order(stores, failed), is_interrupted)
+
+
+def _in_order(stores: Sequence[str], found: Mapping[str, T]) -> dict[str, T]:
+    return {store: found[store] for store in stores if store in found}

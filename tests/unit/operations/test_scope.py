@@ -1,0 +1,123 @@
+"""Work on all stores of a scope: which stores those are, several at once, failures, and Ctrl-C."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.format.keys import meta_key
+from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
+from tests.support.engine_driver import attempt, make_engine, write
+from tests.support.fakes import MemoryTables
+
+SIDES = ("left-keyToNumValues", "right-keyToNumValues")
+STORES = [f"many/0/{number}/default" for number in range(20)]
+
+
+def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
+    """Those of a namespace, an operator, a partition, a name, with corrupt ones; and any that is named in full."""
+    joined = [f"scope/1/{partition}/{name}" for partition in range(12) for name in SIDES]
+    plain = [f"scope/0/{partition}/default" for partition in range(3)]
+    engine = make_engine(memory)
+    for store in (*plain, *joined, "other/0/0/default"):
+        write(engine, store, attempt(1), {b"k": b"v"})
+    engine.close()
+
+    def found(scope: str) -> list[str]:
+        return stores_in(memory, scope, Meter()).current
+
+    assert found("scope") == plain + joined
+    assert found("scope/1") == joined
+    assert found("scope/1/11") == joined[-2:]
+    assert found("scope/01/011") == joined[-2:]
+    assert found(f"scope/1/*/{SIDES[1]}") == joined[1::2]
+    assert found("scope/0/*") == plain
+    assert found("scope/7/7/missing") == ["scope/7/7/missing"]
+    memory.items[meta_key(plain[0])] |= {"epochs": {}}
+    assert found("scope") == plain + joined
+    assert found(plain[0]) == plain[:1]
+    for missing in ("scope/2", "scope/0/3", "scope/1/*/default"):
+        with pytest.raises(ConfigurationError, match=r"no store of this scope .*'dynastate stores scope'"):
+            found(missing)
+    with pytest.raises(ConfigurationError, match="no store of this namespace"):
+        found("missing")
+    for wrong in ("", "scope/", "scope/one", "scope/0/0/", "scope/0/0/a/b", "scope#0"):
+        with pytest.raises(ConfigurationError, match="give namespace, namespace/operator"):
+            found(wrong)
+
+
+def test_several_stores_at_once(memory: MemoryTables) -> None:
+    """As many as may be are under way at a time, and no more; results are in the order of the stores."""
+    everyone = threading.Barrier(STORES_AT_ONCE)
+    seen: list[tuple[int, int]] = []
+    stores = STORES[: 2 * STORES_AT_ONCE]
+    found = each_store(memory, stores, lambda _: everyone.wait(10), lambda *each: seen.append(each))
+    assert list(found.done) == stores
+    assert sorted(found.done.values()) == sorted([*range(STORES_AT_ONCE)] * 2)
+    assert (found.stores, found.failed, found.is_interrupted) == (len(stores), {}, False)
+    assert seen[0] == (0, len(stores))
+    assert max(seen) == (len(stores), len(stores))
+    begun: list[str] = []
+    assert each_store(memory, STORES, begun.append, at_once=1).stores == len(STORES)
+    assert begun == STORES
+
+
+def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> None:
+    """All are done, and each error is there, with the table's own name; `until_failure` begins no further store."""
+
+    def work(store: str) -> str:
+        if store.split("/")[2] in ("3", "5"):
+            raise CorruptStateError("an item is lost", table="delta", store=store)
+        time.sleep(0.001)
+        return store
+
+    found = each_store(memory, STORES, work)
+    assert list(found.failed) == [STORES[3], STORES[5]]
+    assert [*found.done] == [store for store in STORES if store not in found.failed]
+    assert str(found.failed[STORES[3]]) == f"an item is lost table=dynastate-delta store={STORES[3]}"
+    with pytest.raises(CorruptStateError, match=STORES[3]):
+        found.all()
+    found = each_store(memory, STORES, work, at_once=1, until_failure=True)
+    assert (list(found.done), list(found.failed)) == (STORES[:3], [STORES[3]])
+
+
+def test_a_defect_is_no_failure_of_a_store(memory: MemoryTables) -> None:
+    """An error that is none of dynastate is raised at once."""
+    with pytest.raises(ZeroDivisionError):
+        each_store(memory, STORES, lambda _: 1 // 0)
+
+
+class StoppedTables(MemoryTables):
+    """Tables that note that they were stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_ctrl_c_stops_the_tables() -> None:
+    """Work under way ends with its next request, no other store is begun, and what was done is returned."""
+    tables = StoppedTables()
+
+    def work(store: str) -> str:
+        if store == STORES[0]:
+            return store
+        if store == STORES[4]:
+            time.sleep(0.1)  # the first store is done, and the main thread waits
+            _thread.interrupt_main()
+        assert tables.stopped.wait(10)
+        raise UnavailableError("stopped")
+
+    found = each_store(tables, STORES, work, at_once=4)
+    assert found.is_interrupted
+    assert (list(found.done), found.failed) == (STORES[:1], {})
+    with pytest.raises(KeyboardInterrupt):
+        found.all()
