@@ -4,6 +4,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 
 trait Compat41 {
+  val hasMaxVersionsToDeletePerMaintenance = false
+
   implicit final class ReadStateStore41(store: ReadStateStore) {
     def release(): Unit = store.abort()
   }

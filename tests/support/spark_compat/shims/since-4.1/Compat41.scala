@@ -3,6 +3,8 @@ package io.dynastate.compat
 import org.apache.spark.sql.execution.streaming.state._
 
 trait Compat41 {
+  val hasMaxVersionsToDeletePerMaintenance = true
+
   def replayReadState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String], toId: Option[String]): ReadStateStore =
     provider.replayReadStateFromSnapshot(from, to, fromId, toId)
 
