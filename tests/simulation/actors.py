@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from dynastate.dynamodb.tables import always
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
@@ -22,10 +23,10 @@ from dynastate.errors import (
 )
 from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, Attempt, VersionId
+from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
-from tests.support.engine_driver import query_run
 
 SCHEMA: Final = '{"families":[]}'
 #: Versions that a provider keeps in memory, as by Spark's `maxBatchesToRetainInMemory`.
@@ -106,17 +107,27 @@ class Actor:
 class Executor(Actor):
     """One process of a query run: an engine, and for each store the versions that its provider holds."""
 
-    def __init__(self, scheduler: Scheduler, process: Process, engine: Engine, run: str, chance: random.Random) -> None:
+    def __init__(
+        self, scheduler: Scheduler, process: Process, engine: Engine, run: QueryRun, chance: random.Random
+    ) -> None:
         super().__init__(scheduler, chance)
         self.process = process
-        self.run = run
+        self.run = run.id
+        self._query_run = run
         self._engine = engine
         self._held: dict[str, dict[VersionId, State]] = {}
         self._has_committed: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------------------ tasks
 
-    def task(self, model: Model, base: VersionId, attempt: Attempt, report: Callable[..., None]) -> None:
+    def task(
+        self,
+        model: Model,
+        base: VersionId,
+        attempt: Attempt,
+        report: Callable[..., None],
+        is_awaited: Callable[[], bool] = always,
+    ) -> None:
         """Make the version after `base`, which has no attempt where only its number is known."""
         try:
             parent, state = self._open(model, base)
@@ -128,14 +139,14 @@ class Executor(Actor):
         version = VersionId(base[0] + 1, attempt)
         node = model.begin(version, parent, changes, self.run)
         self._scheduler.note("begin %s on %s, %d changes", short(version), short(parent), len(changes))
-        under_way = self._engine.begin(model.store, query_run(self.run), *parent, attempt)
+        under_way = self._engine.begin(model.store, self._query_run, *parent, attempt)
         try:
             for each in chunks(changes, self._chance.randint(1, 8)):
                 under_way.append(each)
                 if self._chance.random() < 0.02:
                     raise TaskFailedError("the task fails in the user's code")
             after = apply(state, changes)
-            under_way.commit({0: len(after)}, SCHEMA)
+            under_way.commit({0: len(after)}, SCHEMA, is_awaited)
         except DynastateError as failed:
             self._scheduler.note("%s failed: %s", short(version), failed)
             model.end(node, UNKNOWN if isinstance(failed, UnknownOutcomeError) else FAILED)

@@ -145,6 +145,7 @@ class Onlooker(Actor):
             some = self._chance.choice([models, [self._chance.choice(models)]])
             name = some[0].store if len(some) == 1 else some[0].store.rsplit("/", 2)[0]
             must_be = all(model.promised() for model in some)
+            queries = [model.query for model in models]
             try:
                 opened = StateReader(self._tables, self._settings, name)
             except (ConfigurationError, VersionMissingError) as failed:
@@ -156,6 +157,9 @@ class Onlooker(Actor):
                 self._scheduler.note("%s cannot be opened now: %s", name, failed)
                 continue
             with closing(opened):
+                earlier = {model.store for model in models if model.query != models[0].query}
+                if len(some) > 1 and queries == [model.query for model in models] and earlier & {*opened.stores}:
+                    raise violation("a reader has a partition of an earlier query", stores=" ".join(sorted(earlier)))
                 for _ in range(self._chance.randrange(8)):
                     # A partition without a version when it was opened is not in it.
                     self._read([model for model in some if model.store in opened.stores], opened)

@@ -75,8 +75,15 @@ class Model:
     floor: int = 0
     #: The run that makes versions now, and the version it began with.
     run: str = ""
+    #: The query that the store belongs to.
+    query: str = ""
     #: The newest runs that have written to the store.
     runs: set[str] = field(default_factory=set)
+    #: The locations whose runs may commit now; and the location of each run.
+    locations: set[str] = field(default_factory=set)
+    location_of: dict[str, str] = field(default_factory=dict)
+    #: What runs from other locations have made, and is retained for them.
+    foreign: set[VersionId] = field(default_factory=set)
     #: The attempts that were opened by a version's number, each with the time since when.
     winners: dict[int, list[tuple[float, VersionId]]] = field(default_factory=dict)
     _lists: dict[str, list[bytes]] = field(default_factory=dict)
@@ -108,13 +115,20 @@ class Model:
         # An executor cleans up by the newest version it has, which the driver need not have taken yet.
         self.floor = max(self.floor, self.newest + 2 - max(2, self.retain))
 
-    def restart(self, run: str, base: int) -> None:
+    def restart(self, run: str, base: int, location: str) -> None:
         """Let the driver resume from an earlier version of the chain with another run; at 0 it starts over."""
         self.run = run
+        self.location_of[run] = location
         self.newest = base
         self.chain = {number: version for number, version in self.chain.items() if number <= base}
         if base == 0:
             self.floor = 0
+
+    def move(self, location: str, base: int) -> None:
+        """From now on only runs from this location commit; what others have made above `base` is retained."""
+        kept = {self.chain[number] for number in range(max(base + 1, self.floor), self.newest + 1)}
+        self.locations = {location}
+        self.foreign = {each for each in self.foreign | kept if self.location_of[self.nodes[each].run] != location}
 
     # -------------------------------------------------------------------------------------------- changes of the tables
 
@@ -135,7 +149,8 @@ class Model:
     def entered(self, epochs: dict[str, int]) -> None:
         """Check that the runs in the meta item have entered in the order in which they began."""
         self.runs = set(epochs)
-        order = [int(run.removeprefix("run-")) for run in sorted(epochs, key=epochs.__getitem__)]
+        entered = sorted(epochs, key=epochs.__getitem__)
+        order = [int(run.removeprefix("run-")) for run in entered if not run.startswith("adopt-")]
         if order != sorted(order):
             raise violation("a replaced run became the newest", order=order)
 
@@ -147,6 +162,8 @@ class Model:
             raise violation("a version list lists an attempt that was never made", version=short(version))
         if node.fate == FAILED:
             raise violation("a commit failed, and then a version list lists it", version=short(version))
+        if self.location_of[node.run] not in self.locations:
+            raise violation("a run from another location has committed", version=short(version), run=node.run)
         if entry.parent != node.parent[1]:
             raise violation("a version list has another parent of an attempt", version=short(version))
         return version
@@ -202,6 +219,13 @@ class Model:
             node = self.nodes[node.parent]
         return node
 
+    def left_chain(self, version: VersionId) -> int:
+        """The newest version of the driver's chain that an attempt was computed from."""
+        node = self.nodes[version]
+        while self.chain.get(node.version[0]) != node.version:
+            node = self.nodes[node.parent]
+        return node.version[0]
+
     def candidates(self) -> list[VersionId]:
         """Committed attempts of the next version: the driver may take any of them."""
         number = self.newest + 1
@@ -212,10 +236,13 @@ class Model:
         ]
 
     def promised(self) -> list[VersionId]:
-        """What must be readable now, by number or by attempt: the driver's chain, and what it may take next."""
+        """What must be readable now: the driver's chain, and what it may take next; and versions of other locations.
+
+        By number, and by attempt if the driver names it; those of other locations always.
+        """
         kept = [self.chain[number] for number in range(max(1, self.floor), self.newest + 1)] + self.candidates()
         by_number = [VersionId(number, NO_ATTEMPT) for number in sorted({number for number, _ in kept})]
-        return by_number + (kept if self.checkpoint_format == 2 else [])
+        return by_number + (kept if self.checkpoint_format == 2 else []) + sorted(self.foreign)
 
     def check_state(self, asked: VersionId, found: VersionId, state: State) -> None:
         """Check that the rows read as a version are exactly those of the attempt."""

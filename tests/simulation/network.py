@@ -83,7 +83,7 @@ def random_faults(chance: random.Random) -> FaultRates:
 
 
 class Client:
-    """A boto3 client of one process: the operations that dynastate uses."""
+    """A boto3 client of one process: the operations that dynastate uses. `on_request` is called ahead of each."""
 
     def __init__(
         self,
@@ -92,20 +92,25 @@ class Client:
         dynamodb: DynamoDB,
         process: Process,
         faults: Callable[[], FaultRates],
+        on_request: Callable[[str, dict[str, Any]], None] = lambda *_: None,
     ) -> None:
         self._scheduler = scheduler
         self._chance = chance
         self._dynamodb = dynamodb
         self._process = process
         self._faults = faults
+        self._on_request = on_request
         self.meta = SimpleNamespace(region_name="simulation")
 
     def __getattr__(self, operation: str) -> Callable[..., Wire]:
         if operation.startswith("_"):
             raise AttributeError(operation)
-        return lambda **request: _Request(
-            self._scheduler, self._chance, self._dynamodb, self._process, self._faults()
-        ).answer(operation, request)
+        return partial(self._send, operation)
+
+    def _send(self, operation: str, **request: Any) -> Wire:
+        self._on_request(operation, request)
+        sent = _Request(self._scheduler, self._chance, self._dynamodb, self._process, self._faults())
+        return sent.answer(operation, request)
 
     def close(self) -> None:
         """Do nothing; a boto3 client has it."""

@@ -15,14 +15,18 @@ from uuid import UUID
 
 from dynastate.dynamodb import boto_tables, limits, rates, tables
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
 from dynastate.engine.engine import Engine
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.errors import CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format import codec, keys
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId
+from dynastate.format.meta import QueryRun
 from dynastate.format.snapshot import DONE
-from dynastate.operations import fork, scope
+from dynastate.format.version_list import decode_entry
+from dynastate.operations import adopt, fork, scope
+from dynastate.operations.adopt import adopt_stores
 from dynastate.reader import families as column_families
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
@@ -56,6 +60,13 @@ NOW: Final = datetime(2025, 1, 1, tzinfo=timezone.utc)
 FORKED, FORKED_OF = 5, 7
 #: In these there are a client of `open_state`, and compaction and clean-up by command.
 VISITED, VISITED_OF = (5, 9, 10), 11
+#: In these the driver kills the other tasks of a batch that is done.
+KILLING, KILLING_OF = (5, 10), 13
+#: In these the checkpoint is copied and moved between two locations, and the namespace is adopted.
+MOVED, MOVED_OF = (7, 8), 13
+#: In these the checkpoint is deleted again and again, and the query starts over with one store or two.
+FEWER, FEWER_OF = (6, 9, 10), 17
+LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 
 @contextlib.contextmanager
@@ -71,6 +82,7 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),
             (snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
+            (adopt, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
             (snapshots, "Pace", partial(snapshots.Pace, clock=scheduler.clock, sleep=scheduler.sleep)),
             (writer, "time", Mock(monotonic=scheduler.clock)),
         ):
@@ -87,6 +99,7 @@ class Batch:
     launched: int = 0
     failed: int = 0
     committed: list[VersionId] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
 
 
 class Schedule:
@@ -106,14 +119,24 @@ class Schedule:
         self.pause_s = self.chance.choice((0.02, 0.3, 5.0))
         self.settings = Settings(region="us-east-1", request_deadline_s=self.chance.choice((2, 30)))
         self.dynamodb = DynamoDB(NAMES)
+        self.location = LOCATIONS[0]
+        stores = self.chance.choice((1, 1, 2))
+        self._starts_over = seed % FEWER_OF in FEWER
         self.models = [
             Model(f"ns/0/{number}/default", self.scheduler, self.checkpoint_format, self.retain)
-            for number in range(self.chance.choice((1, 1, 2)))
+            for number in range(2 if self._starts_over else stores)
         ]
+        #: Those of the current query, of which the first always is one.
+        self.current = self.models
+        self._stores = random.Random(f"{seed}/stores")  # noqa: S311  # no secret
         self.dynamodb.on_change = self._on_change
+        for model in self.models:
+            model.locations = {self.location}
         self.executors: list[Executor] = []
         self.zombies: list[Executor] = []
-        self._runs = self._processes = self._attempts = 0
+        #: Attempts of tasks that were killed.
+        self.killed: set[Attempt] = set()
+        self._runs = self._queries = self._processes = self._attempts = 0
         self._auditor: Engine | None = None
 
     def __str__(self) -> str:
@@ -148,13 +171,17 @@ class Schedule:
             self._spawn_reader(number)
         if self.seed % FORKED_OF == FORKED:
             self._spawn_forker()
-        if self.seed % VISITED_OF in VISITED:
+        if self.seed % VISITED_OF in VISITED or self._starts_over:
             self._spawn_onlooker()
             self._spawn_operator()
+        moves = random.Random(f"{self.seed}/moves")  # noqa: S311  # no secret
         done = tries = 0
         while done < self.batches and tries < 3 * self.batches:
             tries += 1
             self._maybe_restart_or_kill()
+            # A store without any run gets the location of the first one.
+            if self.seed % MOVED_OF in MOVED and moves.random() < 0.3 and all(model.runs for model in self.models):
+                self._move(moves)
             self.scheduler.sleep(self.chance.uniform(0, 2 * self.pause_s))
             if self._batch() and self.chance.random() < 0.95:
                 done += 1
@@ -171,9 +198,9 @@ class Schedule:
         if kind < 0.06:
             self._restart(self._newest())
         elif kind < 0.10:
-            lowest = max(0, *(model.floor for model in self.models))
+            lowest = max(0, *(model.floor for model in self.current))
             self._restart(self.chance.randint(lowest, self._newest()))
-        elif kind < 0.12:
+        elif kind < 0.12 or (self._starts_over and self._stores.random() < 0.2):
             self._restart(base=0)
         elif kind < 0.17:
             self.scheduler.kill(self.chance.choice(self.executors).process)
@@ -185,7 +212,7 @@ class Schedule:
         (docs/decisions/0003-version-list.md, "Limit").
         """
         for executor in self.executors:
-            has_written = all(executor.run in model.runs for model in self.models)
+            has_written = all(executor.run in model.runs for model in self.current)
             if not has_written or self.chance.random() < 0.6:
                 self.scheduler.kill(executor.process)
             else:
@@ -194,14 +221,17 @@ class Schedule:
         while len(self.zombies) > 4:
             self.scheduler.kill(self.zombies.pop(0).process)
         self._runs += 1
-        for model in self.models:
-            model.restart(f"run-{self._runs}", base)
+        self._queries += base == 0
+        if base == 0 and self._starts_over:
+            self.current = self.models[: self._stores.choice((1, 2))]
+        for number, model in enumerate(self.models):
+            model.restart(f"run-{self._runs}", base if number < len(self.current) else 0, self.location)
         self.scheduler.note("run-%d begins at version %d", self._runs, base)
         self.executors = [self._executor() for _ in range(1 if self.faults is NO_FAULTS else 2)]
 
     def _batch(self) -> bool:
         """Run a batch: a task for each store, with twins and retries. Returns whether all stores have committed."""
-        waiting = [Batch(model) for model in self.models]
+        waiting = [Batch(model) for model in self.current]
         for each in waiting:
             self._launch(each)
         while any(not each.committed for each in waiting):
@@ -215,6 +245,8 @@ class Schedule:
                     self._launch(each)
         for each in waiting:
             each.model.choose(each.committed[0])
+            if self.seed % KILLING_OF in KILLING:
+                self.killed.update(each.attempts)
         self.scheduler.note("the driver takes %s", " ".join(short(each.committed[0]) for each in waiting))
         return True
 
@@ -222,12 +254,9 @@ class Schedule:
         self.executors = [each if not each.process.is_dead else self._executor() for each in self.executors]
         model, driver = batch.model, self.scheduler.current
         assert driver is not None
-        self._attempts += 1
-        attempt = Attempt(self.chance.randbytes(12) + self._attempts.to_bytes(4, "big"))
-        base = model.chain[model.newest]
-        if self.checkpoint_format == 1 and base != EMPTY:
-            base = VersionId(base[0], NO_ATTEMPT)
+        attempt, base = self._new_attempt(self.chance), self._asked(model.chain[model.newest])
         batch.launched += 1
+        batch.attempts.append(attempt)
         patience_s = self.chance.choice((0.1, 1.0, 30.0)) * self.chance.random()
         batch.until = self.scheduler.now + (LATEST_S if self._is_calm() else patience_s)
 
@@ -239,7 +268,20 @@ class Schedule:
             self.scheduler.unpark(driver)
 
         executor = self.chance.choice(self.executors)
-        body = partial(executor.task, model, base, attempt, report)
+        self._spawn_task(executor, model, base, attempt, report)
+
+    def _new_attempt(self, chance: random.Random) -> Attempt:
+        self._attempts += 1
+        return Attempt(chance.randbytes(12) + self._attempts.to_bytes(4, "big"))
+
+    def _asked(self, version: VersionId) -> VersionId:
+        """A version as the driver names it."""
+        return VersionId(version[0], NO_ATTEMPT) if self.checkpoint_format == 1 and version != EMPTY else version
+
+    def _spawn_task(
+        self, executor: Executor, model: Model, base: VersionId, attempt: Attempt, report: Callable[..., None]
+    ) -> None:
+        body = partial(executor.task, model, base, attempt, report, lambda: attempt not in self.killed)
         self.scheduler.spawn(f"{executor.process.name}/{attempt.hex()[:8]}", body, executor.process)
 
     def _end_quietly(self) -> None:
@@ -254,17 +296,17 @@ class Schedule:
         by = self.executors[0]
         # Two, since orphans of a snapshot are deleted with a later one; none is made where nothing changed.
         snapshots_at: dict[str, int] = {}
-        for model in (*self.models, *self.models):
+        for model in (*self.current, *self.current):
             self._calm_batches(1)
             while not by.snapshot(model, 1):
                 self._calm_batches(1)
             snapshots_at[model.store] = self._newest()
         self._calm_batches(max(2, self.retain))
-        for model in self.models:
+        for model in self.current:
             for _ in range(2):
                 by.clean_up(model, self.retain, most=0)
         self.audit(whole=True)
-        for model in self.models:
+        for model in self.current:
             check_orphans(model, self.dynamodb, self.shards, snapshots_at[model.store])
 
     def _calm_batches(self, count: int) -> None:
@@ -272,11 +314,69 @@ class Schedule:
             if not self._batch():
                 raise violation("a batch fails without any fault", version=self._newest() + 1)
 
+    def _move(self, chance: random.Random) -> None:
+        """Copy the checkpoint to the other location, start the query there, and adopt the namespace for it.
+
+        The copy's tasks are refused until then, and those of the old location from then on.
+        """
+        base = chance.randint(max(0, *(model.floor for model in self.current)), self._newest())
+        self.location = next(each for each in LOCATIONS if each != self.location)
+        self.scheduler.note("the checkpoint is copied to %s at version %d", self.location, base)
+        self._runs += 1
+        for model in self.models:
+            model.location_of[f"run-{self._runs}"] = self.location
+        copy, model = self._executor(), chance.choice(self.current)
+        self._try_task(copy, model, model.chain[base], chance, wait_s=60.0)
+        if copy.run in model.runs:
+            raise violation("a copy of the checkpoint has entered", store=model.store, run=copy.run)
+        self.scheduler.kill(copy.process)
+        old, tips = list(self.executors), [(each, each.chain[each.newest]) for each in self.current]
+        for executor in old:
+            self._try_task(executor, *chance.choice(tips), chance)
+        while model.locations != {self.location}:
+            process, _, both = self._external_client(f"adopter-{self._processes}")
+            self._spawn(process, partial(self._adopt, both, base))
+            while model.locations != {self.location} and not process.is_dead:
+                self.scheduler.sleep(1.0)
+        self._restart(base)
+        for executor in old:
+            if not executor.process.is_dead:
+                self._try_task(executor, *chance.choice(tips), chance)
+
+    def _adopt(self, both: BotoTables, base: int) -> None:
+        for model in self.models:
+            model.locations.add(self.location)
+        while not self._try_adopt(both):
+            self.scheduler.sleep(1.0)
+        self.scheduler.note("adopted for %s", self.location)
+        for model in self.models:
+            model.move(self.location, base)
+
+    def _try_adopt(self, both: BotoTables) -> bool:
+        try:
+            adopt_stores(both, [model.store for model in self.models], self.location, Meter())
+        except UnavailableError as failed:
+            self.scheduler.note("not adopted yet: %s", failed)
+            return False
+        return True
+
+    def _try_task(
+        self, executor: Executor, model: Model, base: VersionId, chance: random.Random, wait_s: float = 0.0
+    ) -> None:
+        """Launch a task of another driver, and wait for its end, for some time."""
+        ended: list[bool] = []
+        self._spawn_task(
+            executor, model, self._asked(base), self._new_attempt(chance), lambda *, committed: ended.append(committed)
+        )
+        until = self.scheduler.now + wait_s
+        while not ended and self.scheduler.now < until:
+            self.scheduler.sleep(0.1)
+
     # -------------------------------------------------------------------------------------------------------- processes
 
     def _executor(self) -> Executor:
-        run = f"run-{self._runs}"
-        process = self._process(f"{run}/executor")
+        run = QueryRun(f"run-{self._runs}", f"query-{self._queries}", self.location)
+        process = self._process(f"{run.id}/executor")
         with self.scheduler.within(process):
             engine = self._engine(self._client(process, self.chance))
         executor = Executor(self.scheduler, process, engine, run, self.chance)
@@ -319,7 +419,7 @@ class Schedule:
         self.scheduler.spawn(process.name, body, process)
 
     def _client(self, process: Process, chance: random.Random) -> Client:
-        return Client(self.scheduler, chance, self.dynamodb, process, lambda: self.faults)
+        return Client(self.scheduler, chance, self.dynamodb, process, lambda: self.faults, self._on_request)
 
     def _external_client(self, name: str) -> tuple[Process, random.Random, BotoTables]:
         """A process with tables and random numbers of its own, so that it changes no schedule without it."""
@@ -366,10 +466,11 @@ class Schedule:
         with self.scheduler.aside():
             for model in self.models:
                 promised = model.promised()
-                ends = (promised[0][0], promised[-1][0]) if promised else ()
+                numbers = [number for number, attempt in promised if attempt == NO_ATTEMPT]
+                ends = numbers[:1] + numbers[-1:]
                 already: set[VersionId] = set()
                 for asked in promised:
-                    if whole or asked[0] in ends:
+                    if whole or asked[0] in ends or asked in model.foreign:
                         already.add(self._audit(model, asked, already))
 
     def _audit(self, model: Model, asked: VersionId, already: set[VersionId]) -> VersionId:
@@ -377,9 +478,20 @@ class Schedule:
         if asked in already:
             return asked
         found, _ = read(self.scheduler, self._auditor, model, asked, {})
+        if asked in model.foreign:
+            return found
         if found[0] <= model.newest and model.nodes[found].run != model.makers[found[0]]:
             raise violation("a number opens an attempt of a replaced run", found=short(found))
         return found
+
+    def _on_request(self, operation: str, request: dict[str, Any]) -> None:
+        """Check that no commit is sent, or sent again, for a task that was killed."""
+        values = request.get("ExpressionAttributeValues", {})
+        if operation == "update_item" and ":entry" in values:
+            store = request["Key"]["store_shard"]["S"].removesuffix("#0")
+            entry = decode_entry(store, values[":entry"]["L"][0]["B"])
+            if entry.attempt in self.killed:
+                raise violation("a commit is sent for a task that was killed", version=short(entry.id))
 
     def _on_change(self, role: Role, place: Place, after: Wire | None) -> None:
         """Pass a changed item to the model; without `after` it was deleted."""
@@ -389,12 +501,14 @@ class Schedule:
         if role == "delta" or model is None:  # a part, or a fork's
             return
         if kind == "group":
-            for version in model.list_changed(sort, [each["B"] for each in after["versions"]["L"]] if after else []):
+            versions = (after or {}).get("versions", {"L": []})["L"]
+            for version in model.list_changed(sort, [each["B"] for each in versions]):
                 self._must_be_complete(model, version)
         elif kind == "snapshot":
             version = VersionId(int(names[0]), Attempt(bytes.fromhex(names[1])))
             model.snapshot_changed(version, is_done=after is not None and after["stage"]["S"] == DONE)
         elif kind == "meta" and after is not None:
+            model.query = after["query"]["S"]
             model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
 
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
