@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -174,6 +175,28 @@ def test_moved_checkpoint_without_a_namespace_is_refused(
     source.release()
     said = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
     assert re.search(r"no state of this store .* set .*dynastate\.namespace", said), said
+
+
+def test_checkpoint_of_another_provider_is_refused(sessions: Sessions, source: Source, folder: Path) -> None:
+    """A query begun on RocksDB does not start in a session on dynastate; with RocksDB as the session's it resumes."""
+    ours, checkpoint = sessions({}), folder / "checkpoint"
+    stateless = source.stream(sessions(ON_ROCKSDB)).select("key")
+    source.release(1)
+    run(stateless, folder / "stateless")
+    resume(sessions(ON_ROCKSDB), source, 1, checkpoint)
+    before = sorted(path for path in checkpoint.rglob("*"))
+    with pytest.raises(AnalysisException) as refused:
+        resume(ours, source, 2, checkpoint)
+    assert re.search(
+        r"^dynastate \(configuration\): this checkpoint was begun on another state store.*'dynastate import'.*"
+        rf"checkpoint=file:{checkpoint} providerClass=.*RocksDBStateStoreProvider",
+        str(refused.value),
+    )
+    assert sorted(path for path in checkpoint.rglob("*")) == before
+    assert list(run(source.stream(ours).select("key"), folder / "stateless").rows) == [1]
+    for name, value in ON_ROCKSDB.items():
+        ours.conf.set(name, value)
+    assert list(resume(ours, source, 2, checkpoint).rows) == [1]
 
 
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])

@@ -2,7 +2,10 @@ package org.apache.spark.sql.dynastate
 
 import org.apache.spark.sql.SparkSessionExtensions
 
-/** Does nothing: this Spark runs transformWithState on any provider. `dynastate.configure` sets it for every Spark. */
+/**
+ * Refuses queries that would not run on dynastate although the session says so: `RefusePinnedProvider`. Set by `spark.sql.extensions`;
+ * `dynastate.configure` does so. This Spark runs transformWithState on any provider.
+ */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {
-  override def apply(extensions: SparkSessionExtensions): Unit = ()
+  override def apply(extensions: SparkSessionExtensions): Unit = RefusePinnedProvider.inject(extensions)
 }

@@ -5,24 +5,25 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
-import org.apache.spark.sql.internal.SQLConf
 
 /**
- * Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only. Set by
- * `spark.sql.extensions`; `dynastate.configure` does so. Does not change plans of a session with another provider.
+ * Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only. Also refuses
+ * queries that would not run on dynastate although the session says so: `RefusePinnedProvider`. Set by `spark.sql.extensions`;
+ * `dynastate.configure` does so. Does not change plans of a session with another provider.
  */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {
-  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => new ColumnarRule {
-    // Columnar rules run after the rule that fills in state information, so that the copies have it.
-    override val preColumnarTransitions: Rule[SparkPlan] = AllowTransformWithState
-  })
+  override def apply(extensions: SparkSessionExtensions): Unit = {
+    RefusePinnedProvider.inject(extensions)
+    extensions.injectColumnar(_ => new ColumnarRule {
+      // Columnar rules run after the rule that fills in state information, so that the copies have it.
+      override val preColumnarTransitions: Rule[SparkPlan] = AllowTransformWithState
+    })
+  }
 }
 
 private object AllowTransformWithState extends Rule[SparkPlan] {
-  private val Provider = "io.dynastate.spark.DynamoDBStateStoreProvider"
-
   override def apply(plan: SparkPlan): SparkPlan =
-    if (SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) != Provider) plan
+    if (!RefusePinnedProvider.isChosen) plan
     else plan.transformUp {
       case node: TransformWithStateExec if !node.isInstanceOf[DynastateTransformWithStateExec] => DynastateTransformWithStateExec(node)
       case node: TransformWithStateInPySparkExec if !node.isInstanceOf[DynastateTransformWithStateInPySparkExec] =>
