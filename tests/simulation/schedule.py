@@ -27,6 +27,7 @@ from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
 from dynastate.operations import adopt, fork, scope
 from dynastate.operations.adopt import adopt_stores
+from dynastate.operations.verify import verify
 from dynastate.reader import families as column_families
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
@@ -472,6 +473,18 @@ class Schedule:
                 for asked in promised:
                     if whole or asked[0] in ends or asked in model.foreign:
                         already.add(self._audit(model, asked, already))
+                self._verify(model)
+
+    def _verify(self, model: Model) -> None:
+        """Check that `verify` takes nothing that was interrupted, aborted or cleaned up for a lost version list."""
+        assert self._auditor is not None
+        try:
+            report = verify(self._auditor._tables, model.store)
+        except VersionMissingError:  # nothing is stored yet
+            return
+        lost = [each.why for each in report.findings if each.why.startswith("the version list of ")]
+        if lost:
+            raise violation("verify misses a version list", store=model.store, findings=lost)
 
     def _audit(self, model: Model, asked: VersionId, already: set[VersionId]) -> VersionId:
         assert self._auditor is not None

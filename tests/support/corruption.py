@@ -14,7 +14,7 @@ from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.format import codec
 from dynastate.format.items import Item, Value, item_key
-from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, store_shard
+from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, group_key, store_shard
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from tests.support.engine_driver import SHARDS, State, attempt, graph, make_engine, save_snapshot, write
 from tests.support.fakes import MemoryTables
@@ -42,11 +42,8 @@ class IntactStore(NamedTuple):
         """Make tables that hold it, damaged or whole."""
         made = MemoryTables()
         made.items = dict(self.items)
-        for key, item in damage.changes.items() if damage is not None else ():
-            if item is None:
-                made.items.pop(key, None)
-            else:
-                made.items[key] = item
+        if damage is not None:
+            damage.apply(made)
         return made
 
 
@@ -59,6 +56,14 @@ class Damage:
     what: str
     changes: dict[Key, Item | None]
 
+    def apply(self, tables: MemoryTables) -> None:
+        """Damage tables."""
+        for key, item in self.changes.items():
+            if item is None:
+                tables.items.pop(key, None)
+            else:
+                tables.items[key] = item
+
     @property
     def kind(self) -> str:
         """Kind of the item: part, group, schema, meta, snapshot, manifest or bucket."""
@@ -66,6 +71,13 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.key.sort}: {self.attribute} {self.what}"
+
+
+def lost_list(items: dict[Key, Item], store: str, version: int) -> Damage:
+    """The loss of a whole version list: the one that a version lies in."""
+    key = group_key(store, version)
+    assert key in items
+    return Damage(key, "item", "gone", {key: None})
 
 
 def kind_of(key: Key) -> str:

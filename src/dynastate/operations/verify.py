@@ -37,7 +37,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
-from dynastate.format.meta import ORIGIN, parse_meta
+from dynastate.format.meta import DROPPED, ORIGIN, parse_meta
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot
 from dynastate.format.version_list import VersionEntry, part_keys
@@ -114,6 +114,8 @@ class _Check:
         self._items = self._total = self._stored_bytes = 0
         #: The number of shards; 0: unknown.
         self._shards = 0
+        #: Attempts with parts that no version list named.
+        self._unlisted: set[VersionId] = set()
         self._manifests: dict[SnapshotId, SnapshotManifest | None] = {}
 
     def _add(self, finding: Finding) -> None:
@@ -140,6 +142,7 @@ class _Check:
             self._shards = parse_meta(self._store, self._names.graph.meta).shards
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
+        self._newest = max(self._names.graph.versions(), default=0)
         self._manifests = {each.holder: self._manifest(each) for each in self._names.snapshots()}
         self._unpinned = self._find_unpinned()
         self._check_schemas()
@@ -322,6 +325,9 @@ class _Check:
             return None
         if self._names.graph.entry(*maker) is not None:
             return None, "of a listed attempt, where that has no part"
+        self._unlisted.add(maker)
+        if maker.version > self._newest + 1:
+            return maker, "of an attempt above the next version: of a query that was taken back, or its list is lost"
         return maker, "of an attempt that no version list names: under way, or failed"
 
     # ---------------------------------------------------------------------------------------------------------- report
@@ -385,22 +391,66 @@ class _Check:
             else:
                 dead.add(node)
             checked.append(Checked(*node, entry.epoch, can_be_read and not is_stopped, node in dead))
-        self._find_gaps(now, {node.version for node, base in bases.items() if base is not None})
+        if self._shards:
+            self._find_lost_lists(now, {node for node, base in bases.items() if base is not None})
         return checked
 
-    def _find_gaps(self, now: NamingItems, readable: set[int]) -> None:
-        """Report gaps: clean-up deletes versions from the lowest on, so none is missing above a readable one.
+    def _find_lost_lists(self, now: NamingItems, readable: set[VersionId]) -> None:
+        """Report versions that were listed, as far as that can be detected: between listed ones, below and above them.
 
-        It retains lists that are pinned for a fork.
+        Clean-up deletes a snapshot before the versions up to it, and versions from the lowest on; a snapshot is made of
+        a listed version, and an attempt at a version begins when the version before is listed. Versions of a query that
+        started over or was taken back, and of another location, are deleted from the highest on, and their numbers have
+        nothing to do with those of the others.
         """
-        listed = now.graph.versions()
+        graph = now.graph
+        if graph.meta is None or DROPPED in graph.meta:
+            return
+        meta = parse_meta(self._store, graph.meta)
+        listed = graph.versions()
         for version, following in pairwise(listed):
-            group = group_key(self._store, version + 1)
-            is_known = (version + 1) // GROUP_SIZE in now.corrupt_groups
-            is_known |= group_key(self._store, version) in now.graph.pinned
-            if following > version + 1 and version in readable and not is_known:
-                why = f"none of the versions {ranges(range(version + 1, following))} is listed, but older ones are"
-                self._add(Finding("missing", group, why))
+            above = [each for each in graph.entries() if each.version == following]
+            below = [each for each in graph.entries() if each.version == version and each.id in readable]
+            is_continued = all(
+                each.epoch <= other.epoch and meta.location_at(each.epoch) == meta.location_at(other.epoch)
+                for each in below
+                for other in above
+            )
+            if (
+                following > version + 1
+                and below
+                and is_continued
+                and group_key(self._store, version) not in graph.pinned
+            ):
+                self._list_lost(now, version + 1, following - 1, "but older ones are")
+        lowest, newest = (listed[0], listed[-1]) if listed else (0, 0)
+        epoch = max((each.epoch for each in graph.entries()), default=0)
+        before = set(self._names.snapshots())
+        for snapshot in sorted(now.snapshots(), key=lambda each: each.of):
+            if snapshot.is_pinned or snapshot not in before:
+                continue
+            if snapshot.version < lowest - 1:
+                self._list_lost(now, snapshot.version + 1, lowest - 1, "but there is a snapshot below them")
+                lowest = 0
+            # An import and a fork write the snapshot first.
+            is_committed = bool(listed) or snapshot.of in self._unlisted
+            if snapshot.version > newest and snapshot.epoch >= epoch and is_committed:
+                self._list_lost(now, newest + 1, snapshot.version, "but there is a snapshot of the last one")
+                return
+        # Of several runs, one may have written versions above those that another went back to.
+        last = max((each.version for each in self._unlisted if graph.entry(*each) is None), default=0)
+        if max(meta.epochs.values()) == 1 and last > newest + 1:
+            self._list_lost(now, newest + 1, last - 1, "but there are parts of what follows them")
+
+    def _list_lost(self, now: NamingItems, first: int, last: int, how: str) -> None:
+        """Report versions that no list names, unless their list is reported already."""
+        key = group_key(self._store, first)
+        is_known = any(finding.what == "missing" and finding.key == key for finding in self._findings)
+        if is_known or any(version // GROUP_SIZE in now.corrupt_groups for version in (first - 1, first, last)):
+            return
+        numbers = range(first, last + 1)
+        why = f"the version list of {ranges(numbers)} is lost: none of them is listed, {how}"
+        self._add(Finding("missing", key, why))
 
     def _parent_lost(self, now: NamingItems, node: VersionId, parent: VersionId) -> None:
         key = group_key(self._store, parent[0])

@@ -12,6 +12,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.meta import StoreMeta, meta_item, parse_meta
 from dynastate.operations.adopt import adopt_stores, locations_of
+from dynastate.operations.verify import verify
 from tests.support.engine_driver import (
     CHECKPOINT,
     SCHEMA,
@@ -77,6 +78,7 @@ def test_clean_up_with_a_limit_passes_what_another_location_made(engines: Engine
         _, left = fresh.clean_up(store, "run-2", *base, 2, 1, 3)
     assert left == 0
     assert graph(tables, store).versions() == [1, 2, 3, 4, 23, 24]
+    assert verify(tables, store).is_whole
     assert read(engines(), store, *made[4]) == {b"1": b"1", b"2": b"2", b"3": b"3", b"4": b"4"}
 
 

@@ -12,13 +12,13 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
-from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import Item, item_key
 from dynastate.format.keys import EMPTY, Key, Role, VersionId, group_key, store_shard
 from dynastate.operations import verify as verify_module
 from dynastate.operations.findings import Checked, Finding, Report
 from dynastate.operations.verify import verify
-from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store
+from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store, lost_list
 from tests.support.engine_driver import (
     attempt,
     begin,
@@ -95,10 +95,10 @@ def test_items_that_recovery_cannot_read_are_reported(cleaned: bool) -> None:  #
         assert readable(report) == can_recover(whole, tables), f"{damage}: {report.findings}"
         if report.is_whole:
             unnoticed.add((damage.kind, damage.attribute))
-            # The loss of a list's last entries cannot be noticed; of a whole list, the parts are orphaned.
+            # The loss of a list's last entries cannot be noticed; their parts are orphaned.
             lost = set(whole.states) - readable(report)
             orphaned = {each for finding in report.findings for each in finding.named_by}
-            assert not lost or lost & orphaned or damage.attribute == "versions", damage
+            assert not lost or lost & orphaned, damage
         else:
             named = {finding.key for finding in report.findings if finding.what != "orphaned"}
             # A snapshot's item says which manifest there is, and the meta item where parts lie: those are then missed.
@@ -112,7 +112,7 @@ def test_items_that_recovery_cannot_read_are_reported(cleaned: bool) -> None:  #
         ("meta", "created"),
         ("meta", "epochs"),
         ("group", "versions"),
-        ("group", "item"),
+        ("group", "item"),  # the newest of several runs
         ("snapshot", "epoch"),
         ("snapshot", "stage"),
         ("snapshot", "item"),
@@ -170,12 +170,119 @@ def test_a_truncated_list_is_reported_by_its_gap() -> None:
     assert isinstance(versions, list)
     tables.items[key] = tables.items[key] | {"versions": versions[:2]}
     report = verify(tables, STORE)
-    why = "none of the versions 3-9 is listed, but older ones are"
+    why = "the version list of 3-9 is lost: none of them is listed, but older ones are"
     assert [finding for finding in report.findings if finding.what != "orphaned"] == [Finding("missing", key, why)]
     assert {version for version, _ in readable(report)} == {1, 2, 10, 11, 12}
     assert {finding.named_by for finding in report.findings if finding.what == "orphaned"} >= {
         frozenset([VersionId(3, attempt(3))])
     }
+
+
+SNAPSHOTS = {"a snapshot in each list": (4, 8, 14, 18, 24, 28), "a snapshot": (14,), "no snapshot": ()}
+
+
+@pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
+@pytest.mark.parametrize("snapshots", SNAPSHOTS.values(), ids=SNAPSHOTS)
+@pytest.mark.parametrize("lost", [5, 15, 25], ids=["the oldest", "a middle one", "the newest"])
+@pytest.mark.usefixtures("always_worth_it")
+def test_a_lost_version_list(
+    memory: MemoryTables,
+    store: str,
+    lost: int,
+    snapshots: tuple[int, ...],
+    cleaned: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    """It is a defect wherever it differs from a clean-up that deletes the oldest versions, whoever reads the others."""
+    at = make_engine(memory)
+    made = write_versions(at, store, 27)
+    for version in snapshots[:-1] if len(snapshots) > 1 else snapshots:
+        save_snapshot(at, store, made[version], numbers(version), lambda _: set())
+    if cleaned:
+        at.clean_up(store, "run-1", *made[27], 24, 0, 0)
+    at.close()
+    assert verify(memory, store).findings == ()
+    lost_list(memory.items, store, lost).apply(memory)
+    report = verify(memory, store)
+    missing = [finding for finding in report.findings if finding.what == "missing"]
+    if lost == 5 and len(snapshots) == 1:  # as where a clean-up was cut off, once the snapshot was made
+        assert (missing, report.is_whole) == ([], True)
+        assert {finding.what for finding in report.findings} == {"orphaned"}
+    else:
+        assert not report.is_whole
+        assert group_key(store, lost) in [finding.key for finding in missing]
+
+
+def test_the_newest_of_several_runs_version_list(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+    """After a restart, only a snapshot of one of its versions shows the loss; else the parts are orphaned."""
+    at = make_engine(memory)
+    made = write_versions(at, store, 14)
+    made += write_versions(at, store, 10, base=made[14], run="run-2")[1:]
+    at.close()
+    lost_list(memory.items, store, 24).apply(memory)
+    report = verify(memory, store)
+    assert report.is_whole
+    above = "of an attempt above the next version: of a query that was taken back, or its list is lost"
+    assert sorted((next(iter(each.named_by)).version, each.why) for each in report.findings) == [
+        (20, "of an attempt that no version list names: under way, or failed"),
+        *((version, above) for version in range(21, 25)),
+    ]
+
+
+def test_the_only_version_list(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+    """Parts of a second version show the loss; attempts at the first version may fail."""
+    at = make_engine(memory)
+    for number in (0xA, 0xB):
+        under_way = begin(at, store, attempt(number), EMPTY)
+        under_way.append(chunk({b"1": b"1"}))
+        under_way.commit = None  # type: ignore[assignment,method-assign]  # never
+    made = write_versions(at, store, 1)
+    memory.items = {key: item for key, item in memory.items.items() if not key.sort.startswith("group/")}
+    assert verify(memory, store).is_whole
+    write(at, store, attempt(2), {b"2": b"2"}, base=made[1])
+    lost_list(memory.items, store, 2).apply(memory)
+    assert [(each.what, each.why) for each in verify(memory, store).findings if each.what == "missing"] == [
+        ("missing", "the version list of 1 is lost: none of them is listed, but there are parts of what follows them")
+    ]
+    at.close()
+
+
+def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(
+    memory: MemoryTables, store: str, always_worth_it: None
+) -> None:
+    """A query that starts over, fails and is cleaned up at any request leaves no defect, below nor above the others."""
+    at = make_engine(memory)
+    made = write_versions(at, store, 26)
+    save_snapshot(at, store, made[22], numbers(22), lambda _: set())
+    at.clean_up(store, "run-1", *made[26], 2, 0, 0)
+    failed = begin(at, store, attempt(0xF), made[26])
+    failed.append(chunk({b"f": b"f"} | {b"%d" % number: bytes(500) for number in range(20_000)}))
+    base = EMPTY
+    for number in range(1, 8):
+        base = write(at, store, attempt(100 + number), {b"k": b"%d" % number}, base=base, run="run-2")
+        assert verify(memory, store).is_whole
+    items = dict(memory.items)
+    for requests in range(1, 100):
+        failing = FailingTables(memory)
+        left = requests
+
+        def die(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise UnavailableError("killed")
+
+        failing._before = die
+        again = make_engine(failing)
+        with contextlib.suppress(UnavailableError):
+            again.clean_up(store, "run-2", *base, 2, 0, 0)
+        again.close()
+        report = verify(memory, store)
+        assert report.is_whole, report.findings
+        memory.items = dict(items)
+        if left >= 0:
+            break
+    assert requests > 5
+    at.close()
 
 
 def test_without_its_meta_item_nothing_can_be_read() -> None:
