@@ -16,6 +16,9 @@ private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long
 /** Times to read state that is not in memory, ms: to the first `get`, and until every row was read. */
 private[benchmarks] final case class ColdOpen(firstGet: Double, everyRow: Double)
 
+/** Times of single `get`s, the first of them with `getStore`, and of a commit after them, ms; `metrics` are the provider's, of that commit. */
+private[benchmarks] final case class LookUps(gets: Seq[Double], commit: Double, metrics: Map[String, Long])
+
 /**
  * Drives one store of a provider through Spark's own traits, without session, query or operator, and
  * checks every read, so that a fast and wrong provider fails.
@@ -113,6 +116,41 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     val everyRow = (System.nanoTime() - start) / 1e6
     store.abort()
     ColdOpen(firstGet, everyRow)
+  }
+
+  /** Count all updates of the plan's batches, without a store: another process has run them. */
+  def replayBatches(): Unit = (0 until plan.warmup + plan.batches).foreach(_ => prepareBatch())
+
+  /** Get distinct random rows of a version that is not in memory; then put others, and commit. */
+  def lookUp(provider: StateStoreProvider, version: Long, gets: Int, puts: Int, seed: Long): LookUps = {
+    val dice = new Random(seed + 1)
+    val rows = Iterator.continually(dice.nextInt(plan.rows)).distinct.take(gets).toArray
+    var store: StateStore = null
+    val times = rows.toSeq.map { row =>
+      keys.set(0, maker.key(row))
+      val start = System.nanoTime()
+      if (store == null) store = provider.getStore(version)
+      val value = store.get(keys.at(0), StateStore.DEFAULT_COL_FAMILY_NAME)
+      val took = (System.nanoTime() - start) / 1e6
+      check(value.getLong(Rows.Count) == counts(row), s"row $row has the count ${value.getLong(Rows.Count)}, expected ${counts(row)}")
+      took
+    }
+    if (puts == 0) {
+      store.abort()
+      LookUps(times, 0, Map.empty)
+    } else {
+      (0 until puts).foreach { at =>
+        val row = dice.nextInt(plan.rows)
+        keys.set(at, maker.key(row))
+        values.set(at, maker.value(row, counts(row)))
+      }
+      putAll(store, puts)
+      val start = System.nanoTime()
+      commit(store, version)
+      val took = (System.nanoTime() - start) / 1e6
+      check(store.metrics.numKeys == plan.rows, s"version ${version + 1} counts ${store.metrics.numKeys} keys")
+      LookUps(times, took, store.metrics.customMetrics.map { case (metric, value) => metric.name -> value })
+    }
   }
 
   /** Read a whole version; the time, ns. */

@@ -158,12 +158,14 @@ def name_of(message: type) -> str:
 
 def field(message: type, name: str, given: Any) -> Any:
     """Read the value of a message's field."""
-    if name in ("attempt", "parent", "base_attempt"):
+    if name in ("attempt", "parent", "base_attempt", "held_attempt"):
         return attempt(given)
     if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows)):
         return bytes.fromhex(given)
     if name == "have":
         return tuple((each["version"], attempt(each["attempt"])) for each in given)
+    if name == "buckets":
+        return tuple(given)
     return dict(given) if name in ("keys", "counters") else given
 
 

@@ -815,10 +815,10 @@ def test_read_falls_back_from_a_corrupt_snapshot(corrupt_snapshot: State, memory
         engines = FixedEngines(make())
         state: State = {}
         for half in (0, 1):
-            answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 1, half)))
+            answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 0, 0, NO_ATTEMPT, 1, (half,))))
             kinds, found = take_answers(answers)
             state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
-            assert kinds == ([protocol.Found, protocol.Opened] if half else [protocol.Deltas, protocol.Opened])
+            assert kinds == ([protocol.Found] if half else []) + [protocol.Deltas, protocol.Opened]
         assert state == corrupt_snapshot
 
 
@@ -1015,13 +1015,20 @@ def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
     assert isinstance(talk.answer(), protocol.Opened)
     together: State = {}
     for bucket in range(4):
-        talk.send(protocol.encode(protocol.Read(store, *one, 2, bucket)))
+        talk.send(protocol.encode(protocol.Read(store, *one, 0, 0, NO_ATTEMPT, 2, (bucket,))))
         answer = talk.answer()
-        while isinstance(answer, protocol.Rows):
-            together |= fold([answer])
+        while not isinstance(answer, protocol.Opened):
+            if isinstance(answer, protocol.Rows):
+                together |= fold([answer])
+            else:
+                assert isinstance(answer, protocol.Deltas)
+                assert (answer.snapshot, answer.after) == (0, 0)
+                assert answer.raw_bytes > 40
             answer = talk.answer()
-        assert isinstance(answer, protocol.Opened)
     assert len(together) == 40
+    talk.send(protocol.encode(protocol.Read(store, *one, 0, *one, 2, (0, 1, 3))))
+    assert talk.answer() == protocol.Deltas(0, 1, 0)
+    assert isinstance(talk.answer(), protocol.Opened)
     talk.send(protocol.encode(protocol.Find(store, 2, NO_ATTEMPT)))
     assert error_of(talk.answer())[0] == VersionMissingError.kind
     assert len(talk.state(store, 1)) == 40

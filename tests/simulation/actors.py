@@ -344,7 +344,7 @@ class Reader(Actor):
         whole: State = {}
         for number in range(1 << found.bits):
             _, state = retry_routes(
-                lambda _: rows_of(self._engine.bucket(model.store, *version, found.bits, number))  # noqa: B023  # called at once
+                lambda _: rows_of(self._engine.buckets(model.store, *version, found.bits, [number]))  # noqa: B023  # called at once
             )
             whole |= {key: row for key, row in state.items() if key_hash(key) >> 32 - found.bits == number}
         model.check_state(asked, version, whole)

@@ -181,7 +181,7 @@ def conversations(draw: st.DrawFn) -> bytes:
         (protocol.Open(store, draw(st.integers(1, 14)), draw(st.sampled_from((NO_ATTEMPT, one))), ())),
         (protocol.Open(store, NEWEST, NO_ATTEMPT, (VersionId(9, attempt(9)), VersionId(2**64 - 1, one)))),
         (protocol.Find(store, NEWEST, one)),
-        (protocol.Read(store, NEWEST, one, draw(st.integers(0, 3)), 0)),
+        (protocol.Read(store, NEWEST, one, 0, 0, NO_ATTEMPT, draw(st.integers(0, 3)), (0,))),
         (protocol.Changes(store, draw(st.integers(1, 4)), NEWEST, one)),
         (protocol.Begin(store, run, QUERY, "file:/tmp/ck/state", base, parent if base else NO_ATTEMPT, new)),
         (protocol.Append(some.records, some.hash_min, some.hash_max, some.changes)),
@@ -446,7 +446,7 @@ def everything(engine: Engine) -> Iterator[Callable[[], object]]:
 
     yield lambda: read(engine, STORE, *newest)
     yield lambda: [list(chunks) for _, chunks in engine.changes(STORE, 1, *newest).versions]
-    yield lambda: fold(engine.bucket(STORE, *newest, 1, 0).chunks)
+    yield lambda: fold(engine.buckets(STORE, *newest, 1, [0]).chunks)
     yield lambda: engine.lineage(STORE)
     yield lambda: fold(engine.lookup(STORE, *newest, 7).chunks)
     yield take_snapshot

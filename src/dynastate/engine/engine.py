@@ -13,8 +13,8 @@ from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.install import InstallAttempt, InstalledVersion
 from dynastate.engine.known import KnownStores
 from dynastate.engine.maintenance import Maintenance
-from dynastate.engine.opening import ChangeFeed, Opening, VersionOpener
-from dynastate.engine.reader import HashRange, Lineage, PartReader
+from dynastate.engine.opening import ChangeFeed, HeldChanges, Opening, VersionOpener
+from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.engine.writer import PartWriter
@@ -87,9 +87,17 @@ class Engine:
         """Open a version without its rows: `VersionOpener.find`."""
         return self._opener.find(store, version, attempt)
 
-    def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
-        """Open the rows of a version in one of 2^bits buckets: `VersionOpener.bucket`."""
-        return self._opener.bucket(store, version, attempt, bits, number)
+    def buckets(
+        self,
+        store: str,
+        version: int,
+        attempt: Attempt,
+        bits: int,
+        numbers: Sequence[int],
+        held: HeldChanges | None = None,
+    ) -> Opening:
+        """Open the rows of a version in some of 2^bits buckets: `VersionOpener.buckets`."""
+        return self._opener.buckets(store, version, attempt, bits, numbers, held)
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
         """Open the rows of a version whose keys may have a hash: `VersionOpener.lookup`."""
@@ -100,10 +108,10 @@ class Engine:
         return self._opener.lineage(store, known)
 
     def changes(
-        self, store: str, first: int, last: int, attempt: Attempt, *, bucket: HashRange | None = None
+        self, store: str, first: int, last: int, attempt: Attempt, *, within: Sequence[HashRange] = ALL
     ) -> ChangeFeed:
         """The changes of each version from `first` to `last`: `VersionOpener.changes`."""
-        return self._opener.changes(store, first, last, attempt, bucket=bucket)
+        return self._opener.changes(store, first, last, attempt, within=within)
 
     def begin(self, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt) -> WriteAttempt:
         """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""

@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.known import KnownStores
-from dynastate.engine.reader import EncodedChunk, HashRange, Lineage, PartReader, hash_range
+from dynastate.engine.reader import ALL, EncodedChunk, HashRange, Lineage, PartReader, hash_ranges
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format.graph import VersionGraph, since
@@ -46,7 +46,8 @@ class Opening:
     """An opened version: its entry, its base, and the chunks of `entries` from there on, oldest first.
 
     Where it begins with a snapshot, `snapshot` is the version of that, and `snapshot_chunks` come before `chunks`.
-    Both together have `records` records. Its rows are best read in 2^bits buckets, where not all are wanted.
+    `after` is the version before the first of `entries`. Both kinds of chunks together have `records` records. Its
+    rows are best read in 2^bits buckets, where not all are wanted.
     """
 
     entry: VersionEntry
@@ -54,6 +55,7 @@ class Opening:
     schema: str
     bits: int
     snapshot: int
+    after: int
     entries: tuple[VersionEntry, ...]
     records: int
     snapshot_chunks: Iterator[EncodedChunk]
@@ -67,6 +69,14 @@ class Opening:
     @property
     def attempt(self) -> Attempt:
         return self.entry.attempt
+
+
+@dataclass(frozen=True)
+class HeldChanges:
+    """The changes that a receiver holds: those after the snapshot of a version (0: all) up to the version `upto`."""
+
+    snapshot: int
+    upto: VersionId
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ def retry_routes(answer: Callable[[int], T]) -> T:
 class VersionOpener:
     """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads.
 
-    `find`, `bucket` and `lookup` raise what `open` does.
+    `find`, `buckets` and `lookup` raise what `open` does.
     """
 
     def __init__(self, tables: Tables, reader: PartReader, known: KnownStores) -> None:
@@ -130,24 +140,44 @@ class VersionOpener:
         return self._opening(route, meter, have=have)  # 4
 
     def find(self, store: str, version: int, attempt: Attempt) -> Opening:
-        """Open a version without its rows, which `bucket` returns. Costs at most one Query and a manifest."""
+        """Open a version without its rows, which `buckets` returns. Costs at most one Query and a manifest."""
         meter = Meter()
         route = self._route(store, version, attempt, meter)
         return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
 
-    def bucket(self, store: str, version: int, attempt: Attempt, bits: int, number: int) -> Opening:
-        """The rows of a version in one of 2^bits buckets; chunks may hold other rows too."""
+    def buckets(
+        self,
+        store: str,
+        version: int,
+        attempt: Attempt,
+        bits: int,
+        numbers: Sequence[int],
+        held: HeldChanges | None = None,
+    ) -> Opening:
+        """The rows of a version in some of 2^bits buckets; chunks may hold other rows too.
+
+        Of the changes since the snapshot only those parts are read that may hold such rows; none that are `held`, if
+        the version is read from that snapshot, and by that version.
+        """
         meter = Meter()
         route = self._route(store, version, attempt, meter)
-        return self._opening(route, meter, bucket=hash_range(bits, number))
+        return self._partly(route, meter, hash_ranges(bits, numbers), held)
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
         """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket."""
         meter = Meter()
         route = self._route(store, version, attempt, meter)
-        opening = self._opening(route, meter, bucket=hash_range(32, digest))
-        read = self._reader.key_changes(store, route.entries, route.shards, meter, digest)
-        return replace(opening, chunks=self._changes(store, route.entries, read, meter))
+        return self._partly(route, meter, [(digest, digest)], None)
+
+    def _partly(self, route: Route, meter: Meter, within: Sequence[HashRange], held: HeldChanges | None) -> Opening:
+        """The rows on a route whose hashes lie within some ranges."""
+        opening = self._opening(route, meter, within=within)
+        after, entries = opening.after, route.entries
+        if held is not None and held.snapshot == opening.snapshot:
+            near = route.since([held.upto])
+            after, entries = (near[0].version, near[1]) if near is not None else (after, entries)
+        read = self._reader.some_changes(route.store, entries, route.shards, meter, within)
+        return replace(opening, after=after, entries=entries, chunks=self._changes(route.store, entries, read, meter))
 
     def _route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
         return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
@@ -194,7 +224,7 @@ class VersionOpener:
         return Route(store, None, graph.entry(*base), entries, graph.schemas([entry]), shards)
 
     def _opening(
-        self, route: Route, meter: Meter, *, have: Sequence[VersionId] = (), bucket: HashRange | None = None
+        self, route: Route, meter: Meter, *, have: Sequence[VersionId] = (), within: Sequence[HashRange] = ALL
     ) -> Opening:
         near = route.since(have)
         if near is not None:
@@ -202,19 +232,21 @@ class VersionOpener:
             kept = None
         else:
             base, entries, kept = EMPTY, route.entries, route.snapshot
+        snapshot = 0 if kept is None else kept.version
         return Opening(
             entry=route.end,
             base=base,
             schema=route.schema,
             bits=route.bits,
-            snapshot=0 if kept is None else kept.version,
+            snapshot=snapshot,
+            after=base.version or snapshot,
             entries=entries,
             records=route.records if near is None else sum(each.records for each in entries),
-            snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, bucket),
+            snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, within),
             chunks=self._changes(
                 route.store,
                 entries,
-                self._reader.changes(route.store, entries, route.shards, meter, bucket=bucket),
+                self._reader.changes(route.store, entries, route.shards, meter, within=within),
                 meter,
             ),
             meter=meter,
@@ -235,11 +267,11 @@ class VersionOpener:
         return found
 
     def _rows(
-        self, route: Route, kept: SnapshotManifest, meter: Meter, bucket: HashRange | None
+        self, route: Route, kept: SnapshotManifest, meter: Meter, within: Sequence[HashRange]
     ) -> Iterator[EncodedChunk]:
         """The rows of a snapshot. One that is corrupt is skipped from then on."""
         try:
-            yield from self._reader.rows(route.store, kept, route.shards, meter, bucket=bucket)
+            yield from self._reader.rows(route.store, kept, route.shards, meter, within=within)
         except CorruptStateError as corrupt:
             self._known.skip_snapshot(route.store, kept.id, corrupt)
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
@@ -298,11 +330,11 @@ class VersionOpener:
             self._known.remember(route)
 
     def changes(
-        self, store: str, first: int, last: int, attempt: Attempt, *, bucket: HashRange | None = None
+        self, store: str, first: int, last: int, attempt: Attempt, *, within: Sequence[HashRange] = ALL
     ) -> ChangeFeed:
         """The changes of each version from `first` to `last`, as they were committed.
 
-        With a `bucket`, chunks that hold no key of it are left out.
+        Chunks that hold no hash `within` some ranges are left out.
 
         Raises:
             VersionMissingError: one of them is not there, or `last` not by that attempt; from here, or while chunks
@@ -317,7 +349,7 @@ class VersionOpener:
 
         def listed(entry: VersionEntry) -> Iterator[EncodedChunk]:
             try:
-                yield from self._reader.changes(store, [entry], shards, meter, bucket=bucket)
+                yield from self._reader.changes(store, [entry], shards, meter, within=within)
             except CorruptStateError:
                 # Clean-up may have deleted it meanwhile: then it is not corrupt, but missing.
                 self.graph(store, first, last, meter).span(first, last, attempt)

@@ -34,7 +34,7 @@ from dynastate.format.version_list import VersionEntry, part_keys
 WINDOW: Final = 25
 #: Bytes that all openings of an executor read ahead. Each may have one window beside them, which it waits for.
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Up to this many parts are read in full for one key; of more, first the bounds, which say where it may be.
+#: Up to this many parts, beside the first of each version, are read in full for a key; of more, first the bounds.
 WHOLE_PARTS: Final = 8
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
@@ -43,6 +43,8 @@ WINDOW_SHARE: Final = 0.9
 EncodedChunk = tuple[int, bytes]
 #: The smallest and the largest hash of a bucket.
 HashRange = tuple[int, int]
+#: The range of all hashes.
+ALL: Final[tuple[HashRange, ...]] = ((0, (1 << 32) - 1),)
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,15 @@ class PartReader:
         self._pool.shutdown(cancel_futures=True)
 
     def changes(
-        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, *, bucket: HashRange | None = None
+        self,
+        store: str,
+        entries: Sequence[VersionEntry],
+        shards: int,
+        meter: Meter,
+        *,
+        within: Sequence[HashRange] = ALL,
     ) -> Iterator[EncodedChunk]:
-        """The changes of versions, in order; of chunks that hold no key of `bucket`, none.
+        """The changes of versions, in order, all of them verified; of chunks that hold no hash `within` ranges, none.
 
         Raises:
             CorruptStateError: while they are consumed: a part is lost or corrupt.
@@ -102,50 +110,62 @@ class PartReader:
         keys = ((key, _part_bytes(entry)) for entry in entries for key in part_keys(store, entry, shards))
         parts = self._read(keys, meter, keep=self._fits(entries))
         for entry in entries:
-            yield from verified_chunks(entry, _where(store, entry), islice(parts, entry.parts), bucket)
+            yield from verified_chunks(entry, _where(store, entry), islice(parts, entry.parts), within)
 
-    def key_changes(
-        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, digest: int
+    def some_changes(
+        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, within: Sequence[HashRange]
     ) -> Iterator[EncodedChunk]:
-        """The changes of versions, in order, in chunks that may hold the key with this hash.
+        """The changes of versions, in order, in chunks that may hold a hash `within` some ranges.
 
         Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
-        a key. Where there are many parts, only their bounds and checksums are read first: these must be the ones that
-        the entry names.
+        a key. Where there are many parts, only their bounds and checksums are read first, beginning at once: these must
+        be the ones that the entry names. That costs as much as the parts themselves, so it is not done for the only
+        part of a version.
 
         Raises:
             CorruptStateError: while they are consumed: a part is lost or corrupt.
         """
         named = [(entry, list(part_keys(store, entry, shards))) for entry in entries]
         found = {key: self._known.bounds_of(key) for _, keys in named for key in keys}
-        known = {key: each for key, each in found.items() if each is not None}
-        unknown = [(entry, keys) for entry, keys in named if any(key not in known for key in keys)]
-        if sum(entry.parts for entry, _ in unknown) > WHOLE_PARTS:
-            known |= self._learn_bounds(store, unknown, meter)
-        # All of an entry, or whole chunks: fragments of one have the same bounds.
-        wanted = [
-            [key for key in keys if known[key].hash_min <= digest <= known[key].hash_max]
-            if all(key in known for key in keys)
-            else keys
-            for _, keys in named
-        ]
-        sized = ((key, _part_bytes(entry)) for entry, keys in zip(entries, wanted, strict=True) for key in keys)
-        parts = self._read(sized, meter, keep=True)
-        for entry, keys in zip(entries, wanted, strict=True):
-            these = islice(parts, len(keys))
-            if len(keys) == entry.parts:
-                yield from verified_chunks(entry, _where(store, entry), these, (digest, digest))
-            else:
-                yield from _chunks(these)
+        known: dict[Key, Part | Bounds] = {key: each for key, each in found.items() if each is not None}
+        unknown = [(entry, keys) for entry, keys in named if entry.parts > 1 and any(key not in known for key in keys)]
+        if sum(entry.parts - 1 for entry, _ in unknown) <= WHOLE_PARTS:
+            unknown = []
+        sizes = {key: _part_bytes(entry) for entry, keys in unknown for key in keys}
+        bounds = [self._pool.submit(self._read_bounds, window.keys) for window in _windows(sizes.items(), KEYS_MAX)]
+
+        def chunks() -> Iterator[EncodedChunk]:
+            known.update(self._learn_bounds(store, unknown, sizes, bounds, meter))
+            # All of an entry, or whole chunks: fragments of one have the same bounds.
+            wanted = [
+                [key for key in keys if touches(within, known[key].hash_min, known[key].hash_max)]
+                if all(key in known for key in keys)
+                else keys
+                for _, keys in named
+            ]
+            sized = [(key, _part_bytes(entry)) for entry, keys in zip(entries, wanted, strict=True) for key in keys]
+            parts = self._read(sized, meter, keep=sum(size for _, size in sized) <= self._known.parts.limit_bytes)
+            for entry, keys in zip(entries, wanted, strict=True):
+                these = islice(parts, len(keys))
+                if len(keys) == entry.parts:
+                    yield from verified_chunks(entry, _where(store, entry), these, within)
+                else:
+                    yield from _chunks(these)
+
+        return chunks()
 
     def _learn_bounds(
-        self, store: str, named: Sequence[tuple[VersionEntry, list[Key]]], meter: Meter
+        self,
+        store: str,
+        named: Sequence[tuple[VersionEntry, list[Key]]],
+        sizes: Mapping[Key, int],
+        reads: Iterable[Future[tuple[dict[Key, Bounds], Meter]]],
+        meter: Meter,
     ) -> dict[Key, Bounds]:
-        """Read the bounds of all parts of versions, of which there is at least one."""
-        sizes = {key: _part_bytes(entry) for entry, keys in named for key in keys}
+        """The bounds of all parts of versions, as they are read; their items have these sizes."""
         found: dict[Key, Bounds] = {}
-        windows = (window.keys for window in _windows(sizes.items(), KEYS_MAX))
-        for bounds, spent in self._pool.map(self._read_bounds, windows):
+        for read in reads:
+            bounds, spent = read.result()
             # DynamoDB charges units for the full items.
             spent.read_units += sum(-(-sizes[key] // 4096) - 1 for key in bounds)
             meter.add(spent)
@@ -165,16 +185,21 @@ class PartReader:
         return {key: parse_bounds(key, found[key]) for key in keys}, spent
 
     def rows(
-        self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, bucket: HashRange | None = None
+        self,
+        store: str,
+        snapshot: SnapshotManifest,
+        shards: int,
+        meter: Meter,
+        *,
+        within: Sequence[HashRange] = ALL,
     ) -> Iterator[EncodedChunk]:
-        """The rows of a snapshot, or of those of its buckets that hold keys of `bucket`.
+        """The rows of those buckets of a snapshot that hold hashes `within` some ranges.
 
         Raises:
             CorruptStateError: while they are consumed: an item of a bucket is lost or corrupt.
         """
         shift = 32 - snapshot.bits
-        low, high = (0, len(snapshot.buckets) - 1) if bucket is None else (bucket[0] >> shift, bucket[1] >> shift)
-        numbers = range(low, high + 1)
+        numbers = sorted({number for low, high in within for number in range(low >> shift, (high >> shift) + 1)})
         keys = (
             (key, _part_bytes(snapshot.buckets[number]))
             for number in numbers
@@ -185,7 +210,7 @@ class PartReader:
             held = snapshot.buckets[number]
             named_by = where(manifest_key(store, *snapshot.holder)) | {"bucket": number}
             if held.parts:
-                yield from verified_chunks(held, named_by, islice(parts, held.parts), bucket)
+                yield from verified_chunks(held, named_by, islice(parts, held.parts), within)
 
     def _fits(self, named: Iterable[VersionEntry | Bucket]) -> bool:
         """Whether the parts fit into the cache: else they would evict others, and each other."""
@@ -314,14 +339,29 @@ def hash_range(bits: int, bucket: int) -> HashRange:
     return bucket << shift, (bucket + 1 << shift) - 1
 
 
+def hash_ranges(bits: int, buckets: Iterable[int]) -> list[HashRange]:
+    """Hashes that lie in some of 2^bits buckets, in as few ranges as there can be, ascending."""
+    found: list[HashRange] = []
+    for low, high in (hash_range(bits, bucket) for bucket in sorted(set(buckets))):
+        if found and found[-1][1] + 1 == low:
+            found[-1] = found[-1][0], high
+        else:
+            found.append((low, high))
+    return found
+
+
+def touches(ranges: Iterable[HashRange], hash_min: int, hash_max: int) -> bool:
+    """Whether a chunk with these bounds may hold a hash of one of the ranges."""
+    return any(hash_min <= high and hash_max >= low for low, high in ranges)
+
+
 def verified_chunks(
     named: VersionEntry | Bucket,
     where: Mapping[str, object],
     parts: Iterable[tuple[Key, Part]],
-    bucket: HashRange | None,
+    within: Sequence[HashRange] = ALL,
 ) -> Iterator[EncodedChunk]:
     """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
-    low, high = bucket or (0, (1 << 32) - 1)
     tally = Tally()
     fragments: list[Part] = []
     for key, part in parts:
@@ -330,7 +370,7 @@ def verified_chunks(
         if len(fragments) < part.fragments:
             continue
         tally.add_chunk(part.records, part.raw_bytes)
-        if part.hash_min <= high and part.hash_max >= low:
+        if touches(within, part.hash_min, part.hash_max):
             yield part.records, join_fragments(key, fragments)
         fragments = []
     expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)

@@ -240,7 +240,7 @@ class _Check:
 
     def _compare(self, named: _Named, found: Iterator[Found]) -> None:
         try:
-            for records, run in verified_chunks(named.sums, {}, self._parts(named, found), None):
+            for records, run in verified_chunks(named.sums, {}, self._parts(named, found)):
                 decoded = sum(1 for _ in decode_changes(run))
                 if decoded != records:
                     raise CorruptStateError("a chunk has another number of records", expected=records, got=decoded)

@@ -11,7 +11,7 @@ from threading import Event
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
-from dynastate.engine.reader import Lineage, hash_range
+from dynastate.engine.reader import ALL, Lineage
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash
@@ -89,8 +89,8 @@ class Partition:
         self, first: int, last: VersionEntry, wanted: bytes | None = None
     ) -> Generator[tuple[VersionEntry, Changes], None, None]:
         """The changes of each version, from the first to the last; only those of the key `wanted`, if given."""
-        bucket = None if wanted is None else hash_range(32, key_hash(wanted))
-        feed = self.source.engine.changes(self.store, first, last.version, last.attempt, bucket=bucket)
+        within = ALL if wanted is None else [(key_hash(wanted), key_hash(wanted))]
+        feed = self.source.engine.changes(self.store, first, last.version, last.attempt, within=within)
         try:
             for version, chunks in feed.versions:
                 read = (decode_changes(changes) for _, changes in chunks if wanted is None or wanted in changes)

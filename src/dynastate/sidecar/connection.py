@@ -13,11 +13,11 @@ import dynastate
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.engine.install import InstallAttempt, InstalledVersion
-from dynastate.engine.opening import Opening, retry_routes
+from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.reader import EncodedChunk
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
-from dynastate.format.keys import NO_ATTEMPT, Attempt, location_of
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, location_of
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.prices import DEFAULT_PRICES, Prices
@@ -176,11 +176,14 @@ class Connection:
         self._set_subject(request.store, request.version, request.attempt)
 
         def answer(route: int) -> None:
-            wanted = (request.bits, request.bucket)
-            opening = self._reached_engine().bucket(request.store, request.version, request.attempt, *wanted)
+            upto = VersionId(request.held, request.held_attempt)
+            held = HeldChanges(request.snapshot, upto) if request.held else None
+            opening = self._reached_engine().buckets(
+                request.store, request.version, request.attempt, request.bits, request.buckets, held
+            )
             if route:  # FOUND voids what was sent before
                 self._send_found(opening)
-            self._send_opening(opening)
+            self._send_opening(opening, names_deltas=True)
 
         with self._answering("read"):
             retry_routes(answer)
@@ -188,11 +191,12 @@ class Connection:
     def _send_found(self, opening: Opening) -> None:
         self._send(protocol.Found(opening.version, opening.attempt, *opening.base, opening.schema))
 
-    def _send_opening(self, opening: Opening) -> None:
+    def _send_opening(self, opening: Opening, *, names_deltas: bool = False) -> None:
         progress = LoadProgressLog(about(self._store, opening.version, opening.attempt), opening.records)
         self._send_rows(progress.through(opening.snapshot_chunks))
-        if opening.snapshot:
-            self._send(protocol.Deltas(opening.snapshot))
+        if opening.snapshot or names_deltas:
+            raw_bytes = sum(entry.raw_bytes for entry in opening.entries)
+            self._send(protocol.Deltas(opening.snapshot, opening.after, raw_bytes))
         self._send_rows(progress.through(opening.chunks))
         self._send(protocol.Opened(counters(opening.meter, self._prices)))
 

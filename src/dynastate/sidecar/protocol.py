@@ -94,6 +94,15 @@ def _pairs(first: Kind, second: Kind, made: Callable[[Any], Any]) -> Kind:
     return Kind(pack, lambda body: made((first.take(body), second.take(body)) for _ in range(_U16.take(body))))
 
 
+def _sequence(kind: Kind) -> Kind:
+    """A count and that many values, in a tuple."""
+
+    def pack(values: Any) -> bytes:
+        return _U16.pack(len(values)) + b"".join(map(kind.pack, values))
+
+    return Kind(pack, lambda body: tuple(kind.take(body) for _ in range(_U16.take(body))))
+
+
 _U16, _U32, _U64 = _number("H"), _number("I"), _number("Q")
 _TEXT: Final = _text()
 _ATTEMPT: Final = Kind(bytes, lambda body: Attempt(body.take(16)))
@@ -114,6 +123,7 @@ Rest = Annotated[bytes, Kind(bytes, Body.rest)]
 #: Number of keys by column family.
 Keys = Annotated[dict[int, int], _pairs(_U16, _U64, dict)]
 Counters = Annotated[Mapping[str, int], _pairs(_TEXT, _U64, dict)]
+Buckets = Annotated[tuple[int, ...], _sequence(_U16)]
 VersionIds = Annotated[tuple[VersionId, ...], _pairs(_U64, _ATTEMPT, lambda pairs: tuple(starmap(VersionId, pairs)))]
 
 # ------------------------------------------------------------------------------------------------------------ messages
@@ -156,7 +166,19 @@ CleanUp = NamedTuple(
     ],
 )
 Find = NamedTuple("Find", [("store", Text), ("version", Version), ("attempt", Id)])
-Read = NamedTuple("Read", [("store", Text), ("version", Version), ("attempt", Id), ("bits", U8), ("bucket", U32)])
+Read = NamedTuple(
+    "Read",
+    [
+        ("store", Text),
+        ("version", Version),
+        ("attempt", Id),
+        ("snapshot", U64),
+        ("held", U64),
+        ("held_attempt", Id),
+        ("bits", U8),
+        ("buckets", Buckets),
+    ],
+)
 Check = NamedTuple("Check", [])
 Whole = NamedTuple(
     "Whole",
@@ -179,7 +201,7 @@ Opened = NamedTuple("Opened", [("counters", Counters)])
 Committed = NamedTuple("Committed", [("version", U64), ("counters", Counters)])
 Found = NamedTuple("Found", [("version", U64), ("attempt", Id), ("base", U64), ("base_attempt", Id), ("schema", Text)])
 ChangesOf = NamedTuple("ChangesOf", [("version", U64)])
-Deltas = NamedTuple("Deltas", [("snapshot", U64)])
+Deltas = NamedTuple("Deltas", [("snapshot", U64), ("after", U64), ("raw_bytes", U64)])
 Wanted = NamedTuple("Wanted", [("base", U64), ("bits", U8)])
 Maintained = NamedTuple("Maintained", [("counters", Counters)])
 Content = NamedTuple("Content", [("bits", U8), ("keys", Keys)])
@@ -228,8 +250,10 @@ def _check_changes(changes: Changes) -> None:
 
 
 def _check_read(read: Read) -> None:
-    if read.bits > BITS_MAX or read.bucket >> read.bits:
-        raise MismatchError("there is no such bucket", bits=read.bits, bucket=read.bucket)
+    if read.bits > BITS_MAX or not read.buckets or max(read.buckets) >> read.bits:
+        raise MismatchError("there are no such buckets", bits=read.bits, last=max(read.buckets, default=None))
+    if (read.held == 0) != (read.held_attempt == NO_ATTEMPT):
+        raise MismatchError("changes are held up to a version id, or none are", store=read.store, held=read.held)
 
 
 def _check_whole(whole: Whole) -> None:

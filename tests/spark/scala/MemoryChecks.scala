@@ -1,12 +1,15 @@
 package io.dynastate.tests
 
+import java.io.ByteArrayOutputStream
+import java.nio.{ByteBuffer, ByteOrder}
 import java.util.Random
 import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangedBuckets, ChangeSink, Chunks, EncodedRow, LoadingVersions}
-import io.dynastate.memory.{Row, RowIterator, RowTable, RowTables, Slots, Version, VersionOverlay, VersionTree}
+import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangeCollector, ChangedBuckets, ChangeRecords, ChangeSink}
+import io.dynastate.memory.{Chunks, EncodedRow, HeldChanges, LoadingVersions, Row, RowIterator, RowTable, RowTables, SlotIterator, Slots}
+import io.dynastate.memory.{ValueList, Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
 
@@ -49,6 +52,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     check("buckets: a bucket that cannot be read is an error, and is read again the next time") {
       brokenSource(new Random(seed + 830))
+    }
+    check("held changes: by buckets, in two steps, they make the rows that all changes make") {
+      (0 until 20).foreach(round => heldChanges(new Random(seed + 860 + round)))
+    }
+    check("buckets: a commit reads several in one request, as many as there is room for") {
+      severalAtOnce(new Random(seed + 880))
     }
     check("a version being loaded: needed rows are read with their buckets, other operations wait for the load") {
       onItsWay(new Random(seed + 840))
@@ -341,6 +350,73 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     same(memory.reads - before, 16, "buckets that were read in all")
   }
 
+  private def heldChanges(random: Random): Unit = {
+    def chunk(): ByteBuffer = {
+      val out = new ByteArrayOutputStream
+      (0 until 1 + random.nextInt(60)).foreach { _ =>
+        val key = Key(random.nextInt(200))
+        val operation = random.nextInt(3)
+        val encoded = if (operation == 2) EncodedRow.delete(key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) else key.put(randomBytes(random, 9))
+        val tag = (if (operation == 1) 1 << 12 else 0) | random.nextInt(2)
+        out.write(tag & 0xFF)
+        out.write(tag >>> 8)
+        out.write(encoded)
+      }
+      ByteBuffer.wrap(out.toByteArray).order(ByteOrder.LITTLE_ENDIAN)
+    }
+    def count(chunk: ByteBuffer): Int = {
+      val records = new ChangeRecords(chunk.duplicate().order(ByteOrder.LITTLE_ENDIAN))
+      Iterator.continually(records.advance()).takeWhile(identity).size
+    }
+    def add(collector: ChangeCollector, chunk: ByteBuffer): Unit = collector.add(count(chunk), chunk.duplicate().order(ByteOrder.LITTLE_ENDIAN))
+    def textOf(rows: RowTables): Set[(Int, Seq[Seq[Byte]])] = {
+      val found = mutable.HashSet.empty[(Int, Seq[Seq[Byte]])]
+      rows.foreach { (family, table) =>
+        val all = new SlotIterator(Array(table.share()), showDeletes = true)
+        while (all.advance()) found += family -> (all.row match {
+          case list: ValueList => list.first.toSeq +: list.valuesSince(null).map(_.toSeq).toSeq
+          case encoded: Array[Byte] => Seq(encoded.toSeq)
+        })
+      }
+      found.toSet
+    }
+    val (snapshot, before, after, last) = (Seq.fill(2)(chunk()), Seq.fill(5)(chunk()), Seq.fill(3)(chunk()), chunk())
+    val bits = random.nextInt(4)
+    val first = HeldChanges.after(3, bits)
+    before.foreach(each => first.add(each.duplicate().order(ByteOrder.LITTLE_ENDIAN)))
+    val (one, two) = (Attempt.random(), Attempt.random())
+    val held = first.upTo(7, one)
+    val more = held.builder
+    after.foreach(each => more.add(each.duplicate().order(ByteOrder.LITTLE_ENDIAN)))
+    val all = more.upTo(9, two)
+    same((all.snapshot, all.version, all.attempt, all.isEmpty, HeldChanges.None.isEmpty), (3L, 9L, two, false, true))
+    require(all.heapBytes > held.heapBytes && held.heapBytes > before.map(_.remaining).sum, "bytes of heap")
+    Seq((held, before, 7L), (all, before ++ after, 9L)).foreach { case (each, changes, version) =>
+      same(each.version, version)
+      val readBits = bits + random.nextInt(3)
+      val buckets = (0 until 1 << readBits).filter(_ => random.nextBoolean())
+      def collector = new ChangeCollector(hash => buckets.contains(ChangedBuckets.bucketOf(hash, readBits)))
+      val (expected, found) = (collector, collector)
+      (snapshot ++ changes :+ last).foreach(add(expected, _))
+      snapshot.foreach(add(found, _))
+      each.addTo(found, readBits, buckets)
+      add(found, last)
+      same(textOf(found.asRows()), textOf(expected.asRows()), s"rows of $buckets of $readBits bits")
+    }
+  }
+
+  private def severalAtOnce(random: Random): Unit = Seq(0L -> 64, (1L << 20) -> 2).foreach { case (limit, expected) =>
+    val memory = new InBuckets(limit)
+    val (durable, model) = filled(memory, random, 3000, 0)
+    val tree = new BucketedVersions(memory.cache, memory, durable.number, 400L)
+    val open = new VersionOverlay(tree.absent(durable.number, durable.attempt, "", durable.keys, 6), new Replay(model))
+    (0 until 3000).foreach(each => put(open, 0, Key(each), Array[Byte](9)))
+    open.flush()
+    val before = memory.reads
+    same(open.fold(Attempt.random(), "").keys.sum, 3000L, "keys")
+    same(memory.reads - before, expected, s"requests for 64 buckets with room for $limit bytes")
+  }
+
   private def rowsOf(model: Map[(Int, Key), Seq[Byte]]): RowTables = {
     val rows = new RowTables
     model.foreach { case ((family, key), value) => rows(family).put(key.hash, key.put(value.toArray)) }
@@ -549,13 +625,13 @@ object MemoryChecks {
       base.versions.committed(base, next)
     }
 
-    override def read(version: Version, bits: Int, bucket: Int): RowTables = {
+    override def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables = {
       if (isBroken) sys.error("the source is broken")
       reads += 1
       val rows = Option(durable.get((version.number, version.attempt))).getOrElse(throw new AssertionError(s"version $version is not durable"))
       val found = new RowTables
       rows.foreach { case ((family, key), value) =>
-        if (ChangedBuckets.bucketOf(key.hash, bits) == bucket) found(family).put(key.hash, key.put(value.toArray))
+        if (buckets.contains(ChangedBuckets.bucketOf(key.hash, bits))) found(family).put(key.hash, key.put(value.toArray))
       }
       found
     }

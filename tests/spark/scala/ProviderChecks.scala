@@ -5,7 +5,7 @@ import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.collection.mutable
 
-import io.dynastate.memory.EncodedRow
+import io.dynastate.memory.{BucketCache, EncodedRow}
 import io.dynastate.compat._
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -207,7 +207,60 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
+  private def heldChanges(random: Random): Unit = {
+    val id = world.freshStore()
+    val conf = Map(s"$Prefix.dynastate.memoryMb" -> "3", s"$Prefix.minDeltasForSnapshot" -> "1")
+    var model = Map.empty[Long, Long]
+    var version = 0L
+    var ids = Option.empty[String]
+    var provider = world.provider(id, conf)
+    /** Put some rows, and remove one; returns the checkpoint id and the rows after it. */
+    def write(keys: Seq[Long]): (Option[String], Map[Long, Long]) = {
+      val store = provider.getStore(version, ids)
+      var rows = model
+      keys.foreach { each =>
+        val count = random.nextLong()
+        store.put(key(each), value(count, s"$count ".repeat(50)), Family)
+        rows += each -> count
+      }
+      store.remove(key(keys.head), Family)
+      same(store.commit(), version + 1)
+      same(store.metrics.numKeys, rows.size - 1L, "keys")
+      (store.getStateStoreCheckpointInfo().stateStoreCkptId, rows - keys.head)
+    }
+    def goOn(keys: Seq[Long]): Unit = {
+      val (made, rows) = write(keys)
+      ids = made
+      model = rows
+      version += 1
+    }
+    def some(count: Int): Seq[Long] = Seq.fill(count)(random.nextInt(4000).toLong)
+    goOn(0L until 4000L)
+    provider.doSnapshotMaintenance()
+    (0 until 3).foreach(_ => goOn(some(150)))
+    provider.close()
+    provider = world.provider(id, conf)
+    (0 until 7).foreach { turn =>
+      val store = provider.getReadStore(version, ids)
+      some(12).foreach { each =>
+        same(get(store, each), model.get(each), s"row $each in turn $turn")
+        Thread.sleep(10)
+      }
+      store.abort()
+      // Another attempt at the version, which nothing continues from.
+      if (turn == 3 || turn == 4) write(some(150))
+      goOn(some(50))
+      if (turn == 5) provider.doSnapshotMaintenance()
+    }
+    same(rows(provider.getReadStore(version, ids)), model)
+    provider.close()
+    same(BucketCache.of(3L << 20).bytes, 0L, "bytes after the end")
+  }
+
   private def together(): Unit = {
+    check("buckets: rows are right while changes since the snapshot are held, after commits, other attempts and a snapshot") {
+      heldChanges(new Random(seed + 60))
+    }
     check("many stores at once, each in its own thread") {
       val failures = new ConcurrentLinkedQueue[Throwable]
       val threads = (0 until 24).map { number =>

@@ -187,7 +187,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Find => Some(all(Protocol.find(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"))))
       case Protocol.Read =>
         Some(all(Protocol.read(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"),
-          long(fields \ "bits").toInt, long(fields \ "bucket").toInt)))
+          long(fields \ "snapshot"), long(fields \ "held"), attempt(fields \ "held_attempt"),
+          long(fields \ "bits").toInt, list(fields \ "buckets").map(long(_).toInt))))
       case Protocol.Snapshot =>
         Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
           long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
@@ -233,7 +234,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
           "schema" -> JString(Protocol.takeText(body)))
       case Protocol.Checked => JObject()
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
-      case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong))
+      case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong), "after" -> JInt(body.getLong), "raw_bytes" -> JInt(body.getLong))
       case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xFF))
       case Protocol.Content =>
         val bits = body.get & 0xFF

@@ -13,7 +13,8 @@ from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
-from dynastate.engine.reader import hash_range
+from dynastate.engine.opening import HeldChanges
+from dynastate.engine.reader import hash_range, hash_ranges
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
@@ -211,7 +212,7 @@ def test_buckets_together_are_the_version(engines: Engines, store: str, seed: in
             together: State = {}
             for bucket in range(1 << bits):
                 low, high = hash_range(bits, bucket)
-                opening = engine.bucket(store, *made[number], bits, bucket)
+                opening = engine.buckets(store, *made[number], bits, [bucket])
                 read = fold(opening.chunks, fold(opening.snapshot_chunks))
                 together |= {key: value for key, value in read.items() if low <= key_hash(key) <= high}
             assert together == states[number]
@@ -223,16 +224,70 @@ def test_a_bucket_reads_only_its_own_items(engines: Engines, store: str) -> None
     keys = sorted((b"%d" % n for n in range(64)), key=key_hash)
     chunks = [dict.fromkeys(keys[at : at + 8], b"1") for at in range(0, 64, 8)]
     one = write(writer, store, attempt(1), *chunks)
-    opening = writer.bucket(store, *one, 3, 5)
+    opening = writer.buckets(store, *one, 3, [5])
     low, high = hash_range(3, 5)
     handed_on = fold(opening.chunks)
     assert len(handed_on) < 64
     assert {k for k in keys if low <= key_hash(k) <= high} <= set(handed_on)
     save_snapshot(writer, store, one, fold(writer.open(store, *one).chunks))
-    opening = writer.bucket(store, *one, 3, 5)
+    opening = writer.buckets(store, *one, 3, [5])
     assert {k for k in keys if low <= key_hash(k) <= high} == set(fold(opening.snapshot_chunks))
     assert opening.meter.items_read == opening.meter.cache_misses + 5, "the group, meta, schema, snapshot and manifest"
     assert opening.meter.cache_misses == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, seed: int) -> None:
+    """Rows of the snapshot, the held changes after it, and what is sent are the version; or nothing held is used."""
+    dice = random.Random(seed)  # noqa: S311  # the same rows at every run
+    engine = engines()
+    made, states = [EMPTY], [State()]
+    snapshot = 0
+    for number in range(1, 13):
+        changed = {b"%d" % dice.randrange(100): b"%d %d" % (number, at_) for at_ in range(20)}
+        made.append(write(engine, store, attempt(number), changed, base=made[-1]))
+        states.append(states[-1] | changed)
+        if number == 5:
+            save_snapshot(engine, store, made[-1], states[-1])
+            snapshot = number
+    for other in (engine, engines()):
+        for upto in (snapshot + 1, 9, 12):
+            for wanted in ([0], [1, 2], [0, 1, 2, 3]):
+                held = HeldChanges(snapshot, made[upto])
+                opening = other.buckets(store, *made[12], 2, wanted, held)
+                assert (opening.snapshot, opening.after) == (snapshot, upto)
+                assert [entry.version for entry in opening.entries] == list(range(upto + 1, 13))
+                state = fold(opening.snapshot_chunks)
+                for _, chunks in other.changes(store, snapshot + 1, *made[upto]).versions:
+                    state = fold(chunks, state)
+                state = fold(opening.chunks, state)
+                there = {key: value for key, value in state.items() if key_hash(key) >> 30 in wanted}
+                assert there == {key: value for key, value in states[12].items() if key_hash(key) >> 30 in wanted}
+        for held in (HeldChanges(3, made[9]), HeldChanges(snapshot, VersionId(9, attempt(99)))):
+            assert other.buckets(store, *made[12], 2, [0], held).after == snapshot
+        assert other.buckets(store, *made[8], 2, [0], HeldChanges(snapshot, made[9])).after == snapshot, "newer"
+
+
+def test_of_many_parts_a_bucket_reads_those_that_may_hold_its_rows(engines: Engines, store: str) -> None:
+    """Bounds are read once; then the parts whose bounds touch the buckets, and no others."""
+    made, state = write_large(engines(), store)
+    reader = engines(cache_bytes=MIB)
+    first = reader.buckets(store, *made, 3, [5])
+    assert len(fold(first.chunks)) < len(state) / 2
+    assert first.meter.cache_misses < CHUNKS
+    second = reader.buckets(store, *made, 3, [0, 7])
+    found = fold(second.chunks)
+    assert second.meter.items_read == second.meter.cache_misses < CHUNKS, "bounds are known"
+    assert {key for key in state if key_hash(key) >> 29 in (0, 7)} <= set(found)
+    again = reader.buckets(store, *made, 3, [5])
+    assert fold(again.chunks) == fold(reader.buckets(store, *made, 3, [5]).chunks)
+    assert again.meter.requests == 0
+
+
+def test_hashes_of_buckets_are_few_ranges() -> None:
+    """Neighbours are one range."""
+    assert hash_ranges(2, [3, 0, 1]) == [(0, 2**31 - 1), (3 << 30, 2**32 - 1)]
+    assert hash_ranges(0, [0]) == [(0, 2**32 - 1)]
 
 
 def test_finding_a_version_reads_no_part(engine: Engine, engines: Engines, store: str) -> None:

@@ -805,8 +805,8 @@ def test_a_key_of_a_fork_is_read_like_others(engine: Engine, tables: Tables, sto
     fork(tables, store, 32)
     new = new_of(store)
     for bucket in range(8):
-        opening = engine.bucket(new, *made[32], 3, bucket)
-        twin = engine.bucket(store, *made[32], 3, bucket)
+        opening = engine.buckets(new, *made[32], 3, [bucket])
+        twin = engine.buckets(store, *made[32], 3, [bucket])
         assert list(opening.snapshot_chunks) == list(twin.snapshot_chunks)
         assert list(opening.chunks) == list(twin.chunks)
     feed = engine.changes(new, 25, 32, made[32][1])

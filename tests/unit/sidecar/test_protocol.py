@@ -33,6 +33,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     protocol.Rest: st.binary(max_size=40),
     protocol.Keys: st.dictionaries(U16, U64, max_size=5),
     protocol.Counters: st.dictionaries(TEXT, U64, max_size=5),
+    protocol.Buckets: st.lists(U16, max_size=3).map(tuple),
     protocol.VersionIds: st.lists(st.tuples(U64, ATTEMPTS), max_size=3).map(tuple),
 }
 messages = pytest.mark.parametrize("made", MESSAGES.values(), ids=lambda made: str(made.__name__))
@@ -93,8 +94,11 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     "message",
     [
         Open("s", 0, NO_ATTEMPT, ()),
-        Read("s", 1, A, 13, 0),
-        Read("s", 1, A, 1, 2),
+        Read("s", 1, A, 0, 0, NO_ATTEMPT, 13, (0,)),
+        Read("s", 1, A, 0, 0, NO_ATTEMPT, 1, (1, 2)),
+        Read("s", 1, A, 0, 0, NO_ATTEMPT, 1, ()),
+        Read("s", 2, A, 0, 1, NO_ATTEMPT, 1, (0,)),
+        Read("s", 2, A, 0, 0, A, 1, (0,)),
         Begin("s", "r", QUERY, "c", 0, A, A),
         Begin("s", "r", QUERY, "c", 1, NO_ATTEMPT, A),
         Begin("s", "r", QUERY, "c", 0, NO_ATTEMPT, NO_ATTEMPT),

@@ -9,7 +9,7 @@ import java.util.concurrent.{ScheduledExecutorService, ScheduledThreadPoolExecut
 import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
-import io.dynastate.memory.{Attempt, ChangedBuckets, Version}
+import io.dynastate.memory.{Attempt, ChangedBuckets, HeldChanges, Version}
 import jdk.net.ExtendedSocketOptions
 
 /** The answer to OPEN and FIND: a version, and which of the versions held the changes start from (0: none). */
@@ -17,6 +17,9 @@ final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt:
 
 /** Content of a version: keys by column family, and in how many buckets, 2^bits, its rows are best read. */
 final case class Content(bits: Int, keys: Array[Long])
+
+/** What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all buckets `rawBytes`. */
+final case class Deltas(snapshot: Long, after: Long, rawBytes: Long)
 
 /** The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may be left out (0: none). */
 final case class Wanted(base: Long, bits: Int)
@@ -52,7 +55,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     converse(s"opening version $version of store=$store") {
       send(Protocol.open(store, version, attempt, have))
       onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
-      changesUntilOpened(deadlineSeconds, onFound, onDeltas, onChanges)
+      changesUntilOpened(deadlineSeconds, onFound, deltas => onDeltas(deltas.snapshot), onChanges)
     }
 
   /** Find a version without reading its rows: keys by family, in how many buckets (2^bits) its rows are best read, and counters. */
@@ -66,12 +69,24 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       (found, Content(bits, Protocol.takeKeys(body)), Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
     }
 
-  /** Read the rows of a version that lie in one of 2^bits buckets, as changes, oldest first, with other rows among them. Returns counters. */
-  def read(store: String, version: Version, bits: Int, bucket: Int, deadlineSeconds: Long)(
-      onRestart: () => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
-    converse(s"reading a bucket of version $version of store=$store") {
-      send(Protocol.read(store, version.number, version.attempt, bits, bucket))
-      changesUntilOpened(deadlineSeconds, _ => onRestart(), _ => (), onChanges)
+  /**
+   * Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among them. `onDeltas` is
+   * called after the rows of the snapshot, and before the changes after those that are held, if they can be used. Returns counters.
+   */
+  def read(store: String, version: Version, held: HeldChanges, bits: Int, buckets: Seq[Int], deadlineSeconds: Long)(
+      onRestart: () => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+    converse(s"reading buckets of version $version of store=$store") {
+      send(Protocol.read(store, version.number, version.attempt, held.snapshot, held.version, held.attempt, bits, buckets))
+      changesUntilOpened(deadlineSeconds, _ => onRestart(), onDeltas, onChanges)
+    }
+
+  /** Read the changes of versions, one after the other, as they were committed. Returns counters. */
+  def readChanges(store: String, first: Long, last: Long, attempt: Attempt, deadlineSeconds: Long)(
+      onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+    converse(s"reading changes of store=$store") {
+      send(Protocol.changes(store, first, last, attempt))
+      expect(Protocol.Found, receive(deadlineSeconds))
+      changesUntilOpened(deadlineSeconds, _ => (), _ => (), onChanges)
     }
 
   /** Ask for the changes of each version from `first` to `last`, as they were committed; `nextChanges` reads them. */
@@ -169,17 +184,18 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   private def changesUntilOpened(
-      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Long => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] = {
+      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] = {
     var frame = receive(deadlineSeconds)
-    while (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Deltas || frame.frameType == Protocol.Found) {
+    while (frame.frameType != Protocol.Opened) {
       frame.frameType match {
         case Protocol.Rows => onChanges(frame.body.getInt, frame.body)
-        case Protocol.Deltas => onDeltas(frame.body.getLong)
-        case Protocol.Found => onFound(foundIn(frame.body))
+        case Protocol.Deltas => onDeltas(Deltas(frame.body.getLong, frame.body.getLong, frame.body.getLong))
+        case Protocol.ChangesOf => ()
+        case _ => onFound(foundIn(expect(Protocol.Found, frame)))
       }
       frame = receive(deadlineSeconds)
     }
-    Protocol.takeCounters(expect(Protocol.Opened, frame))
+    Protocol.takeCounters(frame.body)
   }
 
   private def foundIn(body: ByteBuffer): Found =

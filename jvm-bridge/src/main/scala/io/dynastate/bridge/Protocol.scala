@@ -52,8 +52,9 @@ object Protocol {
   def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer = frame(Hello, Version.toShort, token, packageVersion, settings)
   def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer = frame(Open, store, version, attempt, have)
   def find(store: String, version: Long, attempt: Attempt): ByteBuffer = frame(Find, store, version, attempt)
-  def read(store: String, version: Long, attempt: Attempt, bits: Int, bucket: Int): ByteBuffer =
-    frame(Read, store, version, attempt, bits.toByte, bucket)
+  def read(
+      store: String, version: Long, attempt: Attempt, snapshot: Long, held: Long, heldAttempt: Attempt, bits: Int, buckets: Seq[Int]): ByteBuffer =
+    frame(Read, store, version, attempt, snapshot, held, heldAttempt, bits.toByte, buckets.map(_.toShort))
   def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer = frame(Changes, store, first, last, attempt)
   def begin(store: String, run: QueryRun, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
     frame(Begin, store, run.id, run.queryId, run.checkpoint, base, parent, attempt)

@@ -25,8 +25,27 @@ final class BucketCache(val limit: Long) {
   private[this] val counted = new LinkedHashSet[Bucket]
   private[this] val replaced = new LinkedHashSet[Bucket]
 
-  /** Bytes of heap of all buckets that can be evicted. */
+  private[this] var reserved = 0L
+
+  /** Bytes of heap of all buckets that can be evicted, and what is reserved. */
   def bytes: Long = synchronized(total)
+
+  /** Reserve bytes for changes that are held: up to a quarter of the limit. False: there is no room. */
+  def reserve(bytes: Long): Boolean = synchronized {
+    val hasRoom = reserved + bytes <= limit / 4
+    if (hasRoom) {
+      reserved += bytes
+      total += bytes
+      makeRoom()
+    }
+    hasRoom
+  }
+
+  /** Return what was reserved. */
+  def unreserve(bytes: Long): Unit = synchronized {
+    reserved -= bytes
+    total -= bytes
+  }
 
   /** Put rows into a bucket. */
   private[memory] def add(bucket: Bucket, rows: RowTables): Unit = synchronized {

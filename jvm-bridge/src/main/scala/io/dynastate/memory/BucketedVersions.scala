@@ -1,9 +1,14 @@
 package io.dynastate.memory
 
+import scala.jdk.CollectionConverters._
+
 /** Reads rows of a version from where they are durable. */
 trait BucketSource {
-  /** The rows that lie in one of 2^bits buckets. */
-  def read(version: Version, bits: Int, bucket: Int): RowTables
+  /** The rows that lie in some of 2^bits buckets. */
+  def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables
+
+  /** Release what is held in memory. */
+  def close(): Unit = ()
 }
 
 /**
@@ -69,8 +74,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
       version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] = {
     val first = new java.util.PriorityQueue[AnyRef](Row.byKey.reversed())
     val of = version.asInstanceOf[BucketedVersion]
-    of.buckets.indices.foreach { bucket =>
-      val table = peek(of, bucket).existing(family)
+    peekAll(of, of.buckets.indices) { (_, rows, _) =>
+      val table = rows.existing(family)
       if (table != null) {
         val slots = new SlotIterator(Array(table.share()), showDeletes = false)
         try while (slots.advance()) {
@@ -90,7 +95,7 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     rows
   }
 
-  /** Changed buckets that are not in memory are read to count their keys, one after the other, and not kept. */
+  /** Changed buckets that are not in memory are read to count their keys, some at a time, and not kept. */
   override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version = {
     require(base.versions eq this, "a version of other buckets")
     changed.add(number, ChangedBuckets.of(changes))
@@ -98,14 +103,13 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     val buckets = before.buckets.clone()
     var keys = java.util.Arrays.copyOf(before.keys, math.max(before.keys.length, changes.bound))
     var rows, bytes = 0L
-    byBucket(changes, before.bits).forEach { (number: Integer, of: RowTables) =>
-      val there = buckets(number).rows
-      val old = if (there != null) there else source.read(before, before.bits, number)
-      val made = changedBy(old, of)
+    val changedRows = byBucket(changes, before.bits)
+    peekAll(before, changedRows.keySet.asScala.toSeq.map(_.intValue).sorted) { (number, old, isInMemory) =>
+      val made = changedBy(old, changedRows.get(number))
       keys = difference(keys, old.counts, made.counts)
       rows += made.rows
       bytes += made.heapBytes
-      buckets(number) = new Bucket(this, if (there != null) made else null)
+      buckets(number) = new Bucket(this, if (isInMemory) made else null)
     }
     if (rows > 0) {
       rowBytes = math.max(RowBytesMin, bytes / rows)
@@ -130,7 +134,10 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
 
   override def stateBytes(version: Version): Long = math.max(heapBytes(version), version.keys.sum * rowBytes)
 
-  override def close(): Unit = cache.discard(this)
+  override def close(): Unit = {
+    cache.discard(this)
+    source.close()
+  }
 
   /** The rows of a bucket, which are in memory from now on. */
   private def load(version: BucketedVersion, number: Int): RowTables = {
@@ -144,7 +151,7 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
       val brought = bucket.rows
       if (brought != null) brought
       else {
-        val read = source.read(version, version.bits, number)
+        val read = source.read(version, version.bits, Seq(number))
         bucket.isUsed = true
         cache.add(bucket, read)
         read
@@ -155,7 +162,23 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   /** The rows of a bucket, not kept if they were not in memory: for scans of all buckets. */
   private def peek(version: BucketedVersion, number: Int): RowTables = {
     val there = version.buckets(number).rows
-    if (there != null) there else source.read(version, version.bits, number)
+    if (there != null) there else source.read(version, version.bits, Seq(number))
+  }
+
+  /**
+   * Use the rows of buckets, each with whether it is in memory: first those that are, then the others, of which several are read in one
+   * request, and which are not kept.
+   */
+  private def peekAll(version: BucketedVersion, numbers: Seq[Int])(use: (Int, RowTables, Boolean) => Unit): Unit = {
+    val absent = numbers.filter { number =>
+      val there = version.buckets(number).rows
+      if (there != null) use(number, there, true)
+      there == null
+    }
+    absent.grouped(math.max(1L, math.min(ReadAtOnceMax, cache.limit / 16 / bucketBytes)).toInt).foreach { some =>
+      val read = byBucket(source.read(version, version.bits, some), version.bits)
+      some.foreach(number => use(number, read.getOrDefault(number, new RowTables), false))
+    }
   }
 
   private def split(buckets: Array[Bucket], from: Int, to: Int): Array[Bucket] =
@@ -173,6 +196,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
 object BucketedVersions {
   /** Approximate heap of one bucket: read in one request, and small enough that few hold the rows of a batch that are near each other. */
   val BucketBytes: Long = 512L * 1024
+  /** Buckets that are read in one request, where many are needed, one after the other: 16 MB of rows. */
+  private val ReadAtOnceMax = 32L
   private val ScanRowsMin = 1024L
   private val RowBytesMin = 16L
 

@@ -25,6 +25,10 @@ final class ChangeRecords(changes: ByteBuffer) {
     copy
   }
 
+  /** Write the record, with its tag. */
+  def writeTo(out: java.io.ByteArrayOutputStream): Unit =
+    out.write(changes.array, changes.arrayOffset + at - EncodedRow.TagBytes, EncodedRow.TagBytes + length)
+
   def advance(): Boolean = changes.hasRemaining && {
     if (changes.remaining < EncodedRow.TagBytes + EncodedRow.HeaderBytes) {
       throw new DynastateException(ErrorKind.Corrupt, s"changes end within the head of a change left=${changes.remaining}")

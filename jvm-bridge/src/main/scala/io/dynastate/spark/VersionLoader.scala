@@ -7,8 +7,7 @@ import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{Content, Found}
-import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangeCollector, ChangedBuckets, LoadingVersions, RowTables}
-import io.dynastate.memory.{Version, VersionTree}
+import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, ChangeCollector, ChangedBuckets, LoadingVersions, Version, VersionTree}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.sql.dynastate.SparkInternals
@@ -111,7 +110,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       val (loaded, load) = this.load(version, answer.attempt, Nil)
       (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
     } else {
-      lazy val loading: Version = new LoadingVersions(readBucket, whole => loaders.execute(() => loadInBackground(loading, whole)))
+      lazy val loading: Version = new LoadingVersions(new BucketReads(client, counters, loaders, None), whole => loaders.execute(() => loadInBackground(loading, whole)))
         .begin(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
       retained.retain(loading)
       (loading, Some(Load(missed = true, millisSince(started), cost)))
@@ -146,15 +145,9 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 
   private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) = client.converse(_.find(store, version, attempt, deadlineSeconds))
 
-  private def bucketed(startsAt: Long): BucketedVersions = new BucketedVersions(BucketCache.of(memoryBytes), readBucket, startsAt)
-
-  private[this] lazy val readBucket: BucketSource = (version: Version, bits: Int, bucket: Int) => {
-    def empty = new ChangeCollector(hash => ChangedBuckets.bucketOf(hash, bits) == bucket)
-    var collector = empty
-    val cost = client.converse(_.read(store, version, bits, bucket, deadlineSeconds)(
-      () => collector = empty, (records, changes) => collector.add(records, changes)))
-    counters.add(cost + ("bucketsRead" -> 1L))
-    collector.asRows()
+  private def bucketed(startsAt: Long): BucketedVersions = {
+    val cache = BucketCache.of(memoryBytes)
+    new BucketedVersions(cache, new BucketReads(client, counters, loaders, Some(cache)), startsAt)
   }
 
   private def millisSince(started: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - started)

@@ -1,0 +1,123 @@
+"""Single rows of a store that is not in memory, with most of a snapshot's size in changes after it.
+
+    python benchmarks/deltas.py
+    python benchmarks/deltas.py --rows 100000 --updates 2000 --turns 1         to try it
+
+A store of 1,000,000 rows, a snapshot, and 40 batches of 20,000 updates, which no snapshot covers. Fresh processes open
+it and get single rows, with all of it in memory in the end and with `memoryMb`; then they commit a batch. Prints the
+figures, keeps them in build/benchmarks/deltas.json, and exits 1 when a target is missed. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from database import add_arguments
+from jvm import CONF, OURS, build, prepared, run
+from recovery import ON_DEMAND, STORES
+from rich.table import Table
+from targets import ROOT, Target, console, save, show
+
+#: Ours with a bound that no more than a few buckets of the changes fit in, and a small cache in the sidecar.
+SMALL = "ours-small"
+KINDS = {
+    OURS: STORES[OURS],
+    ON_DEMAND: STORES[ON_DEMAND],
+    SMALL: replace(STORES[OURS], conf={f"{CONF}.dynastate.memoryMb": "64", f"{CONF}.dynastate.cacheMb": "16"}),
+}
+SHOWN = [
+    ("first_get_ms", "open and first get, ms"),
+    ("later_p50_ms", "later gets, median, ms"),
+    ("later_p95_ms", "later gets, 95th percentile, ms"),
+    ("later_max_ms", "later gets, longest, ms"),
+    ("next_15_p50_ms", "the 15 gets after the first, median, ms"),
+    ("all_gets_ms", "all gets, ms"),
+    ("commit_ms", "commit of puts to other rows, ms"),
+    ("mb_read", "MB read from DynamoDB"),
+    ("requests", "requests to DynamoDB"),
+    ("buckets_read", "buckets read"),
+]
+
+
+def measure(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Leave a store in one process for each kind, and open it in as many others as there are turns; medians."""
+    found: dict[str, dict[str, Any]] = {}
+    own = {name: getattr(given, name) for name in ("rows", "updates", "batches", "seed")} | {"warmup": 0}
+    with (
+        tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
+        prepared(STORES[OURS], given.endpoint, given.engine) as contender,
+    ):
+        folder = Path(scratch) / "state"
+        conf = {**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"}
+        left = run("DeltasBenchmark", replace(contender, conf=conf), own, folder=folder, heap=given.heap, log="deltas")
+        for kind in given.kinds:
+            opened = replace(contender, conf={**contender.conf, **KINDS[kind].conf})
+            asked = own | {"version": left["version"], "gets": given.gets, "puts": given.puts}
+            turns = []
+            for _ in range(given.turns):
+                log = f"deltas-{kind}"
+                turns.append(run("ColdLookUpBenchmark", opened, asked, folder=folder, heap=given.heap, log=log))
+            found[kind] = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+            found[kind] |= {"turns": turns, "engine": contender.engine}
+    return found
+
+
+def targets(found: Mapping[str, Mapping[str, Any]]) -> list[Target]:
+    judged = []
+    for kind in (OURS, ON_DEMAND):
+        if kind in found:
+            judged += [
+                Target(
+                    f"{kind}: open and first get with 0.8 of a snapshot in changes, ms",
+                    found[kind]["first_get_ms"],
+                    150,
+                ),
+                Target(f"{kind}: later gets, 95th percentile, ms", found[kind]["later_p95_ms"], 20),
+            ]
+    return judged
+
+
+def main() -> None:
+    def kinds(text: str) -> list[str]:
+        unknown = set(text.split(",")) - set(KINDS)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the store (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=20_000, help="keys got and put a batch (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=40, help="after the snapshot (default: %(default)s)")
+    parser.add_argument("--gets", type=int, default=500, help="by each process (default: %(default)s)")
+    parser.add_argument("--puts", type=int, default=2_000, help="of the commit after them (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="processes of each kind (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument("--kinds", type=kinds, default=",".join(KINDS), help="any of %(default)s")
+    parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
+    add_arguments(parser)
+    given = parser.parse_args()
+    build()
+    out = console()
+    with out.status(f"{given.rows:,} rows"):
+        found = measure(given)
+    table = Table(f"{given.rows:,} rows, {given.batches} batches of {given.updates:,} after the snapshot", *found)
+    for key, text in SHOWN:
+        table.add_row(text, *(f"{figures[key]:,.1f}" for figures in found.values()))
+    out.print(table)
+    out.print(f"on {next(iter(found.values()))['engine']}")
+    judged = targets(found)
+    show(out, judged)
+    file = save("deltas", vars(given), found, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()

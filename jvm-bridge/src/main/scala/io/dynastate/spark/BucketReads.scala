@@ -1,0 +1,103 @@
+package io.dynastate.spark
+
+import java.util.concurrent.ExecutorService
+import java.util.concurrent.TimeUnit.NANOSECONDS
+import java.util.concurrent.atomic.AtomicBoolean
+
+import scala.util.control.NonFatal
+
+import io.dynastate.bridge.Deltas
+import io.dynastate.memory.{BucketCache, BucketSource, ChangeCollector, ChangedBuckets, HeldChanges, RowTables, Version}
+import org.slf4j.LoggerFactory
+
+/**
+ * Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far as they may be of
+ * its rows. Where they are many, a thread reads all of them once, and they are held in memory, so that from then on a read has only the
+ * rows of the snapshot and the newest changes (docs/decisions/0007). Safe for threads.
+ *
+ * @param cache   which has the room for changes that are held; None: none are
+ * @param counters of buckets
+ */
+private[spark] final class BucketReads(client: EngineClient, counters: PendingCounters, threads: ExecutorService, cache: Option[BucketCache])
+    extends BucketSource {
+  import BucketReads._
+  import client.{deadlineSeconds, store}
+
+  @volatile private[this] var held = HeldChanges.None
+  private[this] val isReading = new AtomicBoolean
+  @volatile private[this] var isClosed = false
+  /** The version whose changes could not be read. */
+  @volatile private[this] var failed: Version = _
+
+  override def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables = {
+    val isWanted = new Array[Boolean](1 << bits)
+    buckets.foreach(isWanted(_) = true)
+    val now = held
+    val known = if (now.bits <= bits) now else HeldChanges.None
+    def empty = new ChangeCollector(hash => isWanted(ChangedBuckets.bucketOf(hash, bits)))
+    var collector = empty
+    var last = Deltas(0L, 0L, 0L)
+    val cost = client.converse(_.read(store, version, known, bits, buckets, deadlineSeconds)(
+      () => collector = empty,
+      deltas => {
+        last = deltas
+        if (!known.isEmpty && deltas.after == known.version) known.addTo(collector, bits, buckets)
+      },
+      (records, changes) => collector.add(records, changes)))
+    counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
+    cache.foreach(hold(version, bits, last, known, _))
+    collector.asRows()
+  }
+
+  override def close(): Unit = synchronized {
+    isClosed = true
+    discard()
+  }
+
+  /** Begin to hold the changes of a version, where they are many, and there is room. */
+  private def hold(version: Version, bits: Int, deltas: Deltas, known: HeldChanges, cache: BucketCache): Unit = {
+    val isNewer = version.number > known.version || deltas.snapshot > known.snapshot
+    if (isNewer && !isClosed && (version ne failed) && (held eq known) && isReading.compareAndSet(false, true)) {
+      val goesOn = !known.isEmpty && deltas.after == known.version
+      if (!goesOn) discard()
+      val bytes = deltas.rawBytes * 5 / 4
+      if (deltas.rawBytes >= math.min(BytesMin, cache.limit / 64) && cache.reserve(bytes)) threads.execute { () =>
+        try readChanges(version, deltas.after, if (goesOn) known.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
+        finally isReading.set(false)
+      } else isReading.set(false)
+    }
+  }
+
+  private def readChanges(version: Version, after: Long, changes: HeldChanges.Builder, bytes: Long, cache: BucketCache): Unit = {
+    val started = System.nanoTime()
+    try {
+      val cost = client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) => changes.add(chunk)))
+      counters.add(cost)
+      val made = changes.upTo(version.number, version.attempt)
+      synchronized {
+        if (!isClosed) {
+          cache.unreserve(held.heapBytes - made.heapBytes)
+          held = made
+          val ms = NANOSECONDS.toMillis(System.nanoTime() - started)
+          log.debug(s"holds changes store=$store version=$version snapshot=${made.snapshot} bytes=${made.heapBytes} ms=$ms")
+        }
+      }
+    } catch {
+      // Buckets are read with their changes all the same, and report what is wrong.
+      case NonFatal(e) =>
+        log.info(s"changes are read with each bucket, since they could not be read at once store=$store version=$version: ${e.getMessage}")
+        failed = version
+    } finally cache.unreserve(bytes)
+  }
+
+  private def discard(): Unit = synchronized {
+    cache.foreach(_.unreserve(held.heapBytes))
+    held = HeldChanges.None
+  }
+}
+
+private[spark] object BucketReads {
+  private val log = LoggerFactory.getLogger("io.dynastate.Provider")
+  /** Of fewer bytes of changes those of a bucket are read about as fast as its rows; where there is little room, buckets are read more often. */
+  private val BytesMin = 4L << 20
+}
