@@ -26,6 +26,7 @@ import dynastate
 from dynastate.cli.app import app
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.operations import drop as dropping
 from dynastate.settings import Settings
 from tests.support.command_line import command as command_line
 from tests.support.command_line import reported
@@ -250,10 +251,11 @@ def test_commands_in_running_text_run(state: None, tmp_path: Path, monkeypatch: 
     assert ran > 25
 
 
-def test_drop_is_as_the_pages_say(state: None) -> None:
+def test_drop_is_as_the_pages_say(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query with a fork is refused; the fork is dropped after a yes, then the query, without a question."""
+    monkeypatch.setattr(dropping, "LOOK_MIN_S", 0)
     quoted = [words for _, words in in_text() if words[0] == "drop"]
-    for words in (["drop", "orders"], ["drop", "orders-test"], ["drop", "NAMESPACE", "--yes"]):
+    for words in (["drop", "orders"], ["drop", "orders-test"], ["drop", "NAMESPACE", "--yes", "--force"]):
         assert words in quoted
 
     def run(*words: str, answer: str = "") -> tuple[int, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -23,9 +26,10 @@ from dynastate.format.meta import parse_meta
 from dynastate.operations.adopt import adopt_stores, state_location
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.fork import fork_namespace
+from dynastate.operations.verify import verify
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Sessions, only
 from tests.spark.operators import CASES, expected_sums, sums
-from tests.spark.streams import Outcome, Source, first_error, make_source, run
+from tests.spark.streams import Outcome, Source, first_error, make_source, run, take_all
 
 FORMAT = f"{CONF}.checkpointFormatVersion"
 NAMESPACE = f"{CONF}.dynastate.namespace"
@@ -113,6 +117,49 @@ def test_checkpoint_started_over_with_fewer_partitions(
         assert state.refresh()
         assert {(row["id"], row["note"]) for row in state} == {(r.id, r.note) for r in source.read(session).collect()}
         assert len(every_store(tables, namespace, Meter())) == 4
+
+
+@pytest.mark.slow
+def test_a_drop_beside_a_running_query(
+    sessions: Sessions, source: Source, folder: Path, database: Database, environment: dict[str, str]
+) -> None:
+    """It is refused while the query writes; with --force the query fails, and a new checkpoint can be begun there."""
+    checkpoint, namespace = folder / "checkpoint", folder.name
+    session = sessions(V2 | {NAMESPACE: namespace})
+    where = ["--endpoint", database.endpoint, "--region", str(database.settings.region)]
+
+    def drop(*options: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "dynastate.cli", "drop", namespace, "--yes", *where, *options]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    rows = sums(source.stream(session), "key")
+    writer = rows.writeStream.format("noop").outputMode("complete").option("checkpointLocation", str(checkpoint))
+    source.release(1)
+    query = writer.start()
+    try:
+        take_all(query)
+        feed = threading.Timer(2, source.release, [3])  # while it looks
+        feed.start()
+        refused = drop()
+        feed.join()
+        assert (refused.returncode, "a query writes to this namespace: stop it" in refused.stderr) == (2, True), refused
+        take_all(query)
+        dropped = drop("--force")
+        assert (dropped.returncode, "2 stores with" in dropped.stdout) == (0, True), dropped
+        source.release(4)
+        with pytest.raises(StreamingQueryException, match=r"may not commit any more.*dynastate drop"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    said = first_error(sums(source.stream(session), "key"), checkpoint, "complete")
+    assert re.search(r"no state of this store .* if the state was dropped, start with a new checkpoint", said), said
+    shutil.rmtree(checkpoint)
+    outcome = resume(session, source, FILES, checkpoint)
+    assert outcome.rows[max(outcome.rows)] == expected_sums(session, source)
+    with only(environment):
+        tables = BotoTables(database.settings)
+    stores = every_store(tables, namespace, Meter(), with_lost=True)
+    assert [verify(tables, store).findings for store in stores] == [()] * 2
 
 
 @pytest.mark.slow

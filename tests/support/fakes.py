@@ -20,7 +20,7 @@ from dynastate.dynamodb.tables import Tables, always
 from dynastate.format.items import FORMAT, Item, Value, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DROPPED, FORKS
-from dynastate.format.version_list import REFUSED, not_awaited, run_refused
+from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
 
@@ -188,7 +188,7 @@ class MemoryTables(Tables):
 
     def _has(self, key: Key, before: Item) -> bool:
         item = self.items.get(key, {})
-        is_free = not ({FORKS, REFUSED} & item.keys()) - before.keys()
+        is_free = not ({FORKS, REFUSED, VERSIONS} & item.keys()) - before.keys()
         return bool(item) and is_free and all(item.get(name) == value for name, value in before.items())
 
     def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -38,7 +39,10 @@ _STORE: Final = {
     "bytes": "bytes",
     "snapshot": "snapshot\nversion",
     "deltas": "deltas\nsince",
+    "age": "last\ncommit",
+    "is_active": "is\nactive",
 }
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
 _VERSION: Final = {
     "version": "version",
@@ -79,9 +83,13 @@ def stores(call: Call, namespace: Namespace = "") -> None:
         return
     if found:
         has_earlier = any(each["is_earlier"] for each in found)
-        call.table(found, _STORE | (_EARLIER if has_earlier else {}), group="store")
+        rows = [each | {"age": _age(each["committed"])} for each in found]
+        call.table(rows, _STORE | (_EARLIER if has_earlier else {}), group="store", optional=["deltas", "snapshot"])
         if has_earlier:
             call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
+        for each in found:
+            if each["problem"]:
+                call.say(f"{each['store']}: {each['problem']}", "red")
     else:
         call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
 
@@ -99,7 +107,10 @@ def show(call: Call, store: Store) -> None:
         return
     families = found.pop("families")
     query = "an earlier one, whose checkpoint was deleted" if found.pop("is_earlier") else "the namespace's current one"
-    for name, value in (found | {"forks": ", ".join(found["forks"]), "query": query}).items():
+    found["forks"], found["query"] = ", ".join(found["forks"]), query
+    found["committed"] = f"{found['committed'] or '-'}, {_age(found['committed'])}"
+    found["is_active"] = "yes: a query seems to be writing" if found["is_active"] else "no"
+    for name, value in found.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
     for each in families:
@@ -108,6 +119,15 @@ def show(call: Call, store: Store) -> None:
         call.say(f"column family {each['name']}: {each['rows']:,} rows{marks}", "bold")
         for part in ("key", "value"):
             call.say(f"  {part:11}{_columns(each[part])}", indent=" " * 13)
+
+
+def _age(committed: str) -> str:
+    """How long ago a time was, in the largest unit of which there are two."""
+    if not committed:
+        return "-"
+    seconds = max(0, int(time.time() - datetime.fromisoformat(committed).timestamp()))
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 2 * size), (1, "s"))
+    return f"{seconds // size} {unit} ago"
 
 
 def _columns(columns: list[dict[str, Any]]) -> str:

@@ -190,24 +190,43 @@ def adopt(
 
 @command(app, "drop orders-test", "drop orders-test --yes --json")
 def drop(
-    call: Call, namespace: Namespace, *, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    call: Call,
+    namespace: Namespace,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Do not look whether a query writes. One that does is refused its next commit, fails, and cannot be "
+            "restarted from its checkpoint.",
+        ),
+    ] = False,
 ) -> None:
     """Delete all state of a query, which must not run. Only a backup of the tables brings it back.
 
-    Exit code 1: it was not confirmed.
+    It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one writes. Exit code
+    1: it was not confirmed.
     """
     from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import every_store
-    from dynastate.operations.drop import drop_stores
+    from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
     from dynastate.operations.pins import refuse_forked
 
     call, meter = replace(call, settings=replace(call.settings, namespace=namespace)), Meter()
-    with call.tables() as tables:
-        names = every_store(tables, namespace, meter)
+    with call.tables() as tables, progress("stores") as report:
+        names = every_store(tables, namespace, meter, with_lost=True)
         refuse_forked(tables, names, meter)
-        if not yes:
-            question = f"Delete all state of {namespace}, {len(names)} stores? The query must not run."
-            typer.confirm(question, err=True, abort=True)
+        before = {} if force else look(tables, names, meter, report)
+    if not yes:
+        must = "A query that runs fails, and cannot be restarted." if force else "The query must not run."
+        typer.confirm(f"Delete all state of {namespace}, {len(names)} stores? {must}", err=True, abort=True)
+    with call.tables() as tables:
+        if not force:
+            seconds = seconds_to_look(before)
+            typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
+            with progress("stores") as report:
+                refuse_written(tables, before, seconds, meter, report)
         with progress("items") as report:
             items = drop_stores(tables, names, meter, report)
     if not call.json({"namespace": namespace, "stores": len(names), "items": items}):

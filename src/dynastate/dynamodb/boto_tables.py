@@ -23,7 +23,7 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.format.meta import DROPPED, FORKS
-from dynastate.format.version_list import REFUSED, not_awaited, run_refused
+from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
 from dynastate.settings import Settings
 
 
@@ -366,7 +366,7 @@ def _projection(names: Sequence[str]) -> dict[str, Any]:
 
 def _condition(before: Item) -> dict[str, Any]:
     """The condition that an item has these attributes, exactly, and of those that protect it no others."""
-    absent = {f"#a{n}": name for n, name in enumerate((FORKS, REFUSED)) if name not in before}
+    absent = {f"#a{n}": name for n, name in enumerate((FORKS, REFUSED, VERSIONS)) if name not in before}
     same = [f"#b{n} = :b{n}" for n in range(len(before))]
     return {
         "ConditionExpression": " AND ".join([*same, *(f"attribute_not_exists({name})" for name in absent)]),

@@ -62,7 +62,8 @@ class Tables(Protocol):
     def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
         """Replace an item with exactly the attributes `before`; False: there is none.
 
-        An item that a fork depends on, or that refuses runs, is replaced only where `before` names that attribute.
+        An item that a fork depends on, that refuses runs or lists versions, is replaced only where `before` names that
+        attribute.
         """
 
     def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:

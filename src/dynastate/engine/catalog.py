@@ -22,7 +22,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
-from dynastate.format.keys import check_store, meta_key
+from dynastate.format.keys import check_store, meta_key, store_shard
 from dynastate.format.meta import parse_meta
 
 #: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
@@ -36,6 +36,8 @@ STORE_NAMES: Final = (
 EVERY: Final = "*"
 #: Stores that a message names.
 SHOWN_MAX: Final = 4
+#: Partitions in a row without a version, after which no further ones are looked for.
+LOST_WINDOW: Final = 8
 _PATTERN: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
 
 
@@ -162,13 +164,17 @@ def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
     return by_query(found, current_query(found))
 
 
-def every_store(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:
     """The stores of a namespace, of whichever query, by operator; there is at least one.
+
+    `with_lost`: also those that have lost their meta items, as `find_lost`.
 
     Raises:
         ConfigurationError: there is none.
     """
     found = list(find_stores(tables, namespace, meter))
+    if with_lost:
+        found += find_lost(tables, namespace, found, meter)
     if not found:
         raise no_store(namespace)
     return found
@@ -202,6 +208,32 @@ def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]
         for operator in operators
         for store, item in _partitions(tables, namespace, operator, _names(starts, operator), meter)
     }
+
+
+def find_lost(tables: Tables, namespace: str, found: Iterable[str], meter: Meter) -> list[str]:
+    """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
+
+    Each costs a Query. They are looked for in the operators that are found, and in those after them until one has none.
+    """
+    known = set(found)
+    lost: list[str] = []
+    for operator in count():
+        before = len(lost)
+        for name in _names(known, operator) or STORE_NAMES:
+            missed, partitions = 0, count()
+            while missed < LOST_WINDOW:
+                store = _store(namespace, operator, next(partitions), name)
+                is_lost = store not in known and _has_versions(tables, store, meter)
+                missed = 0 if is_lost or store in known else missed + 1
+                lost += [store] if is_lost else []
+        if len(lost) == before and not any(_operator_of(store) >= operator for store in known):
+            break
+    return lost
+
+
+def _has_versions(tables: Tables, store: str, meter: Meter) -> bool:
+    lists = tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter)
+    return any("versions" in item for _, item in lists)
 
 
 def _parse(pattern: str) -> tuple[str, int, str | None, str]:

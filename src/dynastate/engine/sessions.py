@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,9 +12,9 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
 from dynastate.engine.known import KnownStores
 from dynastate.engine.opening import VersionOpener
-from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item, size_of
-from dynastate.format.keys import meta_key
+from dynastate.format.keys import NO_ATTEMPT, meta_key
 from dynastate.format.meta import (
     DELETING,
     DROPPED,
@@ -121,6 +122,10 @@ class Sessions:
     def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
         """Refuse a store that lost its meta item: epochs that start again would lose to the old ones."""
         if base > 0:
+            with suppress(CorruptStateError):
+                graph = self._opener.graph(store, 0, 0, meter)
+                if graph.is_empty:
+                    graph.find(base, NO_ATTEMPT)  # it says what may have become of the store
             raise meta_lost(store)
         graph = self._opener.graph(store, 0, 0, meter)
         # Another executor may have made the store meanwhile; its meta item is older than its first version.

@@ -84,6 +84,11 @@ class VersionGraph:
         schemas = {sort: item for sort, (_, item) in self._schemas.items()}
         return schemas if self.meta is None else schemas | {META: self.meta}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no store: nothing, or fences and schemas, which a drop and a refused commit leave."""
+        return not (self.meta or self._entries or self._snapshots)
+
     def entries(self) -> Iterator[VersionEntry]:
         """Every entry of every version that was read, versions ascending."""
         for version in self.versions():
@@ -300,8 +305,10 @@ class VersionGraph:
         listed = {"table": key.role, "item": key.sort}
         if not there:
             return VersionMissingError(
-                "no state of this store is in the tables; if the checkpoint was copied or moved, set "
-                "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and check both table names",
+                "no state of this store is in the tables. If the checkpoint was moved, set "
+                "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and dynastate adopt that; if it "
+                "was copied for a test, dynastate fork, and set that namespace; if the state was dropped, start with a "
+                "new checkpoint; else check both table names",
                 store=self.store,
                 version=version,
                 **listed,

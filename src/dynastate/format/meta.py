@@ -115,7 +115,12 @@ def oldest_runs(epochs: Mapping[str, int]) -> list[str]:
 
 
 def meta_lost(store: str) -> CorruptStateError:
-    return CorruptStateError("the store has versions, but its meta item is lost", **where(meta_key(store)))
+    namespace = store.split("/", maxsplit=1)[0]
+    return CorruptStateError(
+        f"the store has versions, but its meta item is lost: restore the tables, or delete what is left of the query's "
+        f"state with dynastate drop {namespace}",
+        **where(meta_key(store)),
+    )
 
 
 def schema_item(key: Key, schema: str) -> Item:

@@ -27,8 +27,10 @@ from dynastate.format.binary import (
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
 
-#: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint.
+#: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint, or dropped. A list
+#: with nothing else is a fence.
 REFUSED: Final = "refused"
+VERSIONS: Final = "versions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,9 @@ def not_awaited(key: Key, run: str) -> UnavailableError:
 def run_refused(key: Key, run: str) -> ConfigurationError:
     """The error of a commit whose run a version list refuses."""
     return ConfigurationError(
-        "this run may not commit any more: its namespace was adopted for another checkpoint while it ran; "
-        "stop this query",
+        "this run may not commit any more: while it ran, its namespace was dropped (dynastate drop), or adopted for "
+        "another checkpoint (dynastate adopt). Stop this query; after a drop its state is gone, so start it with a new "
+        "checkpoint",
         run=run,
         **where(key),
     )

@@ -12,7 +12,7 @@ from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
-from dynastate.operations.runs import read_meta, refuse_runs
+from dynastate.operations.runs import ADOPTION, read_meta, refuse_runs
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -83,7 +83,7 @@ def adopt_stores(
 
 
 def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta:
-    run = f"adopt-{uuid4()}"
+    run = f"{ADOPTION}{uuid4()}"
     for _ in range(EPOCHS_KEPT):
         item = read_meta(tables, store, meter)
         meta = parse_meta(store, item)

@@ -1,56 +1,137 @@
-"""Deletion of a query's stores."""
+"""Deletion of a query's stores, and the look for a query that writes to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, delete_all
-from dynastate.errors import ConfigurationError
-from dynastate.format.items import Item
-from dynastate.format.keys import SPECS, Key, meta_key, store_shard
-from dynastate.format.meta import DELETING, DROPPED, MARKED, parse_meta
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import SHARDS_MAX, SPECS, Key, group_key, meta_key, store_shard
+from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, parse_meta
+from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.pins import pins_of, refuse_forked, refuse_forks, unpin
-from dynastate.operations.runs import read_meta
+from dynastate.operations.runs import query_runs, read_meta, read_version_lists, refuse_runs
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
 #: Deletes from one progress report to the next.
 _STEP: Final = 1_000
+#: How often version lists are read until nothing changes them any more: only clean-up still may.
+_PASSES_MAX: Final = 20
+#: Seconds between two looks at what a query may write.
+LOOK_MIN_S: float = 5
+LOOK_MAX_S: float = 30
+#: Version lists and meta item of each store, as they are stored.
+Look = Mapping[str, dict[Key, Item]]
+
+
+# ----------------------------------------------------------------------------------------------------------------- look
+
+
+def look(tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress) -> Look:
+    """Read what every run of a query changes: one Query for each store."""
+
+    def read(store: str) -> dict[Key, Item]:
+        return dict(tables.query("snapshot", store_shard(store, 0), "group/", meta_key(store).sort, meter))
+
+    return dict(zip(stores, each_store(tables, stores, read, progress).all(), strict=True))
+
+
+def commit_times(items: Mapping[Key, Item], store: str) -> list[int]:
+    """The times of a store's current versions, oldest first, in milliseconds since 1970 UTC; none, if it is corrupt."""
+    with suppress(CorruptStateError):
+        graph = VersionGraph(store, ((key, item) for key, item in items.items() if key.sort.startswith("group/")))
+        if graph.versions():
+            return [entry.time_ms for entry in graph.lineage(graph.newest())]
+    return []
+
+
+def longest_gap_ms(times: Sequence[int]) -> int:
+    """The longest time between two of the last ten commits."""
+    return max((after - before for before, after in pairwise(times[-10:])), default=0)
+
+
+def seconds_to_look(first: Look) -> float:
+    """How long to look for another commit: half as long again as the longest time between the last ones."""
+    gap_ms = max((longest_gap_ms(commit_times(items, store)) for store, items in first.items()), default=0)
+    return min(max(LOOK_MIN_S, 1.5 * gap_ms / 1000), LOOK_MAX_S)
+
+
+def refuse_written(
+    tables: Tables,
+    first: Look,
+    seconds: float,
+    meter: Meter,
+    progress: ProgressCallback = no_progress,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Refuse if something writes to stores that were looked at, by a second look after some seconds.
+
+    Raises:
+        ConfigurationError: a version list or a meta item has changed.
+    """
+    sleep(seconds)
+    second = look(tables, list(first), meter, progress)
+    written = [store for store, items in first.items() if second[store] != items]
+    if written:
+        raise ConfigurationError(
+            "a query writes to this namespace: stop it, and drop again. With --force everything is deleted all the "
+            "same: the query is refused its next commit, and cannot be restarted from its checkpoint",
+            store=written[0],
+            stores=len(written),
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------- drop
 
 
 def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress) -> int:
-    """Delete all items of a query's stores, and return how many. The query must not run.
+    """Delete all items of a query's stores but fences, and return how many.
+
+    A query that still runs is refused its next commit, and cannot be restarted from its checkpoint.
 
     1. Refuse if forks depend on a store. Items that are pinned for deleted forks are unpinned. 2. Mark all stores as
     dropped, so that no fork is made of what is left. 3. Drop them one by one, the last first: stores are found from the
     first on, so a drop that was cut off is finished by another.
 
     Raises:
-        CorruptStateError: a meta item is lost or corrupt, so that the places of the other items are unknown.
+        CorruptStateError: a meta item is corrupt, so that the places of the other items are unknown.
         ConfigurationError: forks depend on a store, and nothing was deleted; or a run of the query has begun meanwhile,
             and nothing was deleted of that store.
+        UnavailableError: a version list changes again and again.
     """
     refuse_forked(tables, stores, meter)  # 1
-    for store in stores:
-        _mark_dropped(tables, store, read_meta(tables, store, meter), meter)  # 2
-    return sum(_drop(tables, store, meter, progress) for store in reversed(stores))  # 3
+    lost = [store for store in stores if not _mark_dropped(tables, store, meter)]  # 2
+    return sum(  # 3
+        (_drop_lost if store in lost else _drop)(tables, store, meter, progress) for store in reversed(stores)
+    )
 
 
-def _mark_dropped(tables: Tables, store: str, meta: Item, meter: Meter) -> None:
-    """Mark a store as dropped in its meta item. From then on no fork is made of it, unless a run removes the mark.
+def _mark_dropped(tables: Tables, store: str, meter: Meter) -> bool:
+    """Mark a store as dropped in its meta item; whether it has one.
+
+    From then on no fork is made of it, unless a run removes the mark.
 
     Raises:
         ConfigurationError: forks depend on it, or a run of the query has begun meanwhile.
     """
-    if DROPPED in meta:
-        return
     key = meta_key(store)
-    if tables.put_over(key, meta | {DROPPED: MARKED}, {"epoch": meta["epoch"]}, meter):
-        return
+    if key not in tables.get([key], meter):
+        return False
+    meta = read_meta(tables, store, meter)
+    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, {"epoch": meta["epoch"]}, meter):
+        return True
     now = tables.get([key], meter).get(key, {})
     refuse_forks(store, now)
     _require_mark(store, now)  # it is there if only the answer was lost
+    return True
 
 
 def _require_mark(store: str, meta: Item) -> None:
@@ -79,22 +160,102 @@ def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
 
 
 def _drop(tables: Tables, store: str, meter: Meter, progress: ProgressCallback) -> int:
-    """Delete all items of a store that is marked as dropped.
+    """Delete all items of a store that is marked as dropped, but fences.
 
-    1. Let no run enter any more. 2. Version lists and snapshots: from here on nothing can be read. 3. Manifests,
-    buckets, parts and schemas. 4. If it is a fork, unpin what it needed in its origin. 5. The meta item, by which a
+    1. Let no run enter any more. 2. Refuse the runs that are under way their next commits. 3. Delete the version lists:
+    from here on nothing can be read. Those that the next commits would go to become fences. 4. Snapshots. 5. Manifests,
+    buckets, parts and schemas. 6. If it is a fork, unpin what it needed in its origin. 7. The meta item, by which a
     drop that was cut off after any step finds the rest again.
     """
-    meta, found = meta_key(store), _begin_deleting(tables, store, meter)  # 1
-    shards = parse_meta(store, found).shards
-    keys = [key for key in _keys(tables, store, shards, meter) if key != meta]
-    keys.sort(key=lambda key: not key.sort.startswith(("group/", "snapshot/")))
-    for at in range(0, len(keys), _STEP):  # 2, 3
+    found = _begin_deleting(tables, store, meter)  # 1
+    meta = parse_meta(store, found)
+    runs = query_runs(meta)
+    refuse_runs(tables, store, runs, meter)  # 2
+    deleted = _delete_lists(tables, store, runs, meter)  # 3
+    deleted += _delete_others(tables, store, meta.shards, meter, progress)  # 4, 5
+    unpin(tables, store, found, pins_of(found), meter)  # 6
+    _delete_meta(tables, store, meter)  # 7
+    return deleted + 1
+
+
+def _drop_lost(tables: Tables, store: str, meter: Meter, progress: ProgressCallback) -> int:
+    """Delete all items of a store without a meta item, wherever its shards may be; its runs are unknown.
+
+    While there are versions no run can enter, so the version lists go last.
+    """
+    deleted = _delete_others(tables, store, SHARDS_MAX, meter, progress)
+    return deleted + _delete_lists(tables, store, {}, meter)
+
+
+def _delete_lists(tables: Tables, store: str, runs: Mapping[str, int], meter: Meter) -> int:
+    """Delete version lists, each with the condition that it is as it was read; leave fences; return how many went.
+
+    Raises:
+        UnavailableError: they change again and again.
+    """
+    lists = read_version_lists(tables, store, meter)
+    fences = _fences(store, runs, lists)
+    deleted = 0
+    for _ in range(_PASSES_MAX):
+        lists = {key: item for key, item in lists.items() if VERSIONS in item}
+        if not lists:
+            return deleted
+        for key, item in lists.items():
+            before: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS) if name in item}
+            if key in fences:
+                fence: Item = item_key(key) | {"format": FORMAT, REFUSED: item[REFUSED]}
+                tables.put_over(key, fence, before, meter)
+            else:
+                deleted += tables.delete_over(key, before, meter)
+        lists = read_version_lists(tables, store, meter)
+    raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
+
+
+def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> set[Key]:
+    """The version lists that the next commits of runs would go to: of a run's newest version, or the one after.
+
+    The newest run, if it has committed nothing yet, may begin at any version.
+    """
+    if not runs:
+        return set()
+    newest: dict[int, int] = {}
+    try:
+        for entry in VersionGraph(store, lists.items()).entries():
+            newest[entry.epoch] = max(entry.version, newest.get(entry.epoch, 0))
+    except CorruptStateError:
+        return set(lists)
+    if max(runs.values()) not in newest:
+        return set(lists)
+    return {
+        group_key(store, version)
+        for epoch in runs.values()
+        if epoch in newest
+        for version in (newest[epoch], newest[epoch] + 1)
+    }
+
+
+def _delete_others(tables: Tables, store: str, shards: int, meter: Meter, progress: ProgressCallback) -> int:
+    """Delete snapshots, then everything else but the version lists and the meta item; return how many went."""
+    keys = [key for key in _keys(tables, store, shards, meter) if key != meta_key(store)]
+    keys = [key for key in keys if not key.sort.startswith("group/")]
+    keys.sort(key=lambda key: not key.sort.startswith("snapshot/"))
+    for at in range(0, len(keys), _STEP):
         progress(at, len(keys))
         delete_all(tables, keys[at : at + _STEP], meter)
-    unpin(tables, store, found, pins_of(found), meter)  # 4
-    delete_all(tables, [meta], meter)  # 5
-    return len(keys) + 1
+    return len(keys)
+
+
+def _delete_meta(tables: Tables, store: str, meter: Meter) -> None:
+    """Delete the meta item of a store that is being dropped, and none that a query has made since."""
+    key = meta_key(store)
+    for _ in range(_PASSES_MAX):
+        found = tables.get([key], meter).get(key, {})
+        if found.get(DROPPED) != DELETING:
+            return  # only the answer was lost, or another drop was faster
+        before: Item = {name: found[name] for name in ("epoch", DROPPED, FORKS) if name in found}
+        if tables.delete_over(key, before, meter):
+            return
+    raise UnavailableError("forks of this store begin again and again; drop it again", store=store)
 
 
 def _keys(tables: Tables, store: str, shards: int, meter: Meter) -> Iterator[Key]:

@@ -44,13 +44,12 @@ from dynastate.format.keys import (
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, StoreMeta, meta_item, parse_meta
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
-from dynastate.format.version_list import encode_entry, list_item
+from dynastate.format.version_list import REFUSED, encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
+from dynastate.operations.runs import FORK
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
-#: The run of a fork's first epoch. The first query run that writes to the fork gets the next epoch.
-RUN: Final = "fork"
 _CHANGED: Final = "what the fork was begun with has changed"
 
 
@@ -236,7 +235,7 @@ class _StoreFork:
         self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
         #: The epoch in the fork's meta item, which no attempt exceeds: the fork's next run gets a higher one.
-        self._epoch = 0 if begun is None else parse_meta(self._store, begun).epochs.get(RUN, 0)
+        self._epoch = 0 if begun is None else parse_meta(self._store, begun).epochs.get(FORK, 0)
         found: dict[VersionId, SnapshotManifest] | None = None
         while found is None:
             ways, nodes = self._ways()
@@ -288,7 +287,8 @@ class _StoreFork:
         names = [META, *(snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
         names += [group_key(self._origin, entry.version).sort for _, entry in self._entries]
         origin = self._origin_meta
-        made = StoreMeta(origin.shards, {RUN: self._epoch}, origin.query, origin.began, {})
+        # The first query run that writes to the fork gets the next epoch.
+        made = StoreMeta(origin.shards, {FORK: self._epoch}, origin.query, origin.began, {})
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )
@@ -306,6 +306,11 @@ class _StoreFork:
         if self._tables.put_new(key, item, self._meter):
             return
         found = self._tables.get([key], self._meter).get(key, {})
+        if REFUSED in found and "versions" not in found:  # of a store that was dropped
+            before: Item = {REFUSED: found[REFUSED]}
+            if self._tables.put_over(key, item | before, before, self._meter):
+                return
+            found = self._tables.get([key], self._meter).get(key, {})
         now, wanted = found.pop("versions", []), item.pop("versions", [])
         is_listed = isinstance(now, list) and isinstance(wanted, list) and set(wanted) <= set(now)
         if not (is_listed and item.items() <= found.items()):

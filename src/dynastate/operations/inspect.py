@@ -5,25 +5,30 @@ Each takes one Query, of the store's version lists and manifests.
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+import time
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import by_query, current_query, every_store, meant
-from dynastate.errors import VersionMissingError
+from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, check_store, store_shard
-from dynastate.format.meta import ORIGIN, parse_meta
+from dynastate.format.meta import ORIGIN, meta_lost, parse_meta
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
+from dynastate.operations.drop import longest_gap_ms
 from dynastate.operations.pins import forks_of
 from dynastate.progress import ProgressCallback
 from dynastate.unsaferow.schema import described_families
+
+#: A commit is recent for this long, and for three times as long as it ever took from one to the next of the last ones.
+ACTIVE_MIN_MS: Final = 60_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,9 @@ class StoreSummary:
     `deltas` is the number of versions since the newest snapshot that the version depends on, and `delta_bytes` the
     bytes of their parts: what recovery reads beside that snapshot. `origin` is the store that a fork was made of,
     `forks` are the stores that depend on this one; shared items count in `bytes` of the store in which they lie.
-    `is_earlier`: it is of an earlier query of the namespace.
+    `is_earlier`: it is of an earlier query of the namespace. `committed` is the time of the last commit by the clock of
+    its executor, in ISO 8601, UTC, and `is_active`: that is recent, so a query seems to be writing. `problem` says why
+    there is nothing else about a store that is corrupt.
     """
 
     store: str
@@ -54,6 +61,9 @@ class StoreSummary:
     origin: str
     forks: tuple[str, ...]
     is_earlier: bool
+    committed: str
+    is_active: bool
+    problem: str
     families: tuple[dict[str, Any], ...]
 
 
@@ -87,7 +97,10 @@ def _summary(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = 
     store, stored = graph.store, store_size(graph, items)
     meta = graph.meta or {}
     newest = graph.newest() if graph.versions() else None
-    chain = graph.openable(graph.lineage(newest)) if newest else []
+    lineage = graph.lineage(newest) if newest else []
+    chain = graph.openable(lineage) if newest else []
+    times = [entry.time_ms for entry in lineage]
+    now_ms = time.time_ns() // 1_000_000
     families = families_of(graph.schema(newest), newest) if newest else []
     base, deltas = graph.route(*newest.id) if newest else (EMPTY, [])
     return StoreSummary(
@@ -109,28 +122,43 @@ def _summary(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = 
         origin=str(meta.get(ORIGIN, "")),
         forks=tuple(forks_of(meta)),
         is_earlier=is_earlier,
+        committed=_iso(times[-1]) if times else "",
+        is_active=bool(times) and now_ms - times[-1] <= max(ACTIVE_MIN_MS, 3 * longest_gap_ms(times)),
+        problem="",
         families=tuple(families),
     )
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
+
+
+def _broken(store: str, problem: str) -> StoreSummary:
+    return StoreSummary(store, 0, "", 0, 0, 0, 0, 0, 0, 0, 0, "", "", "", 0, "", (), False, "", False, problem, ())
 
 
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:
     """The stores of a namespace, or (empty) all there are, by name; partition 10 comes after partition 9.
 
+    A store that is corrupt has a `problem`. One that was dropped, also meanwhile, is left out.
+
     Raises:
         ConfigurationError: the namespace has no store.
     """
     meter = Meter()
-    there = every_store(tables, namespace, meter) if namespace else tables.find_stores(meter)
+    there = every_store(tables, namespace, meter, with_lost=True) if namespace else tables.find_stores(meter)
     names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     found = []
     metas: dict[str, dict[str, Item]] = {}
     for done, name in enumerate(names, 1):
-        # Of all stores, one that was dropped meanwhile is left out.
-        with nullcontext() if namespace else suppress(VersionMissingError):
+        try:
             graph, items = _read(tables, name, meter)
             found.append(_summary(graph, items))
-            if graph.meta is not None:
-                metas.setdefault(name.split("/")[0], {})[name] = graph.meta
+            metas.setdefault(name.split("/")[0], {})[name] = graph.meta or {}
+        except VersionMissingError:
+            continue
+        except CorruptStateError as corrupt:
+            found.append(_broken(name, str(corrupt)))
         progress(done, len(names))
     earlier = {store for each in metas.values() for store in by_query(each, current_query(each)).earlier}
     return [replace(each, is_earlier=each.store in earlier) for each in found]
@@ -174,12 +202,14 @@ def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, 
 
 def _read(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
     graph, items = read_lists(tables, store, meter)
-    if not items:
+    if graph.is_empty:
         raise VersionMissingError(
             "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
             store=store,
             tables=",".join(tables.names.values()),
         )
+    if graph.meta is None:
+        raise meta_lost(store)
     return graph, items
 
 

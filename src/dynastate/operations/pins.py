@@ -121,7 +121,8 @@ def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins
 def is_complete(tables: Tables, store: str, version: int, meter: Meter) -> bool:
     """Whether a fork has its version: the version list of it, or one that the fork's own query made since."""
     low = group_key(store, version).sort
-    return bool(tables.list_keys("snapshot", store_shard(store, 0), low, "group/~", meter))
+    found = tables.query("snapshot", store_shard(store, 0), low, "group/~", meter)
+    return any("versions" in item for _, item in found)
 
 
 def read_graph(tables: Tables, store: str, meter: Meter, allowed: Collection[str] | None = None) -> VersionGraph:

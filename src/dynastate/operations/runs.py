@@ -9,8 +9,16 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, group_key, meta_key, store_shard, versions_of, where
-from dynastate.format.meta import parse_meta
-from dynastate.format.version_list import REFUSED, VersionEntry
+from dynastate.format.meta import StoreMeta, parse_meta
+from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
+
+#: In place of a run, in a meta item: the maker of a fork, and the beginning of the name of an adoption.
+FORK, ADOPTION = "fork", "adopt-"
+
+
+def query_runs(meta: StoreMeta) -> dict[str, int]:
+    """The newest query runs, with their epochs."""
+    return {run: epoch for run, epoch in meta.epochs.items() if run != FORK and not run.startswith(ADOPTION)}
 
 
 def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
@@ -55,8 +63,7 @@ def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter)
     """
     refusing: set[Key] = set()
     while True:
-        found = tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter)
-        listed = [key for key, item in found if "versions" in item]
+        listed = [key for key, item in read_version_lists(tables, store, meter).items() if VERSIONS in item]
         after = (group_key(store, versions_of(key).stop) for key in listed)
         wanted = {group_key(store, 1), *listed, *after} - refusing
         if not wanted or not runs:
@@ -66,3 +73,8 @@ def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter)
             is_there = tables.add_to_set(key, REFUSED, runs, meter) is not None
             if is_there or tables.put_new(key, item, meter):
                 refusing.add(key)
+
+
+def read_version_lists(tables: Tables, store: str, meter: Meter) -> dict[Key, Item]:
+    """The version lists of a store, fences among them."""
+    return dict(tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter))

@@ -129,7 +129,7 @@ class _Check:
     def read_names(self) -> None:
         """Read all items that name others."""
         self._names = NamingItems(self._tables, self._store, self._meter)
-        if not self._names.keys:
+        if self._names.graph.is_empty and not self._names.findings:
             raise VersionMissingError(
                 "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
                 store=self._store,

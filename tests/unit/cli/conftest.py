@@ -12,6 +12,7 @@ from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
+from dynastate.operations import drop
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from tests.support.engine_driver import make_engine
@@ -45,10 +46,11 @@ def tables() -> NamedTables:
 def surroundings(
     tables: NamedTables, dummy_credentials: None, boto_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """A terminal of 80 columns, those tables, and moto with tables of its own. Snapshots do not pause."""
+    """A terminal of 80 columns, those tables, and moto with tables of its own. Snapshots and drops do not wait."""
     for name, value in {"AWS_REGION": REGION, "COLUMNS": "80", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
+    monkeypatch.setattr(drop, "LOOK_MIN_S", 0.0)
     for module in (boto_tables, state):
         monkeypatch.setattr(module, "BotoTables", lambda _: tables)
     mock = mock_aws()

@@ -7,13 +7,15 @@ import json
 import re
 import threading
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
-from dynastate.errors import UnavailableError
-from dynastate.format.keys import Attempt, group_key
-from dynastate.operations import compact
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.keys import Attempt, group_key, meta_key
+from dynastate.operations import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.fakes import MemoryTables
@@ -185,10 +187,50 @@ def test_drop_asks(engine: Engine, store: str) -> None:
         asked = run("drop", "gone", typed=answer)
         assert (asked.code, asked.out.strip()) == (1, "")
         assert asked.err.startswith("Delete all state of gone, 4 stores? The query must not run. [y/N]:")
+        forced = run("drop", "gone", "--force", typed=answer)
+        assert forced.err.startswith("Delete all state of gone, 4 stores? A query that runs fails, and cannot be rest")
         assert asked.err.endswith("dynastate: not confirmed, nothing was done\n")
     assert len(shown("stores", "gone")) == 4
-    said = shown("drop", "gone", "--yes")
-    assert (said["namespace"], said["stores"]) == ("gone", 4)
+    assert run("drop", "gone", "--yes").err == "looking for 0 s whether a query writes to gone\n"
     assert "no store of this namespace" in refused("drop", "gone", "--yes")
     assert shown("stores", "look")[0]["store"] == store
     assert "namespace must be" in refused("drop", "a/b", "--yes")
+
+
+def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, and nothing is deleted; with --force the query is refused."""
+    made = StoreBuilder(engine, "written/0/0/default", run=str(uuid4()))
+    made.commit((user("a"), counted(1)))
+    look = drop.look
+
+    def committing(*given: Any) -> drop.Look:
+        found = look(*given)
+        made.commit((user("a"), counted(made.version.version)))
+        return found
+
+    monkeypatch.setattr(drop, "look", committing)
+    said = run("drop", "written", "--yes")
+    assert (said.code, said.out) == (2, "")
+    assert "a query writes to this namespace: stop it, and drop again. With --force" in said.err
+    assert shown("drop", "written", "--yes", "--force")["stores"] == 1
+    with pytest.raises(ConfigurationError, match="may not commit any more"):
+        made.commit((user("a"), counted(9)))
+    assert "no store of this namespace" in refused("stores", "written")
+
+
+def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> None:
+    """`stores` lists the others and marks it, for its namespace and for all; `drop` repairs a lost meta item."""
+    for partition in range(3):
+        StoreBuilder(engine, f"broken/0/{partition}/default", run=str(uuid4())).commit((user("a"), counted(1)))
+    tables.delete([meta_key("broken/0/1/default")], Meter())
+    for words in (("stores", "broken"), ("stores",)):
+        found = {each["store"]: each["problem"] for each in shown(*words) if each["store"].startswith("broken/")}
+        assert [bool(problem) for problem in found.values()] == [False, True, False]
+    said = " ".join(run("stores", "broken").out.split())
+    assert "broken/0/1/default: the store has versions, but its meta item is lost: restore the tables" in said
+    assert "dynastate drop broken" in said
+    assert "meta item is lost" in refused("show", "broken/0/1/default")
+    assert shown("drop", "broken", "--yes")["stores"] == 3
+    for words in (("stores", "broken"), ("show", "broken/0/1/default"), ("verify", "broken/0/1/default")):
+        assert "no store of this namespace" in (said := refused(*words)) or "hold nothing of this store" in said
+    assert not any(each["store"].startswith("broken/") for each in shown("stores"))

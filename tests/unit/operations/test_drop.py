@@ -1,0 +1,227 @@
+"""Drop of a query's stores: fences against a query that runs, stores without a meta item, and the look for writers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import catalog
+from dynastate.engine.engine import Engine
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
+from dynastate.format.keys import EMPTY, meta_key, schema_digest, schema_key
+from dynastate.operations import drop
+from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
+from dynastate.operations.fork import fork_namespace
+from dynastate.operations.inspect import inspect_store, inspect_stores
+from dynastate.operations.verify import verify
+from dynastate.progress import no_progress
+from tests.support.engine_driver import (
+    SCHEMA,
+    Engines,
+    attempt,
+    begin,
+    chunk,
+    everything_of,
+    graph,
+    items_of,
+    numbers,
+    parts_of,
+    query_run,
+    read,
+    save_snapshot,
+    write,
+    write_versions,
+)
+from tests.support.fakes import FailingTables, MemoryTables
+
+pytestmark = pytest.mark.usefixtures("always_worth_it")
+
+
+def namespace_of(store: str) -> str:
+    return store.split("/", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize("versions", [0, 1, 8, 9, 10, 40])
+def test_a_query_that_runs_is_refused_its_next_commit(
+    engines: Engines, tables: Tables, store: str, versions: int
+) -> None:
+    """With an error that says what was done and what to do; it leaves nothing, and fences are no store to anybody."""
+    engine = engines()
+    made = write_versions(engine, store, versions)
+    if not versions:
+        engine.commits.sessions.enter(store, query_run(), 0, Meter())
+    elif versions == 40:
+        save_snapshot(engine, store, made[39], numbers(39))
+        engine.clean_up(store, "run-1", *made[40], 2, 1, 0)
+    under_way = begin(engine, store, attempt(999), made[versions])
+    under_way.append(chunk({b"k": b"v"}))
+    drop_stores(tables, [store], Meter())
+    for each in (under_way, begin(engine, store, attempt(998), made[max(0, versions - 1)])):
+        with pytest.raises(ConfigurationError, match=r"may not commit any more.*dynastate drop.*new checkpoint.*run-1"):
+            each.commit({0: 1}, SCHEMA)
+        each.abort()
+    left = {sort: item.keys() - {"store_shard", "entry", "format"} for sort, item in items_of(tables, store).items()}
+    left.pop(schema_key(store, schema_digest(SCHEMA)).sort, None)  # a first commit writes it before its entry
+    assert len(left) <= 3
+    assert all(names == {"refused"} for names in left.values())
+    assert not parts_of(tables, store)
+    assert graph(tables, store).is_empty
+    for look_at in (lambda: inspect_store(tables, store, Meter()), lambda: verify(tables, store)):
+        with pytest.raises(VersionMissingError, match="the tables hold nothing of this store"):
+            look_at()
+    with pytest.raises(ConfigurationError, match="no store of this namespace"):
+        catalog.every_store(tables, namespace_of(store), Meter(), with_lost=True)
+    with pytest.raises(VersionMissingError, match="if the state was dropped, start with a new checkpoint"):
+        engines().open(store, versions or 1, attempt(versions or 1))
+    if versions:
+        with pytest.raises(VersionMissingError, match="if the state was dropped"):
+            write(engines(), store, attempt(7), {b"k": b"v"}, base=made[versions], run="run-2")
+
+
+def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, store: str) -> None:
+    """It begins as if there had been none, through the fences, which still refuse the other one."""
+    engine = engines()
+    old = write_versions(engine, store, 12)
+    drop_stores(tables, [store], Meter())
+    fresh, base = engines(), EMPTY
+    for number in range(100, 125):
+        base = write(fresh, store, attempt(number), {b"k": b"%d" % number}, base=base, run="run-2")
+        fresh.clean_up(store, "run-2", *base, 3, 1, 0)
+        with pytest.raises(ConfigurationError, match="may not commit any more"):
+            write(engine, store, attempt(999), {b"k": b"v"}, base=old[12])
+    assert read(engines(), store, *base) == {b"k": b"124"}
+    assert verify(tables, store).is_whole
+    assert not [each for each in verify(tables, store).findings if each.what != "orphaned"]
+    drop_stores(tables, [store], Meter())
+    assert graph(tables, store).is_empty
+
+
+def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables, store: str) -> None:
+    """It is made through the fences, and resumed where it was cut off."""
+    engine = engines()
+    made = write_versions(engine, store, 12)
+    new = store.replace(namespace_of(store), f"{namespace_of(store)}-new")
+    for run in ("run-2", "run-3"):
+        fork_namespace(tables, namespace_of(store), namespace_of(new), None, Meter())
+        mine = write(engines(), new, attempt(50), {b"own": run.encode()}, base=made[12], run=run)
+        assert read(engines(), new, *mine)[b"own"] == run.encode()
+        assert verify(tables, new).is_whole
+        drop_stores(tables, [new], Meter())
+    assert read(engines(), store, *made[12])[b"12"] == b"12"
+
+
+class Dying:
+    """Raises at a request, before it is sent."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, _: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise UnavailableError("died")
+
+
+def test_a_drop_that_was_cut_off_is_completed(engines: Engines, tables: Tables, store: str) -> None:
+    """After a crash at any request another drop deletes the rest, and the query is refused its commits."""
+    if not isinstance(tables, MemoryTables):
+        pytest.skip("it has as many requests on moto")
+    engine, died = engines(), 0
+    for number in range(100):
+        each = f"{namespace_of(store)}/0/{number}/default"
+        base = write_versions(engine, each, 12)[12]
+        try:
+            drop_stores(FailingTables(tables, Dying(number)), [each], Meter())
+        except UnavailableError:
+            died += 1
+            drop_stores(tables, [each], Meter())
+        with pytest.raises(ConfigurationError, match="may not commit any more"):
+            write(engine, each, attempt(99), {b"k": b"v"}, base=base)
+        assert graph(tables, each).is_empty
+        assert len(everything_of(tables, each)) <= 4
+        if died <= number:
+            break
+    assert 10 < died < 99
+
+
+def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """A drop that is suspended before its last step leaves the query that has begun meanwhile alone."""
+    engine = engines(memory)
+    write_versions(engine, store, 3)
+    met: list[str] = []
+
+    def beside(verb: str) -> None:
+        if verb == "delete_over" and graph(memory, store).is_empty and not met:
+            met.append(verb)
+
+    drop_stores(FailingTables(memory, beside), [store], Meter())
+    write(engine, store, attempt(50), {b"k": b"v"}, run="run-2")
+    before = dict(memory.items)
+    drop._delete_meta(memory, store, Meter())
+    assert memory.items == before
+
+
+@pytest.mark.parametrize("partitions", [(0, 1), (1,), (0, 5)])
+def test_stores_without_a_meta_item_are_found_and_dropped(
+    engines: Engines, memory: MemoryTables, store: str, partitions: tuple[int, ...]
+) -> None:
+    """As a drop beside a running query once left them: `stores` marks them, `drop` repairs the namespace."""
+    engine, namespace = engines(memory), namespace_of(store)
+    stores = [f"{namespace}/{operator}/{number}/default" for operator in (0, 1) for number in range(6)]
+    made = {each: write_versions(engine, each, 3)[3] for each in stores}
+    for each in made:
+        if int(each.split("/")[2]) in partitions:
+            memory.delete([meta_key(each)], Meter())
+    lost = [each for each in stores if meta_key(each) not in memory.get([meta_key(each) for each in stores], Meter())]
+    found = catalog.every_store(memory, namespace, Meter(), with_lost=True)
+    assert sorted(found) == stores
+    listed = {each.store: each for each in inspect_stores(memory, namespace, no_progress)}  # type: ignore[arg-type]
+    assert [each for each in stores if listed[each].problem] == lost
+    assert all(re.search("meta item is lost.*dynastate drop", listed[each].problem) for each in lost)
+    assert all(each.version == 3 for each in listed.values() if not each.problem)
+    with pytest.raises(CorruptStateError, match=f"meta item is lost.*dynastate drop {namespace}"):
+        write(engines(memory), lost[0], attempt(9), {b"k": b"v"}, run="run-2")
+    drop_stores(memory, found, Meter())
+    assert all(graph(memory, each).is_empty for each in stores)
+    assert not any(parts_of(memory, each) for each in stores)
+    assert write(engines(memory), lost[0], attempt(9), {b"k": b"v"}, run="run-2").version == 1
+
+
+def at_times(engine: Engine, store: str, *seconds: float) -> None:
+    """Commit versions at these times."""
+    base = EMPTY
+    for number, second in enumerate(seconds, 1):
+        engine.commits.now_ms = lambda second=second: int(second * 1000)  # type: ignore[misc]
+        base = write(engine, store, attempt(number), {b"k": b"v"}, base=base)
+
+
+def test_the_look_for_a_query_that_writes(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """It lasts by how often the query commits, within bounds; a commit or a new run in between refuses the drop."""
+    engine, namespace = engines(memory), namespace_of(store)
+    for operator, seconds, expected in (
+        (0, (0, 1, 2), drop.LOOK_MIN_S),
+        (1, (0, 1, 11, 12), 15),
+        (2, (0, 600), drop.LOOK_MAX_S),
+    ):
+        stores = [f"{namespace}/{operator}/{number}/default" for number in range(2)]
+        at_times(engine, stores[0], 0)
+        at_times(engine, stores[1], *seconds)
+        assert seconds_to_look(look(memory, stores, Meter())) == expected
+    stores = [f"{namespace}/5/{number}/default" for number in range(2)]
+    made = [write_versions(engine, each, 3)[3] for each in stores]
+    first = look(memory, stores, Meter())
+    slept: list[float] = []
+    refuse_written(memory, first, 7, Meter(), sleep=slept.append)
+    assert slept == [7]
+    beside: list[Callable[[float], object]] = [
+        lambda _: write(engine, stores[1], attempt(50), {b"k": b"v"}, base=made[1]),
+        lambda _: engine.commits.sessions.enter(stores[0], query_run("run-2"), 3, Meter()),
+    ]
+    for happens in beside:
+        first = look(memory, stores, Meter())
+        with pytest.raises(ConfigurationError, match=r"a query writes to this namespace: stop it.*--force.*restarted"):
+            refuse_written(memory, first, 7, Meter(), sleep=happens)  # type: ignore[arg-type]
