@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.engine import Engine
@@ -35,8 +34,6 @@ class Engines:
             ConfigurationError: no Region is known, a table is missing or has other keys, or DynamoDB is out of reach.
             UnavailableError: DynamoDB throttled, or gave no proper answer, until the deadline.
         """
-        # Settings of the JVM alone make no further engine: each has threads, a cache and connections.
-        settings = replace(settings, namespace="", python="", memory_mb=0)
         with self._lock:
             # Failed tasks are retried at once: they must not each wait for the same answer.
             since, error = self._failed.get(settings, (-FAILED_FOR_S, None))

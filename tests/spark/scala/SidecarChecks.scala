@@ -6,6 +6,8 @@ import scala.jdk.CollectionConverters._
 import scala.jdk.StreamConverters._
 
 import io.dynastate.bridge.Sidecar
+import io.dynastate.spark.DynamoDBStateStore
+import org.apache.hadoop.conf.Configuration
 
 /** Sidecars that die, and tasks that are killed while they talk to one. */
 final class SidecarChecks(checks: Checks, world: World) {
@@ -61,10 +63,28 @@ final class SidecarChecks(checks: Checks, world: World) {
       useAndKill()
       val before = sockets()
       (1 to 3).foreach(_ => useAndKill())
-      val deadline = System.nanoTime() + 20000000000L
-      while (sockets() > before && System.nanoTime() < deadline) Thread.sleep(20)
-      require(sockets() <= before, s"$before sockets were open, then ${sockets()}")
+      awaitSockets(before)
     }
+    check("stores of 400 namespaces share their connections") {
+      val warm = world.provider(world.freshStore())
+      warm.getStore(0, None).abort()
+      val before = sockets()
+      val hadoop = new Configuration // making one takes milliseconds
+      (1 to 400).foreach { number =>
+        world.provider(world.freshStore(), Map(s"$Prefix.dynastate.namespace" -> s"n$number"), hadoop = hadoop).getStore(0, None).abort()
+      }
+      require(sockets() <= before + 2, s"$before sockets were open, then ${sockets()}")
+    }
+    check("a connection that no task needs for a while is closed") {
+      val sidecar = Sidecar.forPython(world.interpreter(), idleSeconds = 1)
+      def use(): Unit = (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
+      val before = sockets()
+      use()
+      awaitSockets(before)
+      use()
+      kill()
+    }
+    check("an attempt that is aborted while another thread sends changes is over in the sidecar")(abortedWhileSending())
     check("a sidecar starts within two seconds") {
       def start(): Long = {
         val interpreter = world.interpreter()
@@ -123,6 +143,41 @@ final class SidecarChecks(checks: Checks, world: World) {
     Path.of("/proc/self/fd").toFile.listFiles().count { file =>
       try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:") catch { case _: java.nio.file.NoSuchFileException => false }
     }
+
+  private def awaitSockets(most: Int): Unit = {
+    val deadline = System.nanoTime() + 20000000000L
+    while (sockets() > most && System.nanoTime() < deadline) Thread.sleep(20)
+    require(sockets() <= most, s"$most sockets were open, then ${sockets()}")
+  }
+
+  /** PySpark's state server changes a store in a thread of its own, which does not end with the task. */
+  private def abortedWhileSending(): Unit = {
+    val provider = world.provider(world.freshStore())
+    val ids = commit(provider, 0)(1L -> 1L)
+    def open() = provider.getStore(1, ids).asInstanceOf[DynamoDBStateStore]
+    open().abort()
+    val before = sockets()
+    val row = Array[Byte](0, 0) ++ MemoryChecks.Key(1).put(Array[Byte](1))
+    val store = open()
+    def send(): Unit = store.append(1, 0, 0, row, row.length)
+    send()
+    store.abort()
+    mustFail("after its attempt has ended")(send())
+    awaitSockets(before)
+    (0 until 20).foreach { turn =>
+      val store = open()
+      val sending = new Thread(() => try (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family)) catch {
+        case _: Exception => ()
+      })
+      sending.start()
+      Thread.sleep(turn.toLong)
+      store.abort()
+      sending.join(30000)
+      require(!sending.isAlive, "a thread whose attempt was aborted does not end")
+    }
+    awaitSockets(before)
+    same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
+  }
 
   /** Kill a task that waits for an interpreter which does not start, and closes its output before it ends. */
   private def killedWhileStarting(): Unit = {

@@ -57,9 +57,9 @@ final class World(val endpoint: String, python: String, scratch: Path) {
       value: StructType = ValueSchema,
       spec: Option[KeyStateEncoderSpec] = None,
       columnFamilies: Boolean = false,
-      multipleValues: Boolean = false): StateStoreProvider = {
+      multipleValues: Boolean = false,
+      hadoop: Configuration = new Configuration): StateStoreProvider = {
     val session = new SQLConf
-    val hadoop = new Configuration
     // Without the sidecar's cache, unless a check sets it.
     val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0").map { case (name, setting) =>
       s"$Prefix.dynastate.$name" -> setting

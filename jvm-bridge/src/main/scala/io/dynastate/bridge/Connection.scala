@@ -27,15 +27,17 @@ final case class Wanted(base: Long, bits: Int)
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* (commit | abort) | (snapshot | install) [(bucket append*)* (endSnapshot | abort)])* }}}
+ * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* commit | (snapshot | install) [(bucket append*)* endSnapshot])* [abort] }}}
  *
  * A `snapshot` that is not wanted is over with its answer.
  *
- * An I/O error or an overdue answer closes it for good; `release` then discards it.
+ * An I/O error or an overdue answer closes it for good; `release` then discards it. Used by one thread at a time, but any thread may
+ * abort it.
  */
 final class Connection private (channel: SocketChannel, process: SidecarProcess, settings: String) {
-  private[this] val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
+  private[this] val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), Protocol.SliceBytes))
   @volatile private[this] var overdue = false
+  @volatile private[this] var isAborted = false
 
   def isUsable: Boolean = channel.isOpen && process.isAlive
 
@@ -166,8 +168,14 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       maintained(deadlineSeconds)
     }
 
-  /** Abort the attempt, or the snapshot. There is no answer, and a sidecar that died has no attempt left. */
-  def abort(): Unit = try send(Protocol.abort()) catch { case _: IOException => close() }
+  /**
+   * Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the halves of one that
+   * another thread is sending.
+   */
+  def abort(): Unit = {
+    isAborted = true
+    close()
+  }
 
   /** Return it to the pool. */
   def release(): Unit = {
@@ -216,6 +224,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     catch {
       case e: DynastateException => throw e
       case e: ClosedByInterruptException => throw e // Spark kills the task
+      case e: IOException if isAborted => throw new DynastateException(kind, s"the task was aborted; while $doing", e)
       case e: IOException =>
         val reported = lastError()
         close()
@@ -234,9 +243,13 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   private def send(frame: ByteBuffer): Unit = within(Connection.SendDeadlineSeconds)(sendAll(frame))
 
-  private def sendAll(buffers: ByteBuffer*): Unit = {
-    val array = buffers.toArray
-    while (array.exists(_.hasRemaining)) channel.write(array)
+  private def sendAll(head: ByteBuffer, changes: ByteBuffer = ByteBuffer.allocate(0)): Unit = {
+    val both = Array(head, changes)
+    val end = changes.limit()
+    while (head.hasRemaining || changes.position() < end) {
+      changes.limit(math.min(end, changes.position() + Protocol.SliceBytes))
+      channel.write(both)
+    }
   }
 
   private def receive(deadlineSeconds: Long): Protocol.Frame = within(deadlineSeconds) {

@@ -45,6 +45,9 @@ object Protocol {
   val Checked = 74
   val Error = 127
 
+  /** No more is read or written at once: the JDK keeps a direct buffer as large as the largest one for each thread. */
+  val SliceBytes: Int = 256 * 1024
+
   /** Bytes before the changes in an APPEND frame: header and three numbers. */
   val AppendHeadBytes: Int = 5 + 12
 
@@ -86,7 +89,12 @@ object Protocol {
     if (length < 1 || length > FrameBytesMax) throw new IOException(s"a frame has an impossible length: $length")
     val frameType = in.readUnsignedByte()
     val body = new Array[Byte](length - 1)
-    in.readFully(body)
+    var at = 0
+    while (at < body.length) {
+      val bytes = math.min(body.length - at, SliceBytes)
+      in.readFully(body, at, bytes)
+      at += bytes
+    }
     new Frame(frameType, ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN))
   }
 

@@ -11,7 +11,7 @@ import org.slf4j.LoggerFactory
  * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and again after it
  * died. A connection belongs to one store from `lease` to its `release`.
  */
-final class Sidecar private (python: String) {
+final class Sidecar private (python: String, idleSeconds: Long) {
   /** Interruptible, so that a task which Spark kills does not wait for it. */
   private[this] val lock = new ReentrantLock
   private[this] var process: SidecarProcess = _
@@ -35,7 +35,7 @@ final class Sidecar private (python: String) {
         process.end()
         process = null
       }
-      try process = SidecarProcess.start(python)
+      try process = SidecarProcess.start(python, idleSeconds)
       catch {
         case e: DynastateException =>
           failed = e
@@ -50,6 +50,8 @@ final class Sidecar private (python: String) {
 object Sidecar {
   private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
   private val byPython = new ConcurrentHashMap[String, Sidecar]
+  /** A connection that no task needed for so long is closed (docs/protocol.md). */
+  private val IdleSeconds = 120L
 
   /** The version of this jar, which must be the Python package's. */
   lazy val packageVersion: String = {
@@ -58,5 +60,5 @@ object Sidecar {
     try new String(resource.readAllBytes(), UTF_8).trim finally resource.close()
   }
 
-  def forPython(python: String): Sidecar = byPython.computeIfAbsent(python, new Sidecar(_))
+  def forPython(python: String, idleSeconds: Long = IdleSeconds): Sidecar = byPython.computeIfAbsent(python, new Sidecar(_, idleSeconds))
 }

@@ -17,10 +17,11 @@ import org.slf4j.LoggerFactory
  * One process of the sidecar. Its standard input stays open as long as this JVM lives, so that it ends with this JVM. On its standard
  * output it gives signs of life, and is killed when they stop. Every wait for it has a deadline (docs/protocol.md).
  */
-private[bridge] final class SidecarProcess private (os: Process, stdin: OutputStream, folder: Path, socket: Path, token: Array[Byte]) {
+private[bridge] final class SidecarProcess private (
+    os: Process, stdin: OutputStream, folder: Path, socket: Path, token: Array[Byte], idleSeconds: Long) {
   import SidecarProcess._
 
-  val pool = new ConnectionPool
+  val pool = new ConnectionPool(idleSeconds)
   private[this] val lastLines = new ConcurrentLinkedDeque[String]
   private[this] val firstLine = new CompletableFuture[String]
   private[this] val signsOfLife = new AtomicLong
@@ -109,15 +110,18 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
           s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} there, from the driver's wheel, " +
             s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $exitReport")
       }
-      killWhenSilent()
+      lookAfter()
     } finally {
       // Spark may kill the task while it waits.
       if (!isReady) end()
     }
   }
 
-  /** Kill it when its signs of life stop. Looks are counted, not seconds: after a pause of this JVM there is one look, not many. */
-  private def killWhenSilent(): Unit = {
+  /**
+   * Kill it when its signs of life stop, and close idle connections to it. Looks are counted, not seconds: after a pause of this JVM
+   * there is one look, not many.
+   */
+  private def lookAfter(): Unit = {
     var seen = signsOfLife.get
     var silent = 0
     val looking = Connection.deadlines.scheduleWithFixedDelay(() => {
@@ -128,6 +132,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
         log.warn(s"sidecar gives no sign of life for $SilenceDeadlineSeconds s and is killed pid=$pid")
         kill()
       }
+      try pool.closeIdle() catch { case _: IOException => () } // or this was the last look
     }, LookSeconds, LookSeconds, TimeUnit.SECONDS)
     os.onExit.thenRun(() => looking.cancel(false))
   }
@@ -150,7 +155,7 @@ private[bridge] object SidecarProcess {
     Files.createTempDirectory(parent, "dynastate-", onlyOurs)
   }
 
-  def start(python: String): SidecarProcess = {
+  def start(python: String, idleSeconds: Long): SidecarProcess = {
     val started = System.nanoTime()
     val folder = makeFolder()
     val socket = folder.resolve("socket")
@@ -168,7 +173,7 @@ private[bridge] object SidecarProcess {
             s"the interpreter of the sidecar cannot be run; set spark.sql.streaming.stateStore.dynastate.python, or spark.pyspark.python: ${e.getMessage}", e)
       }
     val stdin = os.getOutputStream
-    val process = new SidecarProcess(os, stdin, folder, socket, token)
+    val process = new SidecarProcess(os, stdin, folder, socket, token, idleSeconds)
     process.readOutput()
     try {
       // Of this JSON, only the folder's name may need escapes.

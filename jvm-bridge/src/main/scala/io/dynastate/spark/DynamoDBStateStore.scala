@@ -4,7 +4,6 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
 
-import io.dynastate.bridge.Connection
 import io.dynastate.memory.{Attempt, ChangeSink, EncodedRow, Row, Version, VersionOverlay}
 import org.slf4j.LoggerFactory
 
@@ -26,7 +25,8 @@ import org.apache.spark.unsafe.Platform
  * One that `isInstall` has no parent: all its rows are kept here, and written at commit.
  *
  * Changes are legal while UPDATING only; reads, metrics and a second abort always. Used by one thread at a time, but not
- * always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized.
+ * always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized, and either may come while another thread
+ * sends changes.
  */
 final class DynamoDBStateStore private[spark] (
     protected val provider: DynamoDBStateStoreProvider,
@@ -41,7 +41,7 @@ final class DynamoDBStateStore private[spark] (
   schema = provider.families.schemaOf(base)
 
   private[this] val attempt = Attempt.random()
-  private[this] var connection: Connection = _
+  private[this] val connection = new AttemptConnection(provider.client, base, attempt)
   @volatile private[this] var state: Phase = Updating
   private[this] var read, committed, maintained = Map.empty[String, Long]
   private[this] var commitMillis = 0L
@@ -158,12 +158,8 @@ final class DynamoDBStateStore private[spark] (
     if (state == Updating) {
       state = Aborted
       overlay.discard()
-      if (connection != null) {
-        connection.abort()
-        // Not for the pool: the engine is busy deleting what the attempt wrote.
-        connection.close()
-        connection = null
-      }
+      // Not for the pool: the engine is busy deleting what the attempt wrote.
+      Option(connection.end()).foreach(_.abort())
       log.info(s"aborted store=${provider.client.store} version=${version + 1} attempt=$attempt")
     }
   }
@@ -187,7 +183,7 @@ final class DynamoDBStateStore private[spark] (
 
   /** Send a chunk of changes to the engine; the first one begins the attempt there. */
   override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit =
-    if (!isInstall) leased().append(records, hashMin, hashMax, chunk, length, provider.client.deadlineSeconds)
+    if (!isInstall) connection.get().append(records, hashMin, hashMax, chunk, length, provider.client.deadlineSeconds)
 
   override def toString: String = s"DynamoDBStateStore[store=${provider.client.store}, version=$version, attempt=$attempt]"
 
@@ -220,18 +216,10 @@ final class DynamoDBStateStore private[spark] (
     require(values.forall(_ != null), "Cannot put a null value in the array")
   }
 
-  private def leased(): Connection = {
-    if (connection == null) {
-      connection = provider.client.lease()
-      provider.client.begin(connection, base, attempt)
-    }
-    connection
-  }
-
   /** Commit in the engine, where the attempt then ends, whatever the answer. */
   private def commitAttempt(keys: Array[Long]): Map[String, Long] = {
-    val last = leased()
-    connection = null
+    val last = connection.get()
+    connection.end()
     try {
       val counters = last.commit(keys, schema.text, provider.client.deadlineSeconds)
       last.release()

@@ -15,10 +15,12 @@ import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 
 /**
- * Settings and identity of a provider. The engine validates the values, in one place for every user of it.
+ * Settings and identity of a provider. The sidecar validates the settings that it gets, in one place for every user of the engine; the
+ * others are validated here.
  *
  * @param python          interpreter of the sidecar
- * @param engine          JSON object of the settings, without their prefix
+ * @param engine          JSON object of the settings, without their prefix and those that only the provider needs: queries with equal ones
+ *                        share connections
  * @param store           `{namespace}/{operator id}/{partition id}/{store name}`
  * @param run             the run of the query
  * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a task
@@ -31,20 +33,23 @@ final case class ProviderSettings(
 object ProviderSettings {
   val Prefix = "spark.sql.streaming.stateStore.dynastate."
   private val DefaultDeadlineSeconds = 60L
+  private val MemoryMbMax = 1048576L
+  /** Settings that the sidecar does not get. */
+  private val OfProvider = Seq("namespace", "python", "memoryMb")
   private val RunId = "sql.streaming.runId"
   val QueryId = "sql.streaming.queryId"
 
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
     val location = locationOf(id.checkpointRootLocation, hadoopConf)
     val configured = conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
-    val namespace = configured.get("namespace").filter(_.nonEmpty).getOrElse(digest(location))
-    // The engine refuses what is not a number, with a message that names the setting.
-    val memoryMb = configured.get("memoryMb").flatMap(_.toLongOption).getOrElse(0L)
+    val namespace = namespaceOf(configured.getOrElse("namespace", ""), location)
+    val memoryMb = memoryMbOf(configured.getOrElse("memoryMb", "0"))
+    // The sidecar refuses what is not a number, with a message that names the setting.
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
     ProviderSettings(
       python = configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(hadoopConf)),
-      engine = compact(render(JObject(configured.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) }))),
+      engine = compact(render(JObject((configured -- OfProvider).toList.sortBy(_._1).map { case (name, value) => name -> JString(value) }))),
       store = store,
       run = QueryRun(
         id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(
@@ -54,6 +59,18 @@ object ProviderSettings {
       deadlineSeconds = 15 * requestDeadline + 60,
       memoryBytes = memoryMb << 20)
   }
+
+  private def namespaceOf(configured: String, location: String): String =
+    if (configured.isEmpty) digest(location)
+    else if (configured.matches("[A-Za-z0-9._-]{1,128}")) configured
+    else refuse("namespace", "1 to 128 characters of A-Z a-z 0-9 . _ -", configured)
+
+  private def memoryMbOf(configured: String): Long =
+    if (configured.matches("[0-9]{1,7}") && configured.toLong <= MemoryMbMax) configured.toLong
+    else refuse("memoryMb", s"a whole number from 0 to $MemoryMbMax", configured)
+
+  private def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
+    ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
 
   def refuseUnsupported(conf: StateStoreConf): Unit = if (conf.stateStoreEncodingFormat != "unsaferow") {
     throw new DynastateException(ErrorKind.Configuration,
