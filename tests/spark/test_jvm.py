@@ -68,6 +68,13 @@ def test_the_executors_log_has_what_a_sidecar_logs(verdicts: tuple[Verdicts, str
     assert re.search(r" INFO Sidecar: sidecar started pid=\d+ python=\S+ ms=\d+\n", log), log
 
 
+def test_the_log_says_that_rows_are_loaded_again(verdicts: tuple[Verdicts, str]) -> None:
+    """After an error within a fold: once for each version that was in memory."""
+    _, log = verdicts
+    said = re.findall(r" WARN Provider: rows in memory were left half changed by an error, .* version=(\d+)/\w+\n", log)
+    assert said == ["1"], log
+
+
 def test_one_attempt_is_found_in_both_logs(verdicts: tuple[Verdicts, str]) -> None:
     """The provider and the sidecar spell attempts in the same way, and as the tables do."""
     _, log = verdicts

@@ -29,6 +29,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     check("row table: shared slots do not change, and slots by hash are in order") {
       sharedSlots(new Random(seed + 2))
     }
+    check("row table: after a peak, iterators walk few slots again")(shrinks())
     check("row table: a table filled in the order of another is as fast as one filled at random") {
       fillInOrder()
     }
@@ -130,6 +131,20 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     same(ordered.map(now.rowAt).map(Row.root).toSet, entriesOf(now))
     require(ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)), "slots are not in order of hashes")
     now.release()
+  }
+
+  private def shrinks(): Unit = {
+    val table = new RowTable()
+    val rows = (0 until 100000).map(number => Key(number) -> Key(number).put(Array[Byte](1)))
+    rows.foreach { case (key, encoded) => table.put(key.hash, encoded) }
+    val (kept, removed) = rows.partition(_._1.number % 10000 == 0)
+    removed.foreach { case (key, encoded) =>
+      require(table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) eq encoded, s"$key is not there")
+    }
+    val slots = table.share()
+    require(slots.capacity <= 8 * 16, s"${slots.capacity} slots for ${table.size} rows")
+    same(entriesOf(slots), kept.map(_._2).toSet)
+    slots.release()
   }
 
   private def entriesOf(slots: Slots): Set[Array[Byte]] = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root).toSet

@@ -1,9 +1,11 @@
 package io.dynastate.tests
 
+import java.lang.management.{BufferPoolMXBean, ManagementFactory}
 import java.util.Random
 import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.collection.mutable
+import scala.jdk.CollectionConverters._
 
 import io.dynastate.memory.{BucketCache, EncodedRow}
 import io.dynastate.compat._
@@ -113,7 +115,26 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same(rows(store).size, 2000)
       same(rows(here.getStore(1, ids))(1), 1L, "the version it was built on")
     }
-    check("the largest row, from parts and from a snapshot; a larger one is refused")(largest())
+    check("the largest row, from parts and from a snapshot, and no buffer of its size remains; a larger one is refused")(largest())
+    check("after an error within a fold its versions are loaded again")(halfChanged())
+    check("the memory of a store includes what undoes its last changes") {
+      val provider = world.provider(world.freshStore())
+      def write(version: Long, ids: Option[String]): (Long, Option[String]) = {
+        val store = provider.getStore(version, ids)
+        (0L until 1000L).foreach(each => store.put(key(each), value(version, "n" * 100), Family))
+        store.commit()
+        (store.metrics.memoryUsedBytes, store.getStateStoreCheckpointInfo().stateStoreCkptId)
+      }
+      val (once, ids) = write(0, None)
+      val (twice, _) = write(1, ids)
+      require(twice > once * 1.9 && twice < once * 2.1, s"$once bytes, then $twice with the rows of the version before")
+    }
+    check("a wrong namespace or memoryMb is refused") {
+      val wrong = Seq("namespace" -> "a/b", "namespace" -> "n" * 129) ++ Seq("", "-1", "1g", "1048577").map("memoryMb" -> _)
+      wrong.foreach { case (name, setting) =>
+        mustFail(s"$Prefix.dynastate.$name must be ", s"got='$setting'")(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.$name" -> setting)))
+      }
+    }
     check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
   }
@@ -157,6 +178,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       row.pointTo(raw, bytes)
       row
     }
+    val buffers = ManagementFactory.getPlatformMXBeans(classOf[BufferPoolMXBean]).asScala.find(_.getName == "direct").get
+    val before = buffers.getMemoryUsed
     val expected = noted(most)
     val provider = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
     val store = provider.getStore(0)
@@ -176,6 +199,26 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val parts = world.onTables(id, "delete-parts").toInt
     require(parts > 5, s"the largest row takes $parts parts")
     compare("from a snapshot")
+    require(buffers.getMemoryUsed < before + 4000000, s"direct buffers took $before bytes, and now ${buffers.getMemoryUsed}")
+  }
+
+  /** The header of a changed row is corrupted, so that its fold fails after others were changed. */
+  private def halfChanged(): Unit = {
+    val provider = world.provider(world.freshStore())
+    val ids = commit(provider, 0)((0L until 100L).map(each => each -> each): _*)
+    val reader = provider.getStore(1, ids)
+    val store = provider.getStore(1, ids)
+    (0L until 100L).foreach(put(store, _, -1L))
+    Platform.putInt(store.get(key(50), Family).getBaseObject, Platform.BYTE_ARRAY_OFFSET, 1 << 30)
+    mustFail("a row of state may have at most")(store.commit())
+    mustFail("left half changed by an error", "a row of state may have at most")(get(reader, 1))
+    mustFail("left half changed by an error")(rows(reader))
+    reader.abort()
+    val again = provider.getStore(1, ids)
+    same(metric(again, "dynastateCacheMisses"), 1L)
+    same(rows(again), (0L until 100L).map(each => each -> each).toMap)
+    again.abort()
+    same(rows(provider.getStore(2, commit(provider, 1, ids)(7L -> -7L))), (0L until 100L).map(each => each -> (if (each == 7) -7L else each)).toMap)
   }
 
   /** The last bucket is missing, which is found after lists of the first ones were sent: no value may come twice. */

@@ -59,6 +59,10 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
     if (now != null) few.heapBytes(now) else loaded.versions.heapBytes(loaded)
   }
 
+  override def undoBytes(version: Version): Long = if (meanwhile != null) 0L else loaded.versions.undoBytes(loaded)
+
+  override def isUsable: Boolean = meanwhile != null || loaded.versions.isUsable
+
   override def stateBytes(version: Version): Long = loaded.versions.stateBytes(loaded)
 
   private def beginToLoad(): Unit = if (isBegun.compareAndSet(false, true)) load(whole)

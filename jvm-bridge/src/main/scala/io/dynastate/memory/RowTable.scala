@@ -1,7 +1,8 @@
 package io.dynastate.memory
 
 /**
- * A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones.
+ * A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones. It shrinks when
+ * removals leave less than an eighth, because every iterator walks all slots.
  *
  * The home of a hash is its product with a number that differs by capacity. With the same number for all, filling a growing table in
  * the order of another table's slots, or in the order of hashes, as parts are stored, would put all keys into one corner of it, and
@@ -28,12 +29,13 @@ final class RowTable(expectedRows: Int = 0) {
   /** The rows by key, as unsigned bytes. Valid until the next change. */
   def inOrder: java.util.NavigableSet[AnyRef] = {
     if (ordered == null) {
-      ordered = new java.util.TreeSet[AnyRef](Row.byKey)
+      val all = new java.util.TreeSet[AnyRef](Row.byKey)
       var slot = 0
       while (slot < slots.capacity) {
-        if (slots.rows(slot) != null) ordered.add(slots.rows(slot))
+        if (slots.rows(slot) != null) all.add(slots.rows(slot))
         slot += 1
       }
+      ordered = all // an error before leaves no half of them
     }
     ordered
   }
@@ -71,6 +73,7 @@ final class RowTable(expectedRows: Int = 0) {
     count -= 1
     rowHeapBytes -= Row.heapBytes(previous)
     if (ordered != null) ordered.remove(previous)
+    if (count < slots.capacity / 8 && slots.capacity > RowTable.CapacityMin) slots = slots.copyTo(slots.capacity / 2)
     previous
   }
 

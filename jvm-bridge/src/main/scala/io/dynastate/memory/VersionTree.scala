@@ -1,5 +1,7 @@
 package io.dynastate.memory
 
+import io.dynastate.{DynastateException, ErrorKind}
+
 /**
  * One version in a tree. Either it is the head, whose rows are in the tree's tables; or it has a link to a version nearer to the head,
  * and undo records: for every key in which the two differ, this version's row, or a delete marker.
@@ -24,12 +26,17 @@ private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: 
  * `changed` has what changed in each version. It belongs to the tree, not the provider: a version that was loaded with all its rows
  * begins its own tree, and the changes of another tree's versions are unknown in it.
  *
+ * An error within a fold, such as a lack of memory, leaves the head half changed. Nothing of the tree can be read from then on.
+ *
  * Safe for threads: the tree is its own lock, held for one key, or for one fold.
  */
 final class VersionTree private (private[this] val tables: RowTables, val changed: ChangedBuckets) extends Versions {
   private var head: TreeVersion = _
+  /** The error that left the head half changed. */
+  private[this] var failure: Throwable = _
 
   override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = synchronized {
+    requireUsable()
     var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
       val table = at.undo.existing(family)
@@ -46,6 +53,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   override def bucketBits(version: Version): Int = 0
 
   override def share(version: Version, family: Int, bucket: Int): List[Slots] = synchronized {
+    requireUsable()
     var layers = List.empty[Slots]
     var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
@@ -65,6 +73,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
 
   override def scan(version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] =
     synchronized {
+      requireUsable()
       val layers = new java.util.ArrayList[java.util.Iterator[AnyRef]]
       var at = version.asInstanceOf[TreeVersion]
       while (at.next != null) {
@@ -79,23 +88,42 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     }
 
   override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version = synchronized {
+    requireUsable()
     require(base.versions eq this, "a version of another tree")
     val before = base.asInstanceOf[TreeVersion]
     // Before the version is visible.
     changed.add(number, ChangedBuckets.of(changes))
-    moveHeadTo(before)
-    val undo = apply(changes)
-    val version = new TreeVersion(number, attempt, schema, this, tables.counts)
-    before.next = version
-    before.undo = undo
-    head = version
-    version
+    try {
+      moveHeadTo(before)
+      val undo = apply(changes)
+      val version = new TreeVersion(number, attempt, schema, this, tables.counts)
+      before.next = version
+      before.undo = undo
+      head = version
+      version
+    } catch {
+      case e: Throwable =>
+        failure = e
+        throw e
+    }
   }
+
+  override def isUsable: Boolean = synchronized(failure == null)
 
   /** Of the head, for any version: they share nearly all rows. */
   override def heapBytes(version: Version): Long = synchronized(tables.heapBytes)
 
+  override def undoBytes(version: Version): Long = synchronized {
+    val undo = version.asInstanceOf[TreeVersion].undo
+    if (undo == null) 0L else undo.heapBytes
+  }
+
   override def stateBytes(version: Version): Long = heapBytes(version)
+
+  private def requireUsable(): Unit = if (failure != null) {
+    throw new DynastateException(ErrorKind.Unavailable,
+      s"rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: $failure", failure)
+  }
 
   /** Reverse the links between a version and the head. */
   private def moveHeadTo(version: TreeVersion): Unit = {

@@ -47,6 +47,12 @@ trait Versions {
   /** Bytes of heap of a version's rows. */
   def heapBytes(version: Version): Long
 
+  /** Bytes of heap that a version takes beside the newest one: its undo records. */
+  def undoBytes(version: Version): Long = 0L
+
+  /** Whether the rows can be read: not after an error that left them half changed. */
+  def isUsable: Boolean = true
+
   /** Approximate bytes of a version's rows if all of them were in memory. */
   def stateBytes(version: Version): Long
 

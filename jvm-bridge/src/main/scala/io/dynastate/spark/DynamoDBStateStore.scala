@@ -172,8 +172,11 @@ final class DynamoDBStateStore private[spark] (
     val version = overlay.version
     val (internal, rows) = version.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
     val own = ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum)
-    StateStoreMetrics(rows.map(_._1).sum, version.versions.heapBytes(version) + overlay.heapBytes, ProviderMetrics.ofJoin(provider.client.store, base.number, own))
+    StateStoreMetrics(rows.map(_._1).sum, heapBytes(version), ProviderMetrics.ofJoin(provider.client.store, base.number, own))
   }
+
+  /** Of the rows, of what undoes their last changes, and of the changes under way. */
+  private def heapBytes(version: Version): Long = version.versions.heapBytes(version) + provider.retained.undoBytes + overlay.heapBytes
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
     if (state != Committed) throw StateStoreErrors.stateStoreOperationOutOfOrder("checkpoint info is asked for before commit")

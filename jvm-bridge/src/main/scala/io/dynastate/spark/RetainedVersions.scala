@@ -14,6 +14,9 @@ private[spark] final class RetainedVersions(limit: Int) {
 
   def all: List[Version] = synchronized(versions.toList)
 
+  /** Bytes of heap that they take beside the newest one. */
+  def undoBytes: Long = all.distinctBy(each => (each.number, each.attempt)).map(each => each.versions.undoBytes(each)).sum
+
   /** Retain a version, and discard the one that was not used for longest. */
   def retain(version: Version): Unit = synchronized {
     versions -= version

@@ -11,6 +11,9 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 final class StateSchema private (private val families: Vector[JObject]) {
   import StateSchema._
 
+  /** Families that were added and changed nothing: every task adds those of its store again, and their JSON takes milliseconds. */
+  @volatile private[this] var unchanged = Map.empty[String, ColumnFamily]
+
   /** JSON without blanks, families by id. */
   lazy val text: String = compact(render(JObject("families" -> JArray(families.toList))))
 
@@ -20,10 +23,15 @@ final class StateSchema private (private val families: Vector[JObject]) {
   lazy val internalIds: Set[Int] = families.collect { case family if flag(family, "internal") => idOf(family) }.toSet
 
   /** The schema with a family added, its description replaced, or undropped. */
-  def add(family: ColumnFamily): StateSchema = families.find(nameOf(_) == family.name) match {
+  def add(family: ColumnFamily): StateSchema = if (unchanged.get(family.name).contains(family)) this else added(family)
+
+  private def added(family: ColumnFamily): StateSchema = families.find(nameOf(_) == family.name) match {
     case Some(known) =>
       val described = family.toJson(idOf(known))
-      if (described == known) this else new StateSchema(families.updated(idOf(known), described))
+      if (described == known) {
+        unchanged += family.name -> family
+        this
+      } else new StateSchema(families.updated(idOf(known), described))
     case None if families.size <= IdMax => new StateSchema(families :+ family.toJson(families.size))
     case None => throw new DynastateException(ErrorKind.Configuration, s"a store may have at most ${IdMax + 1} column families")
   }

@@ -34,7 +34,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       return (if (memoryBytes > 0) bucketed(0L).empty("") else VersionTree.empty(""), None)
     }
     val attempt = attemptOf(version, checkpointId)
-    val held = retained.all
+    val held = usable()
     // An id names one attempt for ever. Only the engine can resolve a bare number: another executor may have made the version again.
     RetainedVersions.byId(held, version, attempt) match {
       case Some(found) => (found, None)
@@ -45,6 +45,16 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
           else load(version, attempt, held.filter(_.number <= version))
         } catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
     }
+  }
+
+  /** The versions in memory, without those that an error left half changed. */
+  private def usable(): List[Version] = {
+    val (usable, halfChanged) = retained.all.partition(_.versions.isUsable)
+    halfChanged.foreach { version =>
+      retained.discard(version)
+      log.warn(s"rows in memory were left half changed by an error, and are loaded again store=$store version=$version")
+    }
+    usable
   }
 
   /** The attempt that a checkpoint id names; without an id `Attempt.None`, for any. */
