@@ -83,7 +83,12 @@ def stores(call: Call, namespace: Namespace = "") -> None:
         return
     if found:
         has_earlier = any(each["is_earlier"] for each in found)
-        rows = [each | {"age": _age(each["committed"])} for each in found]
+        rows = [
+            dict.fromkeys(each | _STORE) | {"store": each["store"]}
+            if each["problem"]
+            else each | {"age": _age(each["committed"])}
+            for each in found
+        ]
         call.table(rows, _STORE | (_EARLIER if has_earlier else {}), group="store", optional=["deltas", "snapshot"])
         if has_earlier:
             call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
@@ -106,6 +111,7 @@ def show(call: Call, store: Store) -> None:
     if call.json(found):
         return
     families = found.pop("families")
+    del found["problem"]
     query = "an earlier one, whose checkpoint was deleted" if found.pop("is_earlier") else "the namespace's current one"
     found["forks"], found["query"] = ", ".join(found["forks"]), query
     found["committed"] = f"{found['committed'] or '-'}, {_age(found['committed'])}"

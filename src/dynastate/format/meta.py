@@ -118,7 +118,7 @@ def meta_lost(store: str) -> CorruptStateError:
     namespace = store.split("/", maxsplit=1)[0]
     return CorruptStateError(
         f"the store has versions, but its meta item is lost: restore the tables, or delete what is left of the query's "
-        f"state with dynastate drop {namespace}",
+        f"state with 'dynastate drop {namespace}'",
         **where(meta_key(store)),
     )
 

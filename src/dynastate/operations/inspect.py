@@ -133,7 +133,7 @@ def _iso(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
 
 
-def _broken(store: str, problem: str) -> StoreSummary:
+def _corrupt(store: str, problem: str) -> StoreSummary:
     return StoreSummary(store, 0, "", 0, 0, 0, 0, 0, 0, 0, 0, "", "", "", 0, "", (), False, "", False, problem, ())
 
 
@@ -158,7 +158,8 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
         except VersionMissingError:
             continue
         except CorruptStateError as corrupt:
-            found.append(_broken(name, str(corrupt)))
+            corrupt.name_table(tables.names)
+            found.append(_corrupt(name, str(corrupt)))
         progress(done, len(names))
     earlier = {store for each in metas.values() for store in by_query(each, current_query(each)).earlier}
     return [replace(each, is_earlier=each.store in earlier) for each in found]

@@ -76,7 +76,7 @@ class StorageUsage:
 def usage_of_namespace(
     tables: Tables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
-    """Storage used by a namespace's current query, by operator.
+    """Storage used by a namespace's current query, by operator; `dynastate stores` has those of earlier queries.
 
     Each store takes one Query, which is reported to `progress`.
 
