@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -12,7 +13,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, meta_key, schema_digest, schema_key
+from dynastate.format.keys import EMPTY, VersionId, meta_key, schema_digest, schema_key
 from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
 from dynastate.operations.fork import fork_namespace
@@ -146,6 +147,52 @@ def test_a_drop_that_was_cut_off_is_completed(engines: Engines, tables: Tables, 
         if died <= number:
             break
     assert 10 < died < 99
+
+
+class Committing:
+    """A query that commits versions of a store, and three more just before a request and after it."""
+
+    def __init__(self, engine: Engine, store: str, versions: int, request: int) -> None:
+        self._engine, self._store = engine, store
+        self._made = write_versions(engine, store, versions)
+        self.left = request
+        if not versions:
+            engine.commits.sessions.enter(store, query_run(), 0, Meter())
+
+    def commit(self) -> None:
+        """Commit the next version, or abort it."""
+        under_way = begin(self._engine, self._store, attempt(1000 + len(self._made)), self._made[-1])
+        under_way.append(chunk({b"k": b"v"}))
+        try:
+            under_way.commit({0: 1}, SCHEMA)
+        except ConfigurationError:
+            under_way.abort()
+            raise
+        self._made.append(VersionId(under_way.version, under_way.attempt))
+
+    def __call__(self, _: str) -> None:
+        self.left -= 1
+        if -3 <= self.left < 0:
+            with suppress(ConfigurationError):
+                self.commit()
+
+
+@pytest.mark.parametrize("versions", [0, 8, 9])
+def test_a_query_that_commits_at_any_request_of_a_drop(
+    memory_engine: Engine, memory: MemoryTables, versions: int
+) -> None:
+    """Whatever it commits before it is refused is deleted too, and nothing of a refused commit is left."""
+    for request in range(100):
+        store = f"racing/0/{request}/default"
+        query = Committing(memory_engine, store, versions, request)
+        drop_stores(FailingTables(memory, query), [store], Meter())
+        with pytest.raises(ConfigurationError, match="may not commit any more"):
+            query.commit()
+        assert graph(memory, store).is_empty
+        assert not parts_of(memory, store)
+        if query.left >= 0:
+            break
+    assert 10 < request < 99
 
 
 def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, engines: Engines, store: str) -> None:
