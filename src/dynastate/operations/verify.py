@@ -114,6 +114,7 @@ class _Check:
         self._items = self._total = self._stored_bytes = 0
         #: The number of shards; 0: unknown.
         self._shards = 0
+        self._is_first_run = self._is_adopted = False
         #: Attempts with parts that no version list named.
         self._unlisted: set[VersionId] = set()
         self._manifests: dict[SnapshotId, SnapshotManifest | None] = {}
@@ -139,7 +140,10 @@ class _Check:
             self._add(finding)
         meta = meta_key(self._store)
         if self._names.graph.meta is not None:
-            self._shards = parse_meta(self._store, self._names.graph.meta).shards
+            found = parse_meta(self._store, self._names.graph.meta)
+            self._shards = found.shards
+            self._is_first_run = max(found.epochs.values()) == 1
+            self._is_adopted = len(found.locations) > 1
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
         self._newest = max(self._names.graph.versions(), default=0)
@@ -391,55 +395,48 @@ class _Check:
             else:
                 dead.add(node)
             checked.append(Checked(*node, entry.epoch, can_be_read and not is_stopped, node in dead))
-        if self._shards:
-            self._find_lost_lists(now, {node for node, base in bases.items() if base is not None})
+        if graph.meta is not None and DROPPED not in graph.meta:
+            self._find_gaps(now, {node for node, base in bases.items() if base is not None})
+            self._find_lost_ends(now)
         return checked
 
-    def _find_lost_lists(self, now: NamingItems, readable: set[VersionId]) -> None:
-        """Report versions that were listed, as far as that can be detected: between listed ones, below and above them.
+    def _find_gaps(self, now: NamingItems, readable: set[VersionId]) -> None:
+        """Report gaps: clean-up deletes versions from the lowest on, so none is missing above a readable one.
 
-        Clean-up deletes a snapshot before the versions up to it, and versions from the lowest on; a snapshot is made of
-        a listed version, and an attempt at a version begins when the version before is listed. Versions of a query that
-        started over or was taken back, and of another location, are deleted from the highest on, and their numbers have
-        nothing to do with those of the others.
+        But it retains what a fork needs, and what another location made, wherever they are. Versions of a query that
+        started over, or was taken back, are below those of an older run.
+        """
+        entries = list(now.graph.entries())
+        for version, following in pairwise(now.graph.versions()):
+            below = [each.epoch for each in entries if each.version == version and each.id in readable]
+            above = [each.epoch for each in entries if each.version == following]
+            is_retained = self._is_adopted or group_key(self._store, version) in now.graph.pinned
+            if following > version + 1 and below and max(below) <= min(above) and not is_retained:
+                self._list_lost(now, version + 1, following - 1, "but older ones are")
+
+    def _find_lost_ends(self, now: NamingItems) -> None:
+        """Report versions below and above the listed ones that were listed, by snapshots and parts.
+
+        A snapshot is made of a listed version, and an attempt begins when the version before is listed. Clean-up
+        deletes the snapshots of versions before these, and their parts after them.
         """
         graph = now.graph
-        if graph.meta is None or DROPPED in graph.meta:
-            return
-        meta = parse_meta(self._store, graph.meta)
-        listed = graph.versions()
-        for version, following in pairwise(listed):
-            above = [each for each in graph.entries() if each.version == following]
-            below = [each for each in graph.entries() if each.version == version and each.id in readable]
-            is_continued = all(
-                each.epoch <= other.epoch and meta.location_at(each.epoch) == meta.location_at(other.epoch)
-                for each in below
-                for other in above
-            )
-            if (
-                following > version + 1
-                and below
-                and is_continued
-                and group_key(self._store, version) not in graph.pinned
-            ):
-                self._list_lost(now, version + 1, following - 1, "but older ones are")
-        lowest, newest = (listed[0], listed[-1]) if listed else (0, 0)
-        epoch = max((each.epoch for each in graph.entries()), default=0)
+        listed, epochs = graph.versions(), [each.epoch for each in graph.entries()]
+        lowest, newest, epoch = (listed[0], listed[-1], max(epochs)) if listed else (0, 0, 0)
+        unlisted = {each.version for each in self._unlisted if graph.entry(*each) is None}
+        last = max(unlisted, default=0)
         before = set(self._names.snapshots())
-        for snapshot in sorted(now.snapshots(), key=lambda each: each.of):
-            if snapshot.is_pinned or snapshot not in before:
-                continue
-            if snapshot.version < lowest - 1:
-                self._list_lost(now, snapshot.version + 1, lowest - 1, "but there is a snapshot below them")
-                lowest = 0
-            # An import and a fork write the snapshot first.
-            is_committed = bool(listed) or snapshot.of in self._unlisted
-            if snapshot.version > newest and snapshot.epoch >= epoch and is_committed:
-                self._list_lost(now, newest + 1, snapshot.version, "but there is a snapshot of the last one")
-                return
-        # Of several runs, one may have written versions above those that another went back to.
-        last = max((each.version for each in self._unlisted if graph.entry(*each) is None), default=0)
-        if max(meta.epochs.values()) == 1 and last > newest + 1:
+        snapshots = [each for each in now.snapshots() if each in before and not each.is_pinned]
+        # A snapshot alone may be of an executor that was suspended while clean-up deleted the versions.
+        first = min((each.version for each in snapshots), default=newest) + 1
+        if any(first <= version < lowest for version in unlisted):
+            self._list_lost(now, first, lowest - 1, "but there are parts of them, and a snapshot below")
+        # Without a list, it may be of an import or a fork under way. Older epochs may be of a query before this one.
+        above = [each for each in snapshots if each.epoch >= epoch and (listed or each.of in self._unlisted)]
+        snapshot = max((each.version for each in above), default=0)
+        if snapshot > newest:
+            self._list_lost(now, newest + 1, snapshot, "but there is a snapshot of the last one")
+        elif self._is_first_run and last > newest + 1:
             self._list_lost(now, newest + 1, last - 1, "but there are parts of what follows them")
 
     def _list_lost(self, now: NamingItems, first: int, last: int, how: str) -> None:
