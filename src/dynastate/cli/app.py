@@ -20,7 +20,7 @@ EXIT_CODES: Final = """\
 Exit codes:
   0    Done, and nothing is wrong.
   1    The answer is no: 'verify' or 'tables check' found something wrong, 'get'
-       or 'history' no such key, or 'drop' was not confirmed.
+       or 'history' no such key, or 'drop' or 'adopt' was not confirmed.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
   130  Interrupted by Ctrl-C. 'local' and 'top' end with 0 then.
@@ -70,7 +70,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except _Refused as refused:
         context = getattr(refused, "ctx", None)
         path = context.command_path if context else "dynastate"
-        said = f"{refused.format_message().rstrip('.')}; '{path} --help' shows what it takes"  # type: ignore[attr-defined]
+        wrong = refused.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
+        said = f"{wrong}{'' if wrong.endswith('?') else ';'} '{path} --help' shows what it takes"
     except typer.Abort as end:
         code = INTERRUPTED if isinstance(end.__cause__, KeyboardInterrupt) else 1
         said = "not confirmed, nothing was done" if code == 1 else ""

@@ -77,6 +77,7 @@ def stores(call: Call, namespace: Namespace = "") -> None:
     """
     from dynastate.operations.inspect import inspect_stores
 
+    call = replace(call, settings=replace(call.settings, namespace=namespace))  # refuses what is no namespace
     with call.tables() as tables, progress("stores") as report:
         found = [asdict(each) for each in inspect_stores(tables, namespace, report)]
     if call.json(found):
@@ -374,4 +375,6 @@ def _parse(key: str) -> Any:
     try:
         return json.loads(key)
     except ValueError as malformed:
-        raise ConfigurationError(f"the key is no JSON: {malformed}", key=key[:200]) from malformed
+        raise ConfigurationError(
+            f'the key is no JSON: {malformed}; a key looks like \'{{"user": "a"}}\'', key=key[:200]
+        ) from malformed

@@ -100,15 +100,21 @@ def clean(
             if each.is_earlier:
                 call.say(_earlier(each))
                 continue
-            held = f": version {each.held_by}, the oldest to retain, has no snapshot after that" if each.held_by else ""
+            held = (
+                f": version {each.held_by}, the oldest to retain, needs them, as no snapshot lies between"
+                if each.held_by
+                else ""
+            )
             call.say(
                 f"{each.store}: {each.items:,} items deleted, {each.write_units:,} write units; "
-                f"versions from {each.oldest} on are there{held}"
+                f"versions from {each.oldest} on stay{held}"
             )
     else:
         if changed := [each for each in cleaned if (each.items or each.held_by) and not each.is_earlier]:
             rows = [asdict(each) | {"held_by": each.held_by or None} for each in changed]
             call.table(rows, _CLEANED, group="store")
+        if any(each.held_by for each in changed):
+            call.say("held by: the oldest version to retain, which needs those before it, as no snapshot lies between")
         for each in cleaned:
             if each.is_earlier:
                 call.say(_earlier(each))
@@ -156,7 +162,9 @@ def adopt(
     call: Call,
     namespace: Namespace,
     *,
-    checkpoint: Annotated[str, typer.Option(metavar="URL", help="The folder that the checkpoint was moved to.")],
+    checkpoint: Annotated[
+        str, typer.Option(metavar="URL", help="The folder that the checkpoint was moved to; required.")
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Let the query write from another checkpoint location, after its checkpoint was moved.
@@ -183,8 +191,8 @@ def adopt(
             made = adopt_stores(tables, names, location, meter, report)
     if not call.json(asdict(made)):
         call.say(
-            f"{namespace}: {made.stores:,} stores belong to {location.removesuffix('/state')}, {made.refused} runs of "
-            f"other locations are refused, {made.write_units:,} write units"
+            f"{namespace}: {made.stores:,} stores belong to {location.removesuffix('/state')}, "
+            f"runs of other locations that are refused: {made.refused}, {made.write_units:,} write units"
         )
 
 

@@ -114,7 +114,7 @@ def command(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         epilog = "\n".join(["Examples:", *(f"  dynastate {each}" for each in examples)])
-        app.command(name, cls=Command, epilog=epilog, rich_help_panel=app.info.rich_help_panel)(run)
+        app.command(name, cls=Command, epilog=epilog, rich_help_panel=app.rich_help_panel)(run)
         return function
 
     return register

@@ -130,7 +130,8 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         raise
     except boto_errors.NoRegionError as error:
         raise ConfigurationError(
-            f"no AWS Region is known; set {PREFIX}region (--region), or AWS_REGION on the executors"
+            f"no AWS Region is known; set {PREFIX}region, or AWS_REGION where dynastate runs: for a query, on the "
+            "executors"
         ) from error
     except (boto_errors.BotoCoreError, OSError, ValueError) as error:
         raise ConfigurationError(

@@ -183,8 +183,8 @@ def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool
 def no_store(namespace: str) -> ConfigurationError:
     """The error of a namespace without stores."""
     return ConfigurationError(
-        "no store of this namespace is in the tables; its name is the first part of the store's, which is in "
-        "the file state/0/0/dynastate of the query's checkpoint",
+        "no store of this namespace is in the tables; the namespace is the first part of the store's name in the file "
+        "state/0/0/dynastate of the query's checkpoint",
         namespace=namespace,
     )
 
@@ -240,7 +240,8 @@ def _parse(pattern: str) -> tuple[str, int, str | None, str]:
     found = _PATTERN.fullmatch(pattern)
     if found is None:
         raise ConfigurationError(
-            "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator",
+            "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator; "
+            "'dynastate stores' lists them",
             store=repr(pattern[:200]),
         )
     return found[1], int(found[2]), found[3], found[4]

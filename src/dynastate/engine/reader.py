@@ -77,7 +77,9 @@ class Lineage:
         if 0 <= place < len(self.entries):
             return self.entries[place]
         there = f"{self.entries[0].version}-{self.newest.version}"
-        raise VersionMissingError("this version cannot be read", store=self.store, version=version, versions=there)
+        raise VersionMissingError(
+            "this version cannot be read; name one of versions", store=self.store, version=version, versions=there
+        )
 
 
 class PartReader:

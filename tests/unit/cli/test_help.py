@@ -49,6 +49,12 @@ def test_help_fits_80_columns(name: str) -> None:
         assert {word for word in words if word.startswith("-")} <= known, example
 
 
+def test_commands_are_in_groups() -> None:
+    """As in docs/cli.md."""
+    groups = re.findall(r"^## (Inspect|Maintain|Set up)$", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    assert re.findall(r"^(\w[\w ]+):\n  [a-z]", run("--help").out, re.MULTILINE)[: len(groups)] == groups
+
+
 def test_a_group_without_a_command_shows_its_help() -> None:
     """On standard error, as a wrong use."""
     for words in ((), ("tables",)):

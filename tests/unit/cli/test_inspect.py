@@ -38,6 +38,7 @@ def test_stores(engine: Engine, store: str) -> None:
     assert found["many/1/0/default"]["rows"] == 0
     assert run("stores", "look").lines[2].startswith(f"{store} ")
     assert "no store of this namespace" in refused("stores", "missing")
+    assert "namespace must be" in refused("stores", "first/0")
 
 
 def test_show(store: str) -> None:

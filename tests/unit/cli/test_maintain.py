@@ -37,7 +37,7 @@ def test_compact_and_clean(engine: Engine) -> None:
     assert run("compact", made.store).out == f"{made.store}: {reason}\n"
     held = run("clean", made.store, "--retain", "2", "--wide").out
     assert "0 items deleted" in held
-    assert "versions from 1 on are there: version 6, the oldest to retain, has no snapshot after that\n" in held
+    assert "versions from 1 on stay: version 6, the oldest to retain, needs them, as no snapshot lies between\n" in held
     made.commit((user("a"), counted(8)))
     (cleaned,) = shown("clean", made.store, "--retain", "2")
     assert (cleaned["oldest"], cleaned["held_by"]) == (7, 0)

@@ -58,7 +58,7 @@ def test_a_missing_table_is_named_with_what_to_do() -> None:
         (["local", "--port", "65536"], "'--port': Input should be less than or equal to 65535; 'dynastate local"),
         (["stores", "--frob"], "No such option: --frob; 'dynastate stores --help' shows"),
         (["show"], "Missing argument 'STORE'; 'dynastate show --help' shows"),
-        (["shwo"], "No such command 'shwo'. Did you mean 'show'?; 'dynastate --help' shows"),
+        (["shwo"], "No such command 'shwo'. Did you mean 'show'? 'dynastate --help' shows"),
         (["drop", "a/b"], "dynastate: namespace must be 1 to 128 characters"),
     ],
 )

@@ -150,7 +150,7 @@ def test_at_other_versions(written: StoreBuilder, opened: Open) -> None:
     assert state.at(2).get({"user": "b"}) == row("b", 1)
     assert len(state.at(2)) == 3
     assert state.version == 3
-    with pytest.raises(VersionMissingError, match=r"cannot be read .*version=4 versions=1-3"):
+    with pytest.raises(VersionMissingError, match=r"cannot be read; .*version=4 versions=1-3"):
         state.at(4)
     with pytest.raises(VersionMissingError):
         state.at(0)
