@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import meant
+from dynastate.engine.catalog import of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.operations.drop import drop_stores
@@ -83,7 +83,7 @@ def _clean_earlier(tables: Tables, store: str, kept: str) -> Cleaned:
 def _first_batch(engine: Engine, tables: Tables, namespace: str) -> str:
     """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
     try:
-        first = meant(tables, f"{namespace}/0", Meter()).current[0]
+        first = of_namespace(tables, namespace, Meter()).current[0]
         newest = engine.lineage(first).newest
         writing_run(tables, first, newest)
     except (VersionMissingError, ConfigurationError) as early:
