@@ -49,7 +49,11 @@ from tests.support.policies import (
 
 DELTA, SNAPSHOT = f"{TABLES}/{DELTA_TABLE}", f"{TABLES}/{SNAPSHOT_TABLE}"
 #: What IAM can allow for all or for none.
-LISTS = {"application-autoscaling:DescribeScalableTargets", "application-autoscaling:DescribeScalingPolicies"}
+LISTS = {
+    "cloudwatch:DescribeAlarms",
+    "application-autoscaling:DescribeScalableTargets",
+    "application-autoscaling:DescribeScalingPolicies",
+}
 VERSIONS = 25
 RETAIN = 2
 

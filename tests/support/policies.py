@@ -41,6 +41,10 @@ class Access:
     context: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
+#: IAM asks for all alarms, whichever are read, and for "*" where there are composite ones.
+_EVERY_ALARM = Access("cloudwatch:DescribeAlarms", f"{ALARMS}:*")
+
+
 def accesses(request: Request) -> list[Access]:
     """What a request needs to be allowed, each for itself.
 
@@ -79,7 +83,9 @@ def _table_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
 
 
 def _alarm_accesses(operation: str, body: Mapping[str, str]) -> list[Access]:
-    """CloudWatch's: an alarm is named, or a list of them, or its ARN."""
+    """CloudWatch's: an alarm is named, or a list of them, or its ARN. Whoever reads alarms may read all of them."""
+    if operation == "DescribeAlarms":
+        return [_EVERY_ALARM]
     if "ResourceARN" in body:
         return [Access(f"cloudwatch:{operation}", body["ResourceARN"])]
     names = [value for name, value in body.items() if re.fullmatch(r"AlarmName|AlarmNames\.member\.\d+", name)]
@@ -103,7 +109,7 @@ def _scaling_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
     if operation in ("PutScalingPolicy", "DeleteScalingPolicy"):
         alarm = f"{ALARMS}:TargetTracking-{body['ResourceId']}-AlarmHigh-any"
         changed = "PutMetricAlarm" if operation == "PutScalingPolicy" else "DeleteAlarms"
-        needed += [Access(f"cloudwatch:{each}", alarm) for each in (changed, "DescribeAlarms")]
+        needed += [Access(f"cloudwatch:{changed}", alarm), _EVERY_ALARM]
     return needed
 
 
