@@ -13,7 +13,7 @@ from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import SHARDS_MAX, SPECS, Key, group_key, meta_key, store_shard
+from dynastate.format.keys import SHARDS_MAX, SPECS, Key, group_key, meta_key, store_shard, versions_of
 from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.pins import pins_of, refuse_forked, refuse_forks, unpin
@@ -214,7 +214,8 @@ def _delete_lists(tables: Tables, store: str, runs: Mapping[str, int], meter: Me
 def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> set[Key]:
     """The version lists that the next commits of runs would go to: of a run's newest version, or the one after.
 
-    The newest run, if it has committed nothing yet, may begin at any version.
+    And the one before, for a task that is late because another was faster. The newest run, if it has committed nothing
+    yet, may begin at any version.
     """
     if not runs:
         return set()
@@ -226,12 +227,9 @@ def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> s
         return set(lists)
     if max(runs.values()) not in newest:
         return set(lists)
-    return {
-        group_key(store, version)
-        for epoch in runs.values()
-        if epoch in newest
-        for version in (newest[epoch], newest[epoch] + 1)
-    }
+    ends = [newest[epoch] for epoch in runs.values() if epoch in newest]
+    before = [max(1, versions_of(group_key(store, end)).start - 1) for end in ends]
+    return {group_key(store, version) for version in (*before, *ends, *(end + 1 for end in ends))}
 
 
 def _delete_others(tables: Tables, store: str, shards: int, meter: Meter, progress: ProgressCallback) -> int:
