@@ -174,8 +174,8 @@ class Onlooker(Actor):
                 self._scheduler.note("refreshed to %d of %s", opened.version, opened.store)
             else:
                 kind(models, opened)
-        except (UnavailableError, VersionMissingError, CorruptStateError) as failed:
-            # Where a version is no longer promised, clean-up may have deleted it.
+        except (ConfigurationError, UnavailableError, VersionMissingError, CorruptStateError) as failed:
+            # Where a version is no longer promised, clean-up may have deleted it, or a drop the store.
             self._scheduler.note("%s: %s", opened.store, failed)
 
     def _nodes(self, models: list[Model], opened: StateView) -> list[Node]:

@@ -82,6 +82,8 @@ class Model:
     #: The locations whose runs may commit now; and the location of each run.
     locations: set[str] = field(default_factory=set)
     location_of: dict[str, str] = field(default_factory=dict)
+    #: Runs that may not commit any more, since the store was dropped.
+    ended: set[str] = field(default_factory=set)
     #: What runs from other locations have made, and is retained for them.
     foreign: set[VersionId] = field(default_factory=set)
     #: The attempts that were opened by a version's number, each with the time since when.
@@ -130,6 +132,13 @@ class Model:
         self.locations = {location}
         self.foreign = {each for each in self.foreign | kept if self.location_of[self.nodes[each].run] != location}
 
+    def drop(self) -> None:
+        """Promise nothing any more; from the next restart on the store is another query's."""
+        self.run = ""
+        self.newest = self.floor = 0
+        self.chain = {0: EMPTY}
+        self.foreign.clear()
+
     # -------------------------------------------------------------------------------------------- changes of the tables
 
     def list_changed(self, sort: str, versions: list[bytes]) -> list[VersionId]:
@@ -164,6 +173,8 @@ class Model:
             raise violation("a commit failed, and then a version list lists it", version=short(version))
         if self.location_of[node.run] not in self.locations:
             raise violation("a run from another location has committed", version=short(version), run=node.run)
+        if node.run in self.ended:
+            raise violation("a run has committed to a store that was dropped", version=short(version), run=node.run)
         if entry.parent != node.parent[1]:
             raise violation("a version list has another parent of an attempt", version=short(version))
         return version

@@ -17,16 +17,19 @@ from dynastate.dynamodb import boto_tables, limits, rates, tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.dynamodb.wire import to_wire
 from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
 from dynastate.engine.engine import Engine
-from dynastate.errors import CorruptStateError, UnavailableError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format import codec, keys
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId
+from dynastate.format.items import item_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId, meta_key
 from dynastate.format.meta import QueryRun
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
 from dynastate.operations import adopt, fork, scope
 from dynastate.operations.adopt import adopt_stores
+from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from dynastate.reader import families as column_families
 from dynastate.reader import state
@@ -35,7 +38,7 @@ from tests.simulation.actors import Executor, Reader, read
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
 from tests.simulation.external_clients import Forker, Onlooker, Operator, families
 from tests.simulation.model import Model, short, violation
-from tests.simulation.network import LATEST_S, NO_FAULTS, Client, random_faults
+from tests.simulation.network import LATEST_S, NO_FAULTS, Client, FaultRates, random_faults
 from tests.simulation.orphans import check_orphans
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import Threads
@@ -67,6 +70,8 @@ KILLING, KILLING_OF = (5, 10), 13
 MOVED, MOVED_OF = (7, 8), 13
 #: In these the checkpoint is deleted again and again, and the query starts over with one store or two.
 FEWER, FEWER_OF = (6, 9, 10), 17
+#: In these the namespace is dropped while the query runs, and another query begins in it.
+DROPPED, DROPPED_OF = (14, 15, 16), 17
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 
@@ -176,6 +181,7 @@ class Schedule:
             self._spawn_onlooker()
             self._spawn_operator()
         moves = random.Random(f"{self.seed}/moves")  # noqa: S311  # no secret
+        drops = random.Random(f"{self.seed}/drops")  # noqa: S311  # no secret
         done = tries = 0
         while done < self.batches and tries < 3 * self.batches:
             tries += 1
@@ -183,6 +189,8 @@ class Schedule:
             # A store without any run gets the location of the first one.
             if self.seed % MOVED_OF in MOVED and moves.random() < 0.3 and all(model.runs for model in self.models):
                 self._move(moves)
+            if self.seed % DROPPED_OF in DROPPED and self.seed % FORKED_OF != FORKED and drops.random() < 0.2:
+                self._drop(drops)
             self.scheduler.sleep(self.chance.uniform(0, 2 * self.pause_s))
             if self._batch() and self.chance.random() < 0.95:
                 done += 1
@@ -331,18 +339,15 @@ class Schedule:
         if copy.run in model.runs:
             raise violation("a copy of the checkpoint has entered", store=model.store, run=copy.run)
         self.scheduler.kill(copy.process)
-        old, tips = list(self.executors), [(each, each.chain[each.newest]) for each in self.current]
-        for executor in old:
-            self._try_task(executor, *chance.choice(tips), chance)
+        old, tips = list(self.executors), self._tips()
+        self._run_on(old, tips, chance)
         while model.locations != {self.location}:
             process, _, both = self._external_client(f"adopter-{self._processes}")
             self._spawn(process, partial(self._adopt, both, base))
             while model.locations != {self.location} and not process.is_dead:
                 self.scheduler.sleep(1.0)
         self._restart(base)
-        for executor in old:
-            if not executor.process.is_dead:
-                self._try_task(executor, *chance.choice(tips), chance)
+        self._run_on(old, tips, chance)
 
     def _adopt(self, both: BotoTables, base: int) -> None:
         for model in self.models:
@@ -360,6 +365,51 @@ class Schedule:
             self.scheduler.note("not adopted yet: %s", failed)
             return False
         return True
+
+    def _drop(self, chance: random.Random) -> None:
+        """Drop the namespace while the query runs; then another one begins in it. The first may not commit any more."""
+        self.scheduler.note("the namespace is dropped")
+        old, tips = list(self.executors), self._tips()
+        for model in self.models:
+            model.drop()
+        self._run_on(old, tips, chance)
+        ended: list[bool] = []
+        while not ended:
+            # A delete that came after its retry could take the schema item that the next query has written.
+            process, _, both = self._external_client(f"dropper-{self._processes}", may_be_late=False)
+            self._spawn(process, partial(self._drop_all, both, ended))
+            while not ended and not process.is_dead:
+                self.scheduler.sleep(1.0)
+        self._restart(0)
+        self._run_on(old, tips, chance)
+
+    def _drop_all(self, both: BotoTables, ended: list[bool]) -> None:
+        while not self._try_drop(both):
+            self.scheduler.sleep(1.0)
+        self.scheduler.note("the namespace was dropped")
+        for model in self.models:
+            model.ended |= model.runs
+        ended.append(True)
+
+    def _try_drop(self, both: BotoTables) -> bool:
+        metas = [meta_key(model.store) for model in self.models]
+        left = [key for key in metas if self.dynamodb.item(NAMES[key.role], to_wire(item_key(key)))]
+        try:
+            drop_stores(both, [key.store_shard.removesuffix("#0") for key in left], Meter())
+        except (ConfigurationError, UnavailableError) as failed:  # a run has entered, or there is no answer
+            self.scheduler.note("not dropped yet: %s", failed)
+            return False
+        return True
+
+    def _tips(self) -> list[tuple[Model, VersionId]]:
+        """The newest version of each store."""
+        return [(model, model.chain[model.newest]) for model in self.current]
+
+    def _run_on(self, executors: list[Executor], tips: list[tuple[Model, VersionId]], chance: random.Random) -> None:
+        """Launch tasks of a driver that does not know that its query is over."""
+        for executor in executors:
+            if not executor.process.is_dead:
+                self._try_task(executor, *chance.choice(tips), chance)
 
     def _try_task(
         self, executor: Executor, model: Model, base: VersionId, chance: random.Random, wait_s: float = 0.0
@@ -419,13 +469,16 @@ class Schedule:
     def _spawn(self, process: Process, body: Callable[[], None]) -> None:
         self.scheduler.spawn(process.name, body, process)
 
-    def _client(self, process: Process, chance: random.Random) -> Client:
-        return Client(self.scheduler, chance, self.dynamodb, process, lambda: self.faults, self._on_request)
+    def _client(self, process: Process, chance: random.Random, *, may_be_late: bool = True) -> Client:
+        def faults() -> FaultRates:
+            return self.faults if may_be_late else replace(self.faults, slow=0.0)
 
-    def _external_client(self, name: str) -> tuple[Process, random.Random, BotoTables]:
+        return Client(self.scheduler, chance, self.dynamodb, process, faults, self._on_request)
+
+    def _external_client(self, name: str, *, may_be_late: bool = True) -> tuple[Process, random.Random, BotoTables]:
         """A process with tables and random numbers of its own, so that it changes no schedule without it."""
         process, chance = self._process(name), random.Random(f"{self.seed}/{name}")  # noqa: S311  # no secret
-        both = self._tables(self._client(process, chance), chance)
+        both = self._tables(self._client(process, chance, may_be_late=may_be_late), chance)
         both.expect_answers()
         return process, chance, both
 
@@ -478,6 +531,8 @@ class Schedule:
     def _verify(self, model: Model) -> None:
         """Check that `verify` takes nothing that was interrupted, aborted or cleaned up for a lost version list."""
         assert self._auditor is not None
+        if model.ended:  # parts that were written after a drop look like those of a version
+            return
         try:
             report = verify(self._auditor._tables, model.store)
         except VersionMissingError:  # nothing is stored yet
@@ -527,6 +582,8 @@ class Schedule:
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
         """Check that an attempt is complete once a version list lists it, unless its ancestors were deleted."""
         assert self._auditor is not None
+        if not model.run:  # the store is being dropped
+            return
         node = model.nodes[version]
         # `audit` reads its parent.
         held = {} if node.parent == EMPTY else {node.parent: model.nodes[node.parent].state}
