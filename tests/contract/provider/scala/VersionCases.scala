@@ -465,6 +465,34 @@ object VersionCases extends Cases {
     same("what was appended is a merge", feed(scene, reader, 2, 2, lists, Some("lists")).map(_._1), Seq("merge_record"))
   }
 
+  test("change-feed-of-lists", Families) { scene =>
+    import scene._
+    val lists = Plain.named("lists").lists
+    val key = v("l", 0)
+    val provider = scene.provider(families = true)
+    write(provider, 0, lists) { t =>
+      t.merge(key, v(1))
+      t.merge(key, v(2))
+    }
+    write(provider, 1, lists) { t =>
+      t.merge(key, v(3))
+      t.remove(key)
+      t.put(key, v(3))
+    }
+    write(provider, 2, lists) { t =>
+      t.remove(key)
+      t.merge(key, v(4))
+      t.put(key, v(5))
+      t.merge(key, v(6))
+    }
+    val reader = scene.provider(families = true)
+    look(reader, 3, lists)(t => same("the list", t.list(key), Seq(v(5), v(6))))
+    same("every write, in order", feed(scene, reader, 1, 3, lists, Some("lists")).map(change => (change._1, change._3, change._4)), Seq(
+      ("merge_record", v(1), 0L), ("merge_record", v(2), 0L),
+      ("merge_record", v(3), 1L), ("delete_record", null, 1L), ("put_record", v(3), 1L),
+      ("delete_record", null, 2L), ("merge_record", v(4), 2L), ("put_record", v(5), 2L), ("merge_record", v(6), 2L)))
+  }
+
   test("replay-from-a-snapshot") { scene =>
     import scene._
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "2")

@@ -62,6 +62,6 @@ final class ChangeCollector(isWanted: Int => Boolean = null) {
     var before = table.get(hash, encoded, EncodedRow.KeyOffset, keyLength)
     if (before == null) before = base.map(version => version.versions.get(version, family, hash, encoded, EncodedRow.KeyOffset, keyLength)).orNull
     if (before == null || Row.isDelete(before)) encoded
-    else new ValueList(before, java.util.Arrays.copyOfRange(encoded, EncodedRow.HeaderBytes + keyLength, encoded.length))
+    else new ValueList(before, EncodedRow.value(encoded))
   }
 }

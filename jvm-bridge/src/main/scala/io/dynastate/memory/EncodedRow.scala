@@ -39,6 +39,9 @@ object EncodedRow {
 
   def valueOffset(encoded: Array[Byte]): Long = KeyOffset + keyLength(encoded)
 
+  /** A copy of the value. */
+  def value(encoded: Array[Byte]): Array[Byte] = java.util.Arrays.copyOfRange(encoded, HeaderBytes + keyLength(encoded), encoded.length)
+
   def isDelete(encoded: Array[Byte]): Boolean = valueLength(encoded) == DeleteMarker
 
   /** MurmurHash3 x86 32 bit, seed 0; stored in `hash_min` and `hash_max` of parts. */

@@ -1,10 +1,13 @@
 package io.dynastate.memory
 
+import java.nio.ByteBuffer
+
 /**
  * A version as one open store sees it: the rows of a base version under this attempt's changes.
  *
  * Changes are collected as `fresh` until they are worth sending (`FlushBytes`), so that of several changes to one key only the last is
- * written; then they are sent, and kept as `sent`. Used by one thread at a time; any number may be open on one tree.
+ * written; then they are sent, and kept as `sent`. Of a family with `keepEveryWrite` all changes are written, in their order
+ * (docs/decisions/0014). Used by one thread at a time; any number may be open on one tree.
  *
  * {{{
  * open -> (put | remove | merge | get | rows | scan)* -> flush, fold, show     then it shows the new version
@@ -15,8 +18,16 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private[this] var fresh = new RowTables
   private[this] var freshBytes = 0L
   private[this] var sent: RowTables = _
+  private[this] val everyWrite = new java.util.BitSet
+  /** Of families that keep every write: the earlier fresh changes of a key, by family and key; null: there are none. */
+  private[this] var earlier: java.util.HashMap[(Int, ByteBuffer), java.util.ArrayList[AnyRef]] = _
+  /** Fresh rows that an append began, where there was none; null: there are none. */
+  private[this] var begun: java.util.IdentityHashMap[AnyRef, AnyRef] = _
 
   def version: Version = base
+
+  /** Write every change of a family from now on, not only the last one of a key: for lists. */
+  def keepEveryWrite(family: Int): Unit = everyWrite.set(family)
 
   /** The row of a key, or null. */
   def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef =
@@ -38,6 +49,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val before = rowOf(family, hash, keyBase, keyOffset, keyLength)
     if (before == null) {
       val encoded = EncodedRow.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+      if (begun == null) begun = new java.util.IdentityHashMap
+      begun.put(encoded, encoded)
       change(family, hash, encoded, encoded.length)
     } else {
       val value = EncodedRow.copyOf(keyLength, valueBase, valueOffset, valueLength)
@@ -88,8 +101,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     fresh.foreach(send(_, _, chunks))
     chunks.end()
     if (sent == null) sent = fresh else putAll(fresh, sent)
-    fresh = new RowTables
-    freshBytes = 0
+    forgetFresh()
   }
 
   /** Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until `show`. */
@@ -104,9 +116,15 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** Discard the changes. */
   def discard(): Unit = {
+    forgetFresh()
+    sent = null
+  }
+
+  private def forgetFresh(): Unit = {
     fresh = new RowTables
     freshBytes = 0
-    sent = null
+    earlier = null
+    begun = null
   }
 
   /** Bytes of heap of this attempt's changes. */
@@ -132,9 +150,15 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private def change(family: Int, hash: Int, row: AnyRef, bytes: Int): Unit = {
     val replaced = fresh(family).put(hash, row)
     freshBytes += bytes + EncodedRow.TagBytes
-    replaced match {
-      case encoded: Array[Byte] if row.isInstanceOf[Array[Byte]] => freshBytes -= encoded.length + EncodedRow.TagBytes
-      case _ =>
+    // A list is what it replaces with one more value.
+    if (replaced != null && row.isInstanceOf[Array[Byte]]) {
+      if (everyWrite.get(family)) {
+        if (earlier == null) earlier = new java.util.HashMap
+        earlier.computeIfAbsent((family, keyOf(replaced)), _ => new java.util.ArrayList).add(replaced)
+      } else replaced match {
+        case encoded: Array[Byte] => freshBytes -= encoded.length + EncodedRow.TagBytes
+        case _ =>
+      }
     }
     if (freshBytes >= VersionOverlay.FlushBytes) flush()
   }
@@ -146,26 +170,48 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** Send every row of a family, keys with near hashes together, so that a reader of one key can skip most parts. */
   private def send(family: Int, table: RowTable, chunks: Chunks): Unit = {
+    val isLastOnly = !everyWrite.get(family)
     val ordered = table.slotsByHash()
     val slots = table.share()
     var at = 0
     while (at < ordered.length) {
       val hash = slots.hashAt(ordered(at))
       slots.rowAt(ordered(at)) match {
-        case encoded: Array[Byte] => chunks.add(family, hash, encoded)
-        case list: ValueList => sendList(family, hash, list, chunks)
+        case encoded: Array[Byte] if isLastOnly => chunks.add(family, hash, encoded)
+        case row => sendWrites(family, hash, row, chunks)
       }
       at += 1
     }
     slots.release()
   }
 
-  /** Send a list: if it continues what the engine has, only the new values; else all, the first as a put. */
-  private def sendList(family: Int, hash: Int, list: ValueList, chunks: Chunks): Unit = {
-    val known = sentRow(family, hash, list.first, EncodedRow.KeyOffset, EncodedRow.keyLength(list.first))
-    val isContinued = list.continues(known)
-    if (!isContinued) chunks.add(family, hash, list.first)
-    list.valuesSince(if (isContinued) known else null).foreach(chunks.addMerge(family, hash, list.first, _))
+  /** Send the fresh changes of a key: the earlier ones, where they are kept, and the last. */
+  private def sendWrites(family: Int, hash: Int, row: AnyRef, chunks: Chunks): Unit = {
+    val root = Row.root(row)
+    var known = sentRow(family, hash, root, EncodedRow.KeyOffset, EncodedRow.keyLength(root))
+    val before = if (earlier == null) null else earlier.get((family, keyOf(row)))
+    if (before != null) before.forEach { each =>
+      sendWrite(family, hash, known, each, chunks)
+      known = each
+    }
+    sendWrite(family, hash, known, row, chunks)
+  }
+
+  /** Send one change: of a list that continues what the engine has, the new values; else all values. */
+  private def sendWrite(family: Int, hash: Int, known: AnyRef, row: AnyRef, chunks: Chunks): Unit = row match {
+    case encoded: Array[Byte] =>
+      // An append begins a list only where there is none; else the row replaces what the engine has.
+      if (begun != null && begun.containsKey(encoded) && (known == null || Row.isDelete(known))) chunks.addMerge(family, hash, encoded, EncodedRow.value(encoded))
+      else chunks.add(family, hash, encoded)
+    case list: ValueList =>
+      val isContinued = list.continues(known)
+      if (!isContinued) sendWrite(family, hash, known, list.first, chunks)
+      list.valuesSince(if (isContinued) known else null).foreach(chunks.addMerge(family, hash, list.first, _))
+  }
+
+  private def keyOf(row: AnyRef): ByteBuffer = {
+    val root = Row.root(row)
+    ByteBuffer.wrap(root, EncodedRow.HeaderBytes, EncodedRow.keyLength(root))
   }
 
   /** This attempt's rows in a range, in order, with delete markers; a copy, without later changes. */

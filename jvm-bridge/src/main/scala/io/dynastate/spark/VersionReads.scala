@@ -89,11 +89,17 @@ private[spark] trait VersionReads extends ReadStateStore43 {
   protected def familyOf(operation: String, name: String): OpenFamily =
     if (name == lastName) last
     else {
-      val family = open.getOrElseUpdate(name, provider.families.open(operation, name, schema, isWriter))
+      val family = open.getOrElseUpdate(name, opened(operation, name))
       lastName = name
       last = family
       family
     }
+
+  private def opened(operation: String, name: String): OpenFamily = {
+    val family = provider.families.open(operation, name, schema, isWriter)
+    if (family.family.multipleValues) overlay.keepEveryWrite(family.id)
+    family
+  }
 
   protected def multipleFamilyOf(operation: String, name: String): OpenFamily = {
     val family = familyOf(operation, name)
