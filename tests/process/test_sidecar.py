@@ -846,6 +846,19 @@ def test_open_fails_without_a_valid_route(corrupt_snapshot: State, memory: Memor
             assert "table=dynastate-delta " in message
 
 
+def test_a_forced_snapshot_is_made_at_any_price(memory: MemoryTables, store: str) -> None:
+    """A SNAPSHOT whose least number of versions is 0 is wanted although it is not worth its price; another is not."""
+    state = {b"%d" % number: b"%d" % number for number in range(60)}
+    for make in closing(memory):
+        engine = make()
+        made = write(engine, store, attempt(1), state)
+        save_snapshot(engine, store, made, state)
+        write(engine, store, attempt(2), {b"1": b"one"}, base=made)
+        offers = [protocol.encode(protocol.Snapshot(store, "run-1", 2, attempt(2), 1_000, least)) for least in (1, 0)]
+        answers = converse(FixedEngines(engine), *offers)
+        assert [type(answer) for answer in answers] == [protocol.Maintained, protocol.Wanted]
+
+
 def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
     """WHOLE is answered by the number of buckets, their end by what it cost; then the version exists."""
     whole = protocol.encode(Whole(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))

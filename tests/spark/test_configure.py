@@ -36,6 +36,8 @@ from tests.spark.streams import make_source
 from tests.support.pages import ROOT, code
 from tests.support.processes import wait_until
 
+#: The versions that the bridge is compiled for.
+SPARKS = re.findall(r'"4\.\d": "([\d.]+)"', (ROOT / "jvm-bridge" / "build.py").read_text())
 PROGRAMS = Path(__file__).parent / "programs"
 #: Pages with a command line of spark-submit for a program.
 SUBMITTED = ("docs/getting-started.md",)
@@ -162,6 +164,27 @@ def test_it_refuses_wrong_settings_at_once(
     with pytest.raises(ConfigurationError, match=says):
         dynastate.configure(builder, **settings)
     assert "spark.jars" not in options(builder)
+
+
+@pytest.mark.every_spark
+def test_every_setting_of_sparks_stores_is_documented(spark: SparkSession) -> None:
+    """The table of docs/settings.md has the settings of this Spark's state stores, and no others."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    entries = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$").getConfigEntries()
+    names = {name for entry in entries.toArray() if (name := entry.key()).startswith(f"{CONF}.")}
+    _, _, table = (ROOT / "docs" / "settings.md").read_text().partition("\n### Settings of Spark's state stores\n")
+    minor = [int(part) for part in pyspark.__version__.split(".")[:2]]
+    documented = {
+        f"{CONF}.{name}"
+        for listed, since in re.findall(r"^\| (`.*`) \| ([0-9.]*) ?\| .*\|$", table, re.MULTILINE)
+        if [int(part) for part in (since or "4.0").split(".")] <= minor
+        for name in re.findall(r"`([^`]+)`", listed)
+    }
+    assert names <= documented
+    # A patch may bring a setting that earlier ones lack.
+    if pyspark.__version__ in SPARKS:
+        assert names == documented
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_metrics_are_those_of_the_documentation(sessions: Sessions, source: Sour
     """Progress has every metric of docs/metrics.md, and no other."""
     source.release(2)
     outcome = run(sums(source.stream(sessions({})), "key"), folder / "checkpoint", "complete")
-    documented = re.findall(r"^\| `(dynastate\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     for metrics in outcome.metrics.values():
         assert sorted(metrics) == sorted(documented)
     counted = outcome.metrics[1]

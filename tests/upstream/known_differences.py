@@ -35,31 +35,22 @@ class Difference:
 
 
 AVRO: Final = "the provider refuses Avro as the encoding of state"
-PATHS: Final = "the test opens a store by /path that the query wrote as file:/path, which is another namespace"
-LAST_WRITE: Final = "the change feed gives the last write of a key in a batch, and Spark's stores give every write"
-FIRST_APPEND: Final = "a value appended to an empty list is stored as a put, and the change feed gives it as an update"
+LAST_WRITE: Final = (
+    "by decision 14 the change feed gives the last write of a key in a batch, where Spark's stores give every write"
+)
 
 DIFFERENCES: Final = (
-    Difference(
-        "DynamoDBStateStoreSuite",
-        ("getStore with invalid versions - with codec *",),
-        "the expected error names a delta file of HDFS",
-    ),
-    Difference(
-        "DynamoDBStateStoreSuite",
-        ("SPARK-38320 - state store iterator behavior differences - with codec *",),
-        "of every class but RocksDB's, the test wants the weaker iterators of HDFS, which show later writes",
-    ),
-    Difference(
-        "DynamoDBStateStoreSuite",
-        ("SPARK-18342: commit fails when rename fails",),
-        "a commit renames no file",
-    ),
-    Difference(
-        "DynamoDBStateStoreSuite",
-        ("SPARK-54063: forceSnapshot metric populated when shouldForceSnapshotOnCommit is true",),
-        "there is no metric that counts forced snapshots, as forceSnapshotCount of HDFS",
-        to_fix=True,
+    *(
+        Difference(suite, (test,), reason)
+        for suite in ("DynamoDBStateStoreSuite", "DynamoDBStateStoreSuiteWithRowChecksum")
+        for test, reason in (
+            ("getStore with invalid versions - with codec *", "the expected error names a delta file of HDFS"),
+            (
+                "SPARK-38320 - state store iterator behavior differences - with codec *",
+                "of every class but RocksDB's, the test wants the weaker iterators of HDFS, which show later writes",
+            ),
+            ("SPARK-18342: commit fails when rename fails", "a commit renames no file"),
+        )
     ),
     *(
         Difference(suite, ("*(encoding = avro)*",), AVRO)
@@ -96,22 +87,13 @@ DIFFERENCES: Final = (
         ),
         AVRO,
     ),
-    Difference(
-        "TransformWithStateReader",
-        ("state data source cdf integration - list state (* (encoding = unsaferow)",),
-        FIRST_APPEND,
-        to_fix=True,
-    ),
-    Difference(
-        "TransformWithStateReader",
-        ("state data source cdf integration - list state and TTL (* (encoding = unsaferow)",),
-        f"{FIRST_APPEND}; {LAST_WRITE}",
-        to_fix=True,
-    ),
-    Difference(
-        "TransformWithStateReader",
-        ("snapshotStartBatchId with transformWithState (* (encoding = unsaferow)",),
-        "the test waits for RocksDB's snapshot file, and reads its changelog file",
+    *(
+        Difference(
+            suite,
+            ("snapshotStartBatchId with transformWithState (* (encoding = unsaferow)",),
+            "the test waits for RocksDB's snapshot file, and reads its changelog file",
+        )
+        for suite in ("TransformWithStateReader", "TransformWithStateReaderWithRowChecksum")
     ),
     Difference(
         "StreamSuite",
@@ -135,25 +117,6 @@ DIFFERENCES: Final = (
         "ChangeFeed",
         ("read stream-stream join state change feed",),
         LAST_WRITE,
-        to_fix=True,
-    ),
-    Difference(
-        "StreamingDeduplicationSuite",
-        ("Partition key extraction - Dedupe",),
-        PATHS,
-        to_fix=True,
-    ),
-    Difference(
-        "GroupState",
-        ("Partition key extraction - FlatMapGroupsWithState *",),
-        PATHS,
-        to_fix=True,
-    ),
-    Difference(
-        "StreamingDeduplicationWithinWatermarkSuite",
-        ("Partition key extraction - DedupeWithinWatermark",),
-        PATHS,
-        to_fix=True,
     ),
 )
 

@@ -43,10 +43,25 @@ class Suite:
 
 #: Of a suite that runs each test with RocksDB's provider and with HDFS's, the half that `OnDynamoDB` makes ours.
 ONCE: Final = "RocksDBStateStoreProvider"
+#: Of a suite that runs each test with both encodings of state, the half with the one that the provider takes.
+UNSAFEROW: Final = "encoding = unsaferow"
 
 SUITES: Final = (
     Suite("store", ("DynamoDBStateStoreSuite",), fast=True),
-    Suite("list-state-unsaferow", ("TransformWithListState",), only="encoding = unsaferow", fast=True),
+    Suite("list-state-unsaferow", ("TransformWithListState",), only=UNSAFEROW, fast=True),
+    Suite("row-checksum", ("RowChecksumSuite",), fast=True),
+    Suite("store-row-checksum", ("DynamoDBStateStoreSuiteWithRowChecksum",)),
+    Suite(
+        "transform-with-state-row-checksum",
+        (
+            "TransformWithListStateWithRowChecksum",
+            "TransformWithMapStateWithRowChecksum",
+            "TransformWithStateChainingWithRowChecksum",
+            "TransformWithStateInitialStateWithRowChecksum",
+            "TransformWithStateReaderWithRowChecksum",
+        ),
+        only=UNSAFEROW,
+    ),
     Suite("aggregation", ("streaming.StreamingAggregationSuite",)),
     Suite("session-window", ("SessionWindow",), only=ONCE),
     Suite("several-operators", ("streaming.MultiStatefulOperatorsSuite",)),

@@ -252,7 +252,13 @@ class Connection:
         with self._answering("snapshot"):
             engine = self._reached_engine()
             self._snapshot, spent = engine.snapshot(
-                request.store, request.run_id, request.version, request.attempt, request.state_bytes, request.min_deltas
+                request.store,
+                request.run_id,
+                request.version,
+                request.attempt,
+                request.state_bytes,
+                request.min_deltas,
+                is_asked_for=request.min_deltas == 0,
             )
             if self._snapshot is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))

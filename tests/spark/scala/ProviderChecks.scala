@@ -9,7 +9,9 @@ import scala.jdk.CollectionConverters._
 
 import io.dynastate.memory.{BucketCache, EncodedRow}
 import io.dynastate.compat._
+import io.dynastate.spark.DynamoDBStateStoreProvider
 
+import org.apache.spark.SPARK_VERSION
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
@@ -137,6 +139,82 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
+    check("a forced snapshot is made at the next maintenance, and counted")(forced())
+    check("checksums of rows: a corrupt row is found when it is read, loaded or sent as a snapshot")(checksums())
+  }
+
+  /** Without their parts, versions can be read from a snapshot only. */
+  private def forced(): Unit = {
+    val id = world.freshStore()
+    val provider = world.provider(id).asInstanceOf[DynamoDBStateStoreProvider] // older Sparks have no such argument
+    val ids = (0L to 1L).foldLeft(Option.empty[String]) { (ids, version) =>
+      val read = provider.getReadStore(version, ids)
+      val store = provider.upgradeReadStoreToWriteStore(read, version, ids, forceSnapshotOnCommit = version == 1)
+      put(store, version, version)
+      store.commit()
+      same(metric(store, "forceSnapshotCount"), version, "forced snapshots")
+      store.getStateStoreCheckpointInfo().stateStoreCkptId
+    }
+    provider.doSnapshotMaintenance()
+    world.onTables(id, "delete-parts")
+    val store = world.provider(id).getStore(2, ids)
+    same(Seq(get(store, 0), get(store, 1)), Seq(Some(0L), Some(1L)))
+    store.abort()
+  }
+
+  /** Rows are corrupted in the provider's own memory, to which the rows that `get` returns point. */
+  private def checksums(): Unit = if (SPARK_VERSION >= "4.2") {
+    val Failed = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+    val ids = world.freshStore()
+    def provider(enabled: Boolean, ratio: Int, id: StateStoreId = ids) = world.provider(id, Map(
+      s"$Prefix.rowChecksum.enabled" -> enabled.toString, s"$Prefix.rowChecksum.readVerificationRatio" -> ratio.toString,
+      s"$Prefix.minDeltasForSnapshot" -> "1"), columnFamilies = true, multipleValues = true)
+    def corrupt(row: UnsafeRow): Unit = Platform.putLong(row.getBaseObject, row.getBaseOffset + 8, -1L)
+    def filled(store: StateStore): StateStore = {
+      store.put(key(1), value(1), Family)
+      Seq(2L, 3L).foreach(each => store.merge(key(2), value(each), Family))
+      store
+    }
+    def idOf(store: StateStore): Option[String] = store.getStateStoreCheckpointInfo().stateStoreCkptId
+
+    val read = filled(provider(enabled = true, ratio = 1).getStore(0))
+    same(get(read, 1), Some(1L))
+    corrupt(read.get(key(1), Family))
+    mustFail(Failed)(read.get(key(1), Family))
+    mustFail(Failed)(read.iterator(Family).foreach(_ => ()))
+    same(read.valuesIterator(key(2), Family).map(_.getLong(0)).toList, List(2L, 3L))
+    read.valuesIterator(key(2), Family).drop(1).foreach(corrupt)
+    mustFail(Failed)(read.valuesIterator(key(2), Family).foreach(_ => ()))
+    read.abort()
+
+    // It is sent as it is in memory; whoever loads it finds it, but for one without the setting.
+    val sent = filled(provider(enabled = true, ratio = 0).getStore(0))
+    corrupt(sent.get(key(1), Family))
+    sent.commit()
+    mustFail(Failed)(provider(enabled = true, ratio = 0).getStore(1, idOf(sent)))
+    val unverified = provider(enabled = false, ratio = 1).getStore(1, idOf(sent))
+    same(get(unverified, 1), Some(-1L))
+    unverified.abort()
+
+    // Of two snapshots the first has a corrupt row, and is not made: what is loaded is from parts.
+    val other = world.freshStore()
+    val writer = provider(enabled = true, ratio = 0, other)
+    val first = filled(writer.getStore(0))
+    first.commit()
+    corrupt(first.get(key(1), Family))
+    writer.doSnapshotMaintenance()
+    val loaded = provider(enabled = true, ratio = 1, other).getStore(1, idOf(first))
+    same(get(loaded, 1), Some(1L))
+    loaded.put(key(1), value(5), Family)
+    loaded.commit()
+    // Rows with and without checksums can be read by either.
+    val plain = provider(enabled = false, ratio = 0, other).getStore(2, idOf(loaded))
+    plain.merge(key(2), value(6), Family)
+    plain.commit()
+    val all = provider(enabled = true, ratio = 1, other).getStore(3, idOf(plain))
+    same(get(all, 1), Some(5L))
+    same(all.valuesIterator(key(2), Family).map(_.getLong(0)).toList, List(2L, 3L, 6L))
+    all.abort()
   }
 
   /** 30 versions of which the last 5 are retained; 10 may pile up before a clean-up, which takes 4 at most. */

@@ -49,6 +49,14 @@ def test_rows_of_spark(vector: dict[str, Any]) -> None:
         assert signed(columns.mix(values, SEED)) == vector["hash"]
 
 
+@pytest.mark.parametrize("vector", ROWS, ids=[each["sql"] for each in ROWS])
+def test_checksum_after_a_row_is_ignored(vector: dict[str, Any]) -> None:
+    """A value may end with four bytes more, whose content does not matter to the columns."""
+    columns, raw = parse_schema(vector["schema"]), bytes.fromhex(vector["bytes"])
+    assert len(raw) % 8 == 0
+    assert repr(columns.decode(raw + b"\xff" * 4)) == repr(columns.decode(raw))
+
+
 def test_values_are_pythons() -> None:
     """What the vectors say in SQL, by hand: numbers, text, times, intervals."""
     assert read(0) == {"byte": -7, "short": -300, "int": -70_000, "long": -5_000_000_000, "yes": True, "no": False}

@@ -20,6 +20,8 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
   private val VersionsMax = 64
   private val Settings = "spark.sql.streaming.stateStore."
 
+  protected def hasRowChecksums: Boolean = false
+
   override def getDefaultSQLConf(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): SQLConf = {
     val conf = new SQLConf()
     sys.props.foreach { case (name, value) => if (name.startsWith(Settings)) conf.setConfString(name, value) }
@@ -27,6 +29,7 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
     conf.setConf(SQLConf.MAX_BATCHES_TO_RETAIN_IN_MEMORY, numOfVersToRetainInMemory)
     conf.setConf(SQLConf.MIN_BATCHES_TO_RETAIN, 2)
     conf.setConf(SQLConf.STATE_STORE_COMPRESSION_CODEC, SQLConf.get.stateStoreCompressionCodec)
+    conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_ENABLED, hasRowChecksums)
     conf
   }
 
@@ -79,4 +82,8 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
       else Iterator.range(VersionsMax, -1, -1).map(version => Try(rows(version))).collectFirst { case found if found.isSuccess => found.get }.get
     } finally reader.close()
   }
+}
+
+class DynamoDBStateStoreSuiteWithRowChecksum extends DynamoDBStateStoreSuite {
+  override protected def hasRowChecksums: Boolean = true
 }

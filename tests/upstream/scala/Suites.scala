@@ -32,6 +32,12 @@ class LeftSemiJoinV4 extends StreamingLeftSemiJoinV4Suite with OnDynamoDB
 
 class TransformWithStateReader extends StateDataSourceTransformWithStateSuite with OnDynamoDB
 
+class TransformWithListStateWithRowChecksum extends TransformWithListStateSuiteWithRowChecksum with OnDynamoDB
+class TransformWithMapStateWithRowChecksum extends TransformWithMapStateSuiteWithRowChecksum with OnDynamoDB
+class TransformWithStateChainingWithRowChecksum extends TransformWithStateChainingSuiteWithRowChecksum with OnDynamoDB
+class TransformWithStateInitialStateWithRowChecksum extends TransformWithStateInitialStateSuiteWithRowChecksum with OnDynamoDB
+class TransformWithStateReaderWithRowChecksum extends StateDataSourceTransformWithStateSuiteWithRowChecksum with OnDynamoDB
+
 class StateReader extends StateDataSourceReadSuite with OnDynamoDB {
   override def newStateStoreProvider(): StateStoreProvider = new DynamoDBStateStoreProvider
   override def beforeAll(): Unit = {

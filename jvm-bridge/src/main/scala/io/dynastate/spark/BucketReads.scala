@@ -43,7 +43,7 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
         last = deltas
         if (!known.isEmpty && deltas.after == known.version) known.addTo(collector, bits, buckets)
       },
-      (records, changes) => collector.add(records, changes)))
+      (records, changes) => collector.add(records, client.verified(changes))))
     counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
     cache.foreach(hold(version, bits, last, known, _))
     collector.asRows()
@@ -71,7 +71,7 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
   private def readChanges(version: Version, after: Long, changes: HeldChanges.Builder, bytes: Long, cache: BucketCache): Unit = {
     val started = System.nanoTime()
     try {
-      val cost = client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) => changes.add(chunk)))
+      val cost = client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) => changes.add(client.verified(chunk))))
       counters.add(cost)
       val made = changes.upTo(version.number, version.attempt)
       synchronized {

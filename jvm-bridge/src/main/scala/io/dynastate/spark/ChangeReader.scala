@@ -4,7 +4,7 @@ import java.nio.ByteBuffer
 
 import scala.util.control.NonFatal
 
-import io.dynastate.memory.{Attempt, ChangeRecords, EncodedRow}
+import io.dynastate.memory.{Attempt, ChangeRecords, EncodedRow, RowChecksum}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.dynastate.ChangeIterator
@@ -28,7 +28,7 @@ private[spark] final class ChangeReader(
     while (!finished) {
       while (changes.advance()) if (changes.family == family.id) return current()
       connection.nextChanges(client.deadlineSeconds)(version = _) match {
-        case Some(more) => changes = new ChangeRecords(more)
+        case Some(more) => changes = new ChangeRecords(client.verified(more))
         case None => finished = true
       }
     }
@@ -43,7 +43,7 @@ private[spark] final class ChangeReader(
     val changedKey = family.keyOf(encoded, key)
     if (EncodedRow.isDelete(encoded)) (RecordType.DELETE_RECORD, changedKey, null, version - 1)
     else {
-      value.pointTo(encoded, EncodedRow.valueOffset(encoded), EncodedRow.valueLength(encoded))
+      value.pointTo(encoded, EncodedRow.valueOffset(encoded), RowChecksum.rowLength(EncodedRow.valueLength(encoded)))
       (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, value, version - 1)
     }
   }

@@ -4,7 +4,7 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
 
-import io.dynastate.memory.{Attempt, ChangeSink, EncodedRow, Row, Version, VersionOverlay}
+import io.dynastate.memory.{Attempt, ChangeSink, EncodedRow, Row, RowChecksum, Version, VersionOverlay}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.TaskContext
@@ -22,7 +22,8 @@ import org.apache.spark.unsafe.Platform
  * UPDATING --abort---> ABORTED          then reads show the base
  * }}}
  *
- * One that `isInstall` has no parent: all its rows are kept here, and written at commit.
+ * One that `isInstall` has no parent: all its rows are kept here, and written at commit. After the commit of one that `forcesSnapshot`
+ * the next maintenance makes a snapshot.
  *
  * Changes are legal while UPDATING only; reads, metrics and a second abort always. Used by one thread at a time, but not
  * always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized, and either may come while another thread
@@ -33,6 +34,7 @@ final class DynamoDBStateStore private[spark] (
     base: Version,
     baseCheckpointId: Option[String],
     load: Option[Load],
+    forcesSnapshot: Boolean = false,
     isInstall: Boolean = false) extends StateStore43 with VersionReads with ChangeSink {
   import DynamoDBStateStore._
 
@@ -41,6 +43,7 @@ final class DynamoDBStateStore private[spark] (
   schema = provider.families.schemaOf(base)
 
   private[this] val attempt = Attempt.random()
+  private[this] val hasRowChecksums = provider.hasRowChecksums
   private[this] val connection = new AttemptConnection(provider.client, base, attempt)
   @volatile private[this] var state: Phase = Updating
   private[this] var read, committed, maintained = Map.empty[String, Long]
@@ -143,6 +146,7 @@ final class DynamoDBStateStore private[spark] (
       if (!isInstall) provider.retained.retainCommitted(base, next) // 4
       overlay.show(next)
       state = Committed
+      if (forcesSnapshot) provider.maintenance.forceSnapshot(next)
       provider.reportCommit(next.number) // 5
       commitMillis = NANOSECONDS.toMillis(System.nanoTime() - started)
       next.number
@@ -171,7 +175,7 @@ final class DynamoDBStateStore private[spark] (
   override def metrics: StateStoreMetrics = {
     val version = overlay.version
     val (internal, rows) = version.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
-    val own = ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum)
+    val own = ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum, forcesSnapshot)
     StateStoreMetrics(rows.map(_._1).sum, heapBytes(version), ProviderMetrics.ofJoin(provider.client.store, base.number, own))
   }
 
@@ -201,8 +205,17 @@ final class DynamoDBStateStore private[spark] (
       keyOffset = Platform.BYTE_ARRAY_OFFSET
       keyLength = bytes.length
     }
-    if (isAppended) overlay.merge(family.id, keyBase, keyOffset, keyLength, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
-    else overlay.put(family.id, keyBase, keyOffset, keyLength, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+    var valueBase: AnyRef = value.getBaseObject
+    var valueOffset = value.getBaseOffset
+    var valueLength = value.getSizeInBytes
+    if (hasRowChecksums) {
+      val bytes = RowChecksum.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+      valueBase = bytes
+      valueOffset = Platform.BYTE_ARRAY_OFFSET + keyLength
+      valueLength = bytes.length - keyLength
+    }
+    if (isAppended) overlay.merge(family.id, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    else overlay.put(family.id, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
   }
 
   private def removeKey(family: OpenFamily, key: UnsafeRow): Unit = {

@@ -49,7 +49,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     this.id = stateStoreId
     this.conf = storeConfs
     this.hadoopConf = hadoopConf
-    client = new EngineClient(ProviderSettings(stateStoreId, storeConfs, hadoopConf))
+    client = new EngineClient(ProviderSettings(stateStoreId, storeConfs, hadoopConf), RowVerifier.ofAll(stateStoreId, storeConfs))
     val default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, internal = false)
     families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs)
     retained = new RetainedVersions(storeConfs.maxVersionsToRetainInMemory)
@@ -67,7 +67,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
       case Some(read) => upgradeReadStoreToWriteStore(read, version, stateStoreCkptId, forceSnapshotOnCommit)
       case None =>
         val (opened, load) = loader.open(version, stateStoreCkptId)
-        new DynamoDBStateStore(this, opened, stateStoreCkptId, load)
+        new DynamoDBStateStore(this, opened, stateStoreCkptId, load, forceSnapshotOnCommit)
     }
   }
 
@@ -84,7 +84,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     readStore match {
       case read: DynamoDBReadStateStore =>
         require(read.version == version && read.id == id, s"a read store of ${read.id} at version ${read.version} cannot be written as $id at $version")
-        new DynamoDBStateStore(this, read.base, uniqueId, read.load)
+        new DynamoDBStateStore(this, read.base, uniqueId, read.load, forceSnapshotOnCommit)
       case other => throw new IllegalArgumentException(s"not a read store of dynastate: ${other.getClass.getName}")
     }
 
@@ -136,6 +136,11 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   override def toString: String = s"DynamoDBStateStoreProvider[store=${if (client == null) "?" else client.store}]"
 
   private[spark] def usesCheckpointIds: Boolean = conf.enableStateStoreCheckpointIds
+
+  private[spark] def hasRowChecksums: Boolean = RowVerifier.isEnabled(conf)
+
+  /** For the rows that one store reads; null: not wanted. */
+  private[spark] def readVerifier(): RowVerifier = RowVerifier.ofReads(id, conf)
 
   private[spark] def reportCommit(newVersion: Long): Unit = Spark41.reportCommit(newVersion, id, conf, hadoopConf)
 

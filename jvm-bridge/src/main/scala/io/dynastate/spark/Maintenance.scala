@@ -1,5 +1,6 @@
 package io.dynastate.spark
 
+import java.nio.ByteBuffer
 import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
@@ -22,11 +23,17 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
 
   /** The version that was last offered as a snapshot, and the one at which was last cleaned up; 0: none. */
   @volatile private[this] var offeredAt = 0L
+  /** The version whose commit forced a snapshot; 0: none. */
+  @volatile private[this] var forcedAt = 0L
   @volatile private[this] var cleanedUpAt = 0L
+
+  /** Let the next maintenance make a snapshot, whether one is due or not. */
+  def forceSnapshot(version: Version): Unit = forcedAt = version.number
 
   /** Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine decides whether one is due. */
   def snapshot(): Unit = {
-    val least = math.max(1, conf.minDeltasForSnapshot)
+    val forced = forcedAt
+    val least = if (forced > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
     // Numbers also decrease, when a query is started again from an older batch.
     retained.newestToMaintain.filter(version => math.abs(version.number - offeredAt) >= least).foreach { version =>
       maintain("a snapshot was not written", version) { connection =>
@@ -34,6 +41,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
         connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least, deadlineSeconds)
           .fold(counters.add, wanted => counters.add(sendSnapshot(connection, version, wanted, started)))
         offeredAt = version.number
+        if (forcedAt == forced) forcedAt = 0
       }
     }
   }
@@ -84,8 +92,11 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     SnapshotRows.send(version, bits, isSent, new BucketSink {
       override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
 
-      override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit =
+      override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
+        // A snapshot replaces what it was made of.
+        client.verified(ByteBuffer.wrap(chunk, 0, length))
         connection.append(records, hashMin, hashMax, chunk, length, deadlineSeconds)
+      }
     })
     connection.endSnapshot(deadlineSeconds)
   }

@@ -43,7 +43,10 @@ object ProviderMetrics {
 
   private val internalKeys = StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
 
-  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys)
+  /** By the name that Spark's HDFS-backed provider gives it. */
+  private val forcedSnapshots = StateStoreCustomSumMetric("forceSnapshotCount", "stores of which Spark forced a snapshot")
+
+  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
 
   /**
    * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version was in memory; `read`
@@ -51,7 +54,7 @@ object ProviderMetrics {
    */
   def of(
       loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
-      internal: Long): Map[StateStoreCustomMetric, Long] = {
+      internal: Long, forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
       metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
     }
@@ -61,6 +64,7 @@ object ProviderMetrics {
       loadMs -> (loaded.map(_.millis).getOrElse(0L) + read.getOrElse("loadMs", 0L)),
       commitMs -> commitMillis,
       internalKeys -> internal,
+      forcedSnapshots -> (if (forcesSnapshot) 1L else 0L),
       cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L),
       cacheMisses -> (if (loaded.exists(_.missed)) 1L else 0L))
   }

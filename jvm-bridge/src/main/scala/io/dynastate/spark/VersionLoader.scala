@@ -43,7 +43,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
           if (memoryBytes > 0) openInBuckets(version, attempt, held)
           else if (held.isEmpty) openCold(version, attempt)
           else load(version, attempt, held.filter(_.number <= version))
-        } catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
+        } catch { case e @ (_: DynastateException | SparkInternals.WrongRowChecksum()) => throw SparkInternals.cannotLoad(e) }
     }
   }
 
@@ -81,7 +81,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
         from = snapshot
         collector.markFromHere()
       },
-      (records, changes) => collector.add(records, changes)))
+      (records, changes) => collector.add(records, client.verified(changes))))
     val loaded = versionOf(answer, from, held, collector)
     retained.retain(loaded)
     val millis = millisSince(started)

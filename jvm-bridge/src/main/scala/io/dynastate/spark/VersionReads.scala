@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{EncodedRow, Row, RowIterator, ValueList, VersionOverlay}
+import io.dynastate.memory.{EncodedRow, Row, RowChecksum, RowIterator, ValueList, VersionOverlay}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
@@ -19,6 +19,9 @@ private[spark] trait VersionReads extends ReadStateStore43 {
 
   /** The column families as this store sees them. */
   protected var schema: StateSchema = _
+
+  /** Null: what is read is not verified. */
+  private[spark] val rowVerifier: RowVerifier = provider.readVerifier()
 
   private[this] val open = mutable.HashMap.empty[String, OpenFamily]
   /** Nearly every call is for the same family as the one before. */
@@ -167,13 +170,15 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     case list: ValueList =>
       val value = new UnsafeRow(family.valueColumns)
       Iterator.single(list.first).map(valueOf(_, value)) ++ list.valuesSince(null).iterator.map { bytes =>
-        value.pointTo(bytes, bytes.length)
+        if (rowVerifier != null) rowVerifier.verify(list.first, bytes)
+        value.pointTo(bytes, RowChecksum.rowLength(bytes.length))
         value
       }
   }
 
   private def valueOf(encoded: Array[Byte], row: UnsafeRow): UnsafeRow = {
-    row.pointTo(encoded, EncodedRow.valueOffset(encoded), EncodedRow.valueLength(encoded))
+    if (rowVerifier != null) rowVerifier.verify(encoded)
+    row.pointTo(encoded, EncodedRow.valueOffset(encoded), RowChecksum.rowLength(EncodedRow.valueLength(encoded)))
     row
   }
 }

@@ -20,6 +20,11 @@ object SparkInternals {
     new SparkException(s"[$condition] An error occurred during loading state: ${cause.getMessage}", cause, Some(condition),
       Map.empty[String, String], Array.empty[QueryContext])
   }
+
+  /** Spark's error for a row that does not fit its checksum. */
+  object WrongRowChecksum {
+    def unapply(e: SparkException): Boolean = e.getCondition == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+  }
 }
 
 /** Spark's own kind of iterator, which only code in `org.apache.spark` can name. */
