@@ -10,6 +10,7 @@ import typer
 
 from dynastate.cli.options import Call, Namespace, command
 from dynastate.cli.output import dollars, progress
+from dynastate.cli.table import ID_CHARS
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 
@@ -141,7 +142,9 @@ def cost(
     _show(call, "stored in both tables", _STORED, stored)
     if found:
         call.say(f"reading this took {meter.read_units:,} read units")
-    _show(call, "spent by the batches reported", _SPENT, [(each["name"] or each["query"], each) for each in queries])
+    chars = None if call.width is None else ID_CHARS
+    reported = [(each["name"] or each["query"][:chars], each) for each in queries]
+    _show(call, "spent by the batches reported", _SPENT, reported)
     days = [(each["way"].replace(" ", "\n", 1), each) for each in predicted]
     _show(call, "a day in the long run, predicted", _PREDICTED, days)
 

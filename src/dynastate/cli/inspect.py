@@ -87,7 +87,7 @@ def stores(call: Call, namespace: Namespace = "") -> None:
         rows = [
             dict.fromkeys(each | _STORE) | {"store": each["store"]}
             if each["problem"]
-            else each | {"age": _age(each["committed"])}
+            else each | {"age": _age(each["committed"]), "snapshot": each["snapshot"] or None}
             for each in found
         ]
         call.table(rows, _STORE | (_EARLIER if has_earlier else {}), group="store", optional=["deltas", "snapshot"])
@@ -114,6 +114,7 @@ def show(call: Call, store: Store) -> None:
     families = found.pop("families")
     del found["problem"]
     query = "an earlier one, whose checkpoint was deleted" if found.pop("is_earlier") else "the namespace's current one"
+    found["snapshot"] = found["snapshot"] or "-"
     found["forks"], found["query"] = ", ".join(found["forks"]), query
     found["committed"] = f"{found['committed'] or '-'}, {_age(found['committed'])}"
     found["is_active"] = "yes: a query seems to be writing" if found["is_active"] else "no"
@@ -318,8 +319,8 @@ def top(
 ) -> None:
     """Monitor the stores of a running query: version, lag, changes and write units a second.
 
-    Each look reads the ends of the version lists, a read unit or two for each store. The tables do not have commit
-    times and throttles: give Spark's progress reports for them.
+    Each look reads the ends of the version lists, a read unit or two for each store. How long commits take, and
+    throttles, are not in the tables: give Spark's progress reports for them.
     """
     from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import of_namespace
