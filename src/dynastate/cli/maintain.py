@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dynastate.cli.options import Call, Namespace, command
+from dynastate.cli.options import Call, Namespace, command, not_empty
 from dynastate.cli.output import progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.progress import ProgressCallback
@@ -132,7 +132,10 @@ def _earlier(cleaned: Cleaned) -> str:
 def fork(
     call: Call,
     namespace: Namespace,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same of the fork: a namespace without state.")],
+    new: Annotated[
+        str,
+        typer.Argument(metavar="NEW", help="The same of the fork: a namespace without state.", callback=not_empty),
+    ],
     *,
     version: Annotated[
         int | None, typer.Option(min=1, metavar="V", help="By default the newest that all stores have.")

@@ -25,8 +25,19 @@ if TYPE_CHECKING:
 #: Exit code of a command whose output is no longer read, as a shell has it of one that SIGPIPE ended.
 PIPE_CLOSED: Final = 141
 
+
+def not_empty(parameter: typer.CallbackParam, given: str) -> str:
+    """Refuse an empty argument, such as a variable of the shell that is not set, where there must be one."""
+    if parameter.required and not given:
+        raise typer.BadParameter("it is empty")
+    return given
+
+
 # Arguments and options of several commands, for their functions to declare.
-Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="First part of the names of a query's stores.")]
+Namespace = Annotated[
+    str,
+    typer.Argument(metavar="NAMESPACE", help="First part of the names of a query's stores.", callback=not_empty),
+]
 Store = Annotated[
     str, typer.Argument(metavar="STORE", help="namespace/operator/partition/name; 'dynastate stores' lists them.")
 ]

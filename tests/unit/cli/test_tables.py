@@ -60,6 +60,8 @@ def test_a_missing_table_is_named_with_what_to_do() -> None:
         (["show"], "Missing argument 'STORE'; 'dynastate show --help' shows"),
         (["shwo"], "No such command 'shwo'. Did you mean 'show'? 'dynastate --help' shows"),
         (["drop", "a/b"], "dynastate: namespace must be 1 to 128 characters"),
+        (["drop", ""], "Invalid value for 'NAMESPACE': it is empty; 'dynastate drop --help' shows"),
+        (["fork", "a", ""], "Invalid value for 'NEW': it is empty; 'dynastate fork --help' shows"),
     ],
 )
 def test_a_bad_value_is_one_line(words: list[str], part: str) -> None:
