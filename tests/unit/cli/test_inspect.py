@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Sequence
+from datetime import datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,27 @@ def test_show(store: str) -> None:
     lines = run("show", store).lines
     assert {"  key        user string", "  value      count long, note string"} < set(lines)
     assert "the tables hold nothing of this store" in refused("show", f"{store}-none")
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "active", "age"),
+    [((1_000, 5), "yes", "5 s ago"), ((7_400, 3_700), "yes", "61 min ago"), ((190, 180, 170), "no", "2 min ago")],
+)
+def test_the_time_of_the_last_commit(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds_ago: Sequence[int], active: str, age: str
+) -> None:
+    """It is recent by how long the query took from one to the next before, and for a minute."""
+    made = StoreBuilder(engine, f"timed{seconds_ago[0]}/0/0/default")
+    for each in seconds_ago:
+        now_ms = (int(time.time()) - each) * 1000
+        monkeypatch.setattr(engine.commits, "now_ms", lambda now_ms=now_ms: now_ms)
+        made.commit((user("a"), counted(1)))
+    found = shown("show", made.store)
+    assert found["is_active"] == (active == "yes")
+    assert datetime.fromisoformat(found["committed"]).timestamp() * 1000 == now_ms
+    lines = run("show", made.store).lines
+    assert any(line.startswith(f"is active    {active}") for line in lines)
+    assert age in run("stores", made.store.split("/", maxsplit=1)[0]).lines[2]
 
 
 def test_nested_columns_are_shown_and_copied(engine: Engine) -> None:
