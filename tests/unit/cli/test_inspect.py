@@ -57,7 +57,7 @@ def test_show(store: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds_ago", "active", "age"),
-    [((9_000, 300), "yes", "5 min ago"), ((7_400, 3_700), "yes", "61 min ago"), ((190, 180, 170), "no", "2 min ago")],
+    [((9_000, 300), "yes", "5 min ago"), ((7_400, 3_665), "yes", "61 min ago"), ((150, 140, 130), "no", "2 min ago")],
 )
 def test_the_time_of_the_last_commit(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds_ago: Sequence[int], active: str, age: str
