@@ -33,10 +33,10 @@ def state_location(checkpoint: str) -> str:
     """The location of the state of a checkpoint, by its URL or absolute path.
 
     Raises:
-        ConfigurationError: it is a relative path.
+        ConfigurationError: it is empty, or a relative path.
     """
     location = location_of(f"{checkpoint}/state")
-    if not re.match(r"[^:]+:/", location):
+    if not checkpoint or not re.match(r"[^:]+:/", location):
         raise ConfigurationError("give the checkpoint's URL, or its absolute path", checkpoint=checkpoint)
     return location
 

@@ -1,4 +1,4 @@
-"""Commands that maintain state: compact, clean, fork, drop."""
+"""Commands that maintain state: compact, clean, fork, adopt, drop."""
 
 from __future__ import annotations
 
@@ -176,6 +176,20 @@ def test_stores_of_an_earlier_query(engine: Engine) -> None:
     cleaned = {each["store"]: each["is_earlier"] for each in shown("clean", "again/0")}
     assert cleaned == {"again/0/0/default": False, "again/0/1/default": True}
     assert [each["store"] for each in shown("stores", "again")] == ["again/0/0/default"]
+
+
+def test_adopt_asks(engine: Engine) -> None:
+    """The namespace belongs to another location after a yes, and to none that is no folder."""
+    StoreBuilder(engine, "moved/0/0/default").commit((user("a"), counted(1)))
+    for wrong in ("", "moved/checkpoint"):
+        assert "give the checkpoint's URL, or its absolute path" in refused("adopt", "moved", "--checkpoint", wrong)
+    asked = run("adopt", "moved", "--checkpoint", "/there", typed="n\n")
+    assert (asked.code, asked.out.strip()) == (1, "")
+    assert asked.err.startswith(
+        "moved, 1 stores, belongs to file:/tmp/ck. From now on only a query with the checkpoint"
+    )
+    assert shown("adopt", "moved", "--checkpoint", "/there", "--yes")["stores"] == 1
+    assert shown("show", "moved/0/0/default")["checkpoint"] == "file:/there/state"
 
 
 def test_drop_asks(engine: Engine, store: str) -> None:
