@@ -80,15 +80,6 @@ def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
     assert tables.get(wanted[2:], Meter()) == {}
 
 
-def test_get_of_some_attributes(tables: Tables, store: str) -> None:
-    """Only those that were asked for come, with the keys, and only their bytes are counted as read."""
-    ((key, item),) = written = parts(store, 1, size=5_000)
-    tables.write(written, Meter())
-    meter = Meter()
-    assert tables.get([key], meter, ["format", "none"]) == {key: item_key(key) | {"format": item["format"]}}
-    assert meter.bytes_read < 200
-
-
 def test_a_hundred_keys_in_one_get(tables: Tables, store: str) -> None:
     """A hundred items come back by one call, also where they are more than one answer holds."""
     items = parts(store, 100, size=20_000)

@@ -65,6 +65,7 @@ def version_entry(vector: Vector) -> VersionEntry:
         digest=bytes.fromhex(vector["digest"]),
         keys=dict(vector["keys"]),
         home=Home(vector["home"]["store"], vector["home"]["shards"]) if "home" in vector else None,
+        bounds=bytes.fromhex(vector.get("bounds", "")),
     )
 
 

@@ -58,16 +58,11 @@ class MemoryTables(Tables):
         meter.read([item_bytes(item) for _, item in items], together=True)
         return items
 
-    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
         with self._lock:
             self._begin("get", keys, meter)
             found = {key: _copy(self.items[key]) for key in keys if key in self.items}
-        if only:
-            found = {
-                key: item_key(key) | {name: value for name, value in item.items() if name in only}
-                for key, item in found.items()
-            }
         meter.read(map(item_bytes, found.values()), together=False, missing=len(keys) - len(found))
         return found
 
@@ -262,8 +257,8 @@ class FailingTables(Tables):
         found: list[tuple[Key, Item]] = self._call("query", role, store_shard, low, high, meter)
         return found
 
-    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
-        found: dict[Key, Item] = self._call("get", keys, meter, *([only] if only else []))
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        found: dict[Key, Item] = self._call("get", keys, meter)
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:

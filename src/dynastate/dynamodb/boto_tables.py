@@ -82,12 +82,11 @@ class BotoTables:
                 return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
-        how = {"ConsistentRead": True} | (_projection([*SPECS[keys[0].role][1:], *only]) if only else {})
         waiting: dict[str, Any] = {}
         for key in keys:
-            table = waiting.setdefault(self.names[key.role], {"Keys": []} | how)
+            table = waiting.setdefault(self.names[key.role], {"Keys": [], "ConsistentRead": True})
             table["Keys"].append(to_wire(item_key(key)))
         found: dict[Key, Item] = {}
         retry = self._retry("BatchGetItem", meter)
@@ -101,7 +100,7 @@ class BotoTables:
                 meter.read(map(item_bytes, items), together=False)
                 found.update((self._key(self._roles[name], item), item) for item in items)
             unprocessed = answer.get("UnprocessedKeys") or {}
-            waiting = {name: {"Keys": rest["Keys"]} | how for name, rest in unprocessed.items()}
+            waiting = {name: {"Keys": rest["Keys"], "ConsistentRead": True} for name, rest in unprocessed.items()}
             if len(found) > before:
                 retry.progressed()  # there is more than one answer may hold: no throttle
             elif waiting:

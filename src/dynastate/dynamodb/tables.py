@@ -35,12 +35,8 @@ class Tables(Protocol):
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
         """All items of one partition key with sort keys from low to high, both inclusive, in order."""
 
-    def get(self, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
-        """Up to 100 items; those that do not exist are left out.
-
-        With `only`, the answer has these attributes and the keys. DynamoDB charges for the whole items, whose size the
-        answer does not contain: only what came is counted.
-        """
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        """Up to 100 items; those that do not exist are left out."""
 
     def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
         """Put up to 25 items; return when all of them are durable."""
@@ -109,7 +105,7 @@ def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
         tables.delete(keys[at : at + WRITES_MAX], meter)
 
 
-def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter, only: Sequence[str] = ()) -> dict[Key, Item]:
+def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
     """Get any number of items, with separate requests for each namespace.
 
     A request for two namespaces is denied where each has a policy of its own. Only forks read from two.
@@ -120,5 +116,5 @@ def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter, only: Sequence[
     found: dict[Key, Item] = {}
     for each in apart.values():
         for at in range(0, len(each), KEYS_MAX):
-            found |= tables.get(each[at : at + KEYS_MAX], meter, only)
+            found |= tables.get(each[at : at + KEYS_MAX], meter)
     return found

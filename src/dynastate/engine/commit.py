@@ -18,7 +18,7 @@ from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
 from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
 from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items
-from dynastate.format.version_list import VersionEntry, encode_entry, list_item, listed_entry
+from dynastate.format.version_list import BOUNDS_PARTS_MAX, VersionEntry, encode_entry, list_item, listed_entry
 
 log = logging.getLogger("dynastate.store")
 
@@ -118,6 +118,8 @@ class WriteAttempt:
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._tally = Tally()
+        #: As in a version entry.
+        self._bounds = bytearray()
         self._is_consistent = True
         self._ended = False
 
@@ -144,6 +146,7 @@ class WriteAttempt:
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= SUBMIT_BYTES:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
+        self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
         self._is_consistent = True
 
     def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
@@ -186,6 +189,7 @@ class WriteAttempt:
             schema=digest,
             keys=keys,
             time_ms=commits.now_ms(),
+            bounds=bytes(self._bounds) if 1 < sums.parts <= BOUNDS_PARTS_MAX else b"",
             **sums._asdict(),
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them

@@ -14,7 +14,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import parse_meta
-from dynastate.format.parts import Bounds, Part, part_of
+from dynastate.format.parts import Part, part_of
 from dynastate.format.snapshot import DONE, Snapshot
 from dynastate.format.version_list import VersionEntry
 
@@ -22,8 +22,6 @@ from dynastate.format.version_list import VersionEntry
 ROUTES_BYTES: Final = 32 * 1024 * 1024
 #: Snapshots found corrupt that are remembered; forgetting one costs finding it again.
 SKIPPED_MAX: Final = 1_000
-#: Parts of which the bounds are remembered; forgetting one costs reading them again.
-BOUNDS_MAX: Final = 100_000
 #: Stores whose newest epoch is remembered.
 EPOCHS_MAX: Final = 10_000
 #: What a part in memory takes beside its data.
@@ -40,7 +38,6 @@ class KnownStores:
     def __init__(self, cache_bytes: int) -> None:
         self.sizes = StorageAccounting()
         self.parts: Cache[Key, Part] = Cache(cache_bytes)
-        self.bounds: Cache[Key, Bounds] = Cache(BOUNDS_MAX if cache_bytes else 0)
         #: The route to the newest version that was opened or committed here, by store.
         self.routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
         #: The errors of corrupt snapshots, by their ids.
@@ -54,10 +51,6 @@ class KnownStores:
     def keep_written(self, key: Key, item: Item) -> None:
         """Keep a part that is being written."""
         self.keep(key, part_of(item))
-
-    def bounds_of(self, key: Key) -> Part | Bounds | None:
-        """The part, or only its bounds."""
-        return self.parts.get(key) or self.bounds.get(key)
 
     def route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """The route to the version that an attempt made, if it is known here."""

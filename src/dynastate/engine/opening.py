@@ -157,7 +157,7 @@ class VersionOpener:
         """The rows of a version in some of 2^bits buckets; chunks may hold other rows too.
 
         Of the changes since the snapshot only those parts are read that may hold such rows; none that are `held`, if
-        the version is read from that snapshot, and by that version.
+        the version is read from that snapshot, and by way of that version.
         """
         meter = Meter()
         route = self._route(store, version, attempt, meter)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, KEYS_MAX, PARTITION_ANSWER_BYTES_MAX
+from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
@@ -18,15 +18,11 @@ from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.keys import Key, group_key, manifest_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.parts import (
-    BOUNDS_ATTRIBUTES,
     PART_OVERHEAD_BYTES,
-    Bounds,
     Part,
     Tally,
     join_fragments,
-    parse_bounds,
     parse_part,
-    parts_digest,
 )
 from dynastate.format.version_list import VersionEntry, part_keys
 
@@ -34,8 +30,6 @@ from dynastate.format.version_list import VersionEntry, part_keys
 WINDOW: Final = 25
 #: Bytes that all openings of an executor read ahead. Each may have one window beside them, which it waits for.
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Up to this many parts, beside the first of each version, are read in full for a key; of more, first the bounds.
-WHOLE_PARTS: Final = 8
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
 
@@ -120,71 +114,24 @@ class PartReader:
         """The changes of versions, in order, in chunks that may hold a hash `within` some ranges.
 
         Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
-        a key. Where there are many parts, only their bounds and checksums are read first, beginning at once: these must
-        be the ones that the entry names. That costs as much as the parts themselves, so it is not done for the only
-        part of a version.
+        a key. Entries have the bounds of their parts, so others are not read.
 
         Raises:
             CorruptStateError: while they are consumed: a part is lost or corrupt.
         """
-        named = [(entry, list(part_keys(store, entry, shards))) for entry in entries]
-        found = {key: self._known.bounds_of(key) for _, keys in named for key in keys}
-        known: dict[Key, Part | Bounds] = {key: each for key, each in found.items() if each is not None}
-        unknown = [(entry, keys) for entry, keys in named if entry.parts > 1 and any(key not in known for key in keys)]
-        if sum(entry.parts - 1 for entry, _ in unknown) <= WHOLE_PARTS:
-            unknown = []
-        sizes = {key: _part_bytes(entry) for entry, keys in unknown for key in keys}
-        bounds = [self._pool.submit(self._read_bounds, window.keys) for window in _windows(sizes.items(), KEYS_MAX)]
-
-        def chunks() -> Iterator[EncodedChunk]:
-            known.update(self._learn_bounds(store, unknown, sizes, bounds, meter))
-            # All of an entry, or whole chunks: fragments of one have the same bounds.
-            wanted = [
-                [key for key in keys if touches(within, known[key].hash_min, known[key].hash_max)]
-                if all(key in known for key in keys)
-                else keys
-                for _, keys in named
-            ]
-            sized = [(key, _part_bytes(entry)) for entry, keys in zip(entries, wanted, strict=True) for key in keys]
-            parts = self._read(sized, meter, keep=sum(size for _, size in sized) <= self._known.parts.limit_bytes)
-            for entry, keys in zip(entries, wanted, strict=True):
-                these = islice(parts, len(keys))
-                if len(keys) == entry.parts:
-                    yield from verified_chunks(entry, _where(store, entry), these, within)
-                else:
-                    yield from _chunks(these)
-
-        return chunks()
-
-    def _learn_bounds(
-        self,
-        store: str,
-        named: Sequence[tuple[VersionEntry, list[Key]]],
-        sizes: Mapping[Key, int],
-        reads: Iterable[Future[tuple[dict[Key, Bounds], Meter]]],
-        meter: Meter,
-    ) -> dict[Key, Bounds]:
-        """The bounds of all parts of versions, as they are read; their items have these sizes."""
-        found: dict[Key, Bounds] = {}
-        for read in reads:
-            bounds, spent = read.result()
-            # DynamoDB charges units for the full items.
-            spent.read_units += sum(-(-sizes[key] // 4096) - 1 for key in bounds)
-            meter.add(spent)
-            found |= bounds
-        for entry, keys in named:
-            if parts_digest([found[key].crc32 for key in keys]) != entry.digest:
-                said = "parts and what names them do not agree"
-                raise CorruptStateError(said, **_where(store, entry), parts=entry.parts)
-        for key, each in found.items():
-            self._known.bounds.put(key, each, 1)
-        return found
-
-    def _read_bounds(self, keys: Sequence[Key]) -> tuple[dict[Key, Bounds], Meter]:
-        spent = Meter()
-        found = get_apart(self._tables, keys, spent, BOUNDS_ATTRIBUTES)
-        _refuse_lost([key for key in keys if key not in found])
-        return {key: parse_bounds(key, found[key]) for key in keys}, spent
+        wanted = [(entry, parts_within(entry, within)) for entry in entries]
+        keys = [
+            (key, _part_bytes(entry))
+            for entry, sequences in wanted
+            for key in part_keys(store, entry, shards, sequences)
+        ]
+        parts = self._read(keys, meter, keep=sum(size for _, size in keys) <= self._known.parts.limit_bytes)
+        for entry, sequences in wanted:
+            these = islice(parts, len(sequences))
+            if len(sequences) == entry.parts:
+                yield from verified_chunks(entry, _where(store, entry), these, within)
+            else:
+                yield from _chunks(entry, sequences, these)
 
     def rows(
         self,
@@ -221,7 +168,7 @@ class PartReader:
 
     def _read(self, keys: Iterable[tuple[Key, int]], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
         """Parts in the order of their keys, which come with their sizes; some windows are read ahead."""
-        windows = _windows(keys, WINDOW)
+        windows = _windows(keys)
         window = next(windows, None)
         under_way: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
         try:
@@ -287,7 +234,7 @@ class _ReadAhead:
             self.bytes -= size
 
 
-def _windows(keys: Iterable[tuple[Key, int]], keys_max: int) -> Iterator[_Window]:
+def _windows(keys: Iterable[tuple[Key, int]]) -> Iterator[_Window]:
     """Keys, which come with the sizes of their items, by requests that DynamoDB is likely to answer in full."""
     window: list[Key] = []
     sizes: Counter[str] = Counter()
@@ -296,7 +243,7 @@ def _windows(keys: Iterable[tuple[Key, int]], keys_max: int) -> Iterator[_Window
         fits = (
             sizes[key.store_shard] <= WINDOW_SHARE * PARTITION_ANSWER_BYTES_MAX
             and sizes.total() <= WINDOW_SHARE * ANSWER_BYTES_MAX
-            and len(window) < keys_max
+            and len(window) < WINDOW
         )
         if window and not fits:
             yield _Window(window, sizes.total() - size)
@@ -319,20 +266,37 @@ def _refuse_lost(lost: Sequence[Key]) -> None:
         )
 
 
-def _chunks(parts: Iterable[tuple[Key, Part]]) -> Iterator[EncodedChunk]:
-    """The chunks of some parts.
+def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[int]:
+    """The parts of a version that may hold a hash within some ranges, by sequence; all, if it has no bounds."""
+    if not entry.bounds:
+        return range(entry.parts)
+    bounds = zip(entry.bounds[::2], entry.bounds[1::2], strict=True)
+    return [sequence for sequence, (low, high) in enumerate(bounds) if touches(within, low << 24, (high + 1 << 24) - 1)]
+
+
+def _chunks(entry: VersionEntry, sequences: Iterable[int], parts: Iterable[tuple[Key, Part]]) -> Iterator[EncodedChunk]:
+    """The chunks of some parts of a version.
 
     Raises:
         CorruptStateError: while they are consumed: fragments of one do not follow each other, or are missing.
     """
     fragments: list[Part] = []
-    for key, part in parts:
+    for sequence, (key, part) in zip(sequences, parts, strict=True):
+        _check_bounds(entry, sequence, key, part)
         fragments.append(part)
         if len(fragments) == part.fragments:
             yield part.records, join_fragments(key, fragments)
             fragments = []
     if fragments:
         raise CorruptStateError("fragments of a chunk are missing", **where(key))
+
+
+def _check_bounds(named: VersionEntry | Bucket, sequence: int, key: Key, part: Part) -> None:
+    """Refuse a part with other bounds than its version entry says: rows of it would not be found."""
+    if not isinstance(named, VersionEntry) or not named.bounds:
+        return
+    if [part.hash_min >> 24, part.hash_max >> 24] != list(named.bounds[2 * sequence : 2 * sequence + 2]):
+        raise CorruptStateError("a part has other bounds than its version entry says", **where(key))
 
 
 def hash_range(bits: int, bucket: int) -> HashRange:
@@ -366,7 +330,8 @@ def verified_chunks(
     """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
     tally = Tally()
     fragments: list[Part] = []
-    for key, part in parts:
+    for sequence, (key, part) in enumerate(parts):
+        _check_bounds(named, sequence, key, part)
         tally.add_part(part.crc32, part.data)
         fragments.append(part)
         if len(fragments) < part.fragments:

@@ -13,6 +13,8 @@ from dynastate.format.keys import SHARDS_MAX, Home, check_store
 
 #: The extra of version entries and manifests that name items of another store: only forks have it.
 HOME: Final = 1
+#: The extra of version entries with several parts that has the bounds of their hashes.
+BOUNDS: Final = 2
 
 _CRC = struct.Struct("<I")
 
@@ -62,6 +64,9 @@ class Cursor:
             raise CorruptStateError("a binary value ends too early")
         self._at += length
         return self._raw[self._at - length : self._at]
+
+    def rest(self) -> bytes:
+        return self.take(len(self._raw) - self._at)
 
     def varint(self) -> int:
         number = 0

@@ -26,8 +26,6 @@ RAW_BYTES_MAX: Final = RECORD_BYTES_MAX
 
 _FIELDS: Final = ("format", "codec", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max")
 _ATTRIBUTES: Final = (*_FIELDS[1:], "crc32", "data")
-#: The attributes of a part that `parse_bounds` needs.
-BOUNDS_ATTRIBUTES: Final = ("format", "hash_min", "hash_max", "crc32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +51,6 @@ class Part:
     hash_max: int
     crc32: int
     data: bytes
-
-
-class Bounds(NamedTuple):
-    """The smallest and the largest hash of a key in a part's chunk, and the part's checksum."""
-
-    hash_min: int
-    hash_max: int
-    crc32: int
 
 
 def part_items(
@@ -155,16 +145,6 @@ def parse_part(key: Key, item: Item) -> Part:
             "part has an unknown codec or an impossible size", codec=codec, raw_bytes=numbers["raw_bytes"], **where(key)
         )
     return part_of(item)
-
-
-def parse_bounds(key: Key, item: Item) -> Bounds:
-    """The bounds of a part, of which only these attributes were read.
-
-    Raises:
-        CorruptStateError: an attribute is missing, or the format unknown.
-    """
-    check_format(key, item)
-    return Bounds(*(number(key, item, name) for name in BOUNDS_ATTRIBUTES[1:]))
 
 
 def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:

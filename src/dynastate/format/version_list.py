@@ -3,8 +3,9 @@ r"""Version lists: the entries of committed attempts (docs/storage-format.md).
 entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
 body  := version attempt:16 parent:16 epoch schema:8 time
          parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
-extras := count (tag length bytes)*                                    tag 1: home, in entries of a fork
+extras := count (tag length bytes)*                                    tag 1: home, in entries of a fork; 2: bounds
 home  := shards length store
+bounds := (lowest:u8 highest:u8)*                                      for each part, if there are several
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.binary import (
+    BOUNDS,
     HOME,
     decode_extras,
     decode_home,
@@ -31,6 +33,8 @@ from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part
 #: with nothing else is a fence.
 REFUSED: Final = "refused"
 VERSIONS: Final = "versions"
+#: The most parts whose bounds are in an entry.
+BOUNDS_PARTS_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class VersionEntry:
 
     `time_ms` is when it was committed, in milliseconds since 1970 UTC by the committer's clock; it decides nothing.
     `home` is the store that contains its parts, if it is another one: an origin of a fork.
+    `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty: not known.
     """
 
     version: int
@@ -54,6 +59,7 @@ class VersionEntry:
     keys: dict[int, int]
     time_ms: int = 0
     home: Home | None = None
+    bounds: bytes = b""
 
     @property
     def id(self) -> VersionId:
@@ -64,12 +70,11 @@ class VersionEntry:
         return VersionId(self.version - 1, self.parent)
 
 
-def part_keys(store: str, entry: VersionEntry, shards: int) -> Iterator[Key]:
-    """The keys of a version's parts, in sequence."""
+def part_keys(store: str, entry: VersionEntry, shards: int, sequences: Sequence[int] | None = None) -> Iterator[Key]:
+    """The keys of a version's parts, in sequence: of all, or some."""
     home = entry.home or Home(store, shards)
-    return (
-        part_key(home.store, entry.version, entry.attempt, sequence, home.shards) for sequence in range(entry.parts)
-    )
+    wanted = range(entry.parts) if sequences is None else sequences
+    return (part_key(home.store, entry.version, entry.attempt, sequence, home.shards) for sequence in wanted)
 
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:
@@ -81,7 +86,8 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     out += entry.digest + varint(len(entry.keys))
     for family, count in sorted(entry.keys.items()):
         out += varint(family) + varint(count)
-    out += encode_extras({HOME: encode_home(entry.home)} if entry.home else {})
+    extras = {HOME: encode_home(entry.home)} if entry.home else {}
+    out += encode_extras(extras | ({BOUNDS: entry.bounds} if entry.bounds else {}))
     return seal(store, bytes(out))
 
 
@@ -97,12 +103,15 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
     digest = cursor.take(8)
     keys = {cursor.varint(): cursor.varint() for _ in range(cursor.varint())}
-    extras = decode_extras(store, cursor, [HOME], "version entry")
+    extras = decode_extras(store, cursor, [HOME, BOUNDS], "version entry")
     home = decode_home(store, extras[HOME]) if HOME in extras else None
+    bounds = extras[BOUNDS].rest() if BOUNDS in extras else b""
     if not cursor.at_end():
         raise CorruptStateError("version entry has too many bytes", store=store, version=version)
+    if bounds and len(bounds) != 2 * parts:
+        raise CorruptStateError("version entry has bounds of another number of parts", store=store, version=version)
     sums = parts, records, raw_bytes, stored_bytes, digest
-    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home)
+    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds)
 
 
 def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ()) -> Item:

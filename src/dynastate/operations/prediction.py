@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple
 
 from dynastate.dynamodb.limits import WRITES_MAX
@@ -312,8 +312,10 @@ def rounded_up(mean: float, spread: float = 0) -> float:
 
 
 def entry_bytes(of: Workload, rows: float, changed: float) -> int:
-    """Size of an entry in a version list."""
-    sizes = 1, round(rows), round(changed * of.compression), round(changed)
+    """Size of an entry in a version list, with the bounds of its parts."""
+    parts = max(1, math.ceil(changed * of.compression / CHUNK_BYTES_MAX))
+    sizes = parts, round(rows), round(changed * of.compression), round(changed)
     keys = dict.fromkeys(range(of.families), round(of.state_rows / of.stores))
     entry = VersionEntry(10_000, NO_ATTEMPT, NO_ATTEMPT, 1, bytes(8), *sizes, bytes(8), keys)
+    entry = replace(entry, bounds=bytes(2 * parts) if parts > 1 else b"")
     return 1 + len(encode_entry(STORE, entry))

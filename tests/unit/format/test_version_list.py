@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,10 +46,19 @@ ENTRIES = st.builds(
 )
 
 
-@given(ENTRIES)
-def test_an_entry_comes_back(made: VersionEntry) -> None:
+@given(ENTRIES, st.binary(max_size=40))
+def test_an_entry_comes_back(made: VersionEntry, bounds: bytes) -> None:
     """A version entry is read back as it was written."""
     assert decode_entry(STORE, encode_entry(STORE, made)) == made
+    bounded = replace(made, parts=len(bounds), bounds=bounds * 2)
+    assert decode_entry(STORE, encode_entry(STORE, bounded)) == bounded
+
+
+def test_bounds_of_another_number_of_parts_are_refused() -> None:
+    """An entry has two bytes of bounds for each part, or none."""
+    made = VersionEntry(1, A, B, 1, bytes(8), 3, 1, 1, 1, bytes(8), {}, bounds=bytes(4))
+    with pytest.raises(CorruptStateError, match="bounds of another number of parts"):
+        decode_entry(STORE, encode_entry(STORE, made))
 
 
 @given(ENTRIES, st.data())
@@ -63,9 +74,10 @@ def test_an_entry_with_a_wrong_byte_is_refused(made: VersionEntry, data: st.Data
 
 
 def test_ten_entries_cost_one_write_unit() -> None:
-    """The item of a full group of one-family entries stays under 1 KB."""
+    """The item of a full group of one-family entries stays under 1 KB, with up to 3 parts each."""
+    sizes = (3, 6_000, 750_000, 300_000)
     entries = [
-        VersionEntry(1000 + n, A, B, 100, bytes(8), 40, 100_000, 10_000_000, 4_000_000, bytes(8), {0: 1_000_000})
+        VersionEntry(1000 + n, A, B, 100, bytes(8), *sizes, bytes(8), {0: 1_000_000}, time_ms=1 << 40, bounds=bytes(6))
         for n in range(10)
     ]
     item: Item = item_key(group_key(STORE, 1000)) | {"format": FORMAT}

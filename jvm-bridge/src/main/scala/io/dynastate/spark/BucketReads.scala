@@ -13,7 +13,7 @@ import org.slf4j.LoggerFactory
 /**
  * Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far as they may be of
  * its rows. Where they are many, a thread reads all of them once, and they are held in memory, so that from then on a read has only the
- * rows of the snapshot and the newest changes (docs/decisions/0007). Safe for threads.
+ * rows of the snapshot and the newest changes (docs/decisions/0015). Safe for threads.
  *
  * @param cache   which has the room for changes that are held; None: none are
  * @param counters of buckets
