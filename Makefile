@@ -109,7 +109,7 @@ audit: setup
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; for each in provider scans query recovery growth background lookup; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+	@status=0; for each in provider scans query recovery deltas growth background lookup; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
 
 # A DynamoDB for Linux on x86-64 that is fast, for the benchmarks, and keeps its data, for the test that kills it.
 dynoxide: $(DYNOXIDE)

@@ -55,6 +55,12 @@ MET: dict[str, tuple[Any, ...]] = {
             "rocksdb-changelog": {1_000_000: {"first_get_ms": 197}},
         },
     ),
+    "deltas": (
+        {
+            "ours": {"first_get_ms": 95, "later_p95_ms": 0.0046},
+            "ours-on-demand": {"first_get_ms": 114, "later_p95_ms": 14.8},
+        },
+    ),
     "growth": (
         {
             "stored": {
