@@ -238,7 +238,7 @@ def drop(
             typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
             with progress("stores") as report:
                 refuse_written(tables, before, seconds, meter, report)
-        with progress("items") as report:
+        with progress("stores") as report:
             items = drop_stores(tables, names, meter, report)
     if not call.json({"namespace": namespace, "stores": len(names), "items": items}):
         call.say(f"{namespace}: {len(names):,} stores with {items:,} items deleted")

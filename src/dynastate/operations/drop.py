@@ -21,8 +21,6 @@ from dynastate.operations.runs import query_runs, read_meta, read_version_lists,
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
-#: Deletes from one progress report to the next.
-_STEP: Final = 1_000
 #: How often version lists are read until nothing changes them any more: only clean-up still may.
 _PASSES_MAX: Final = 20
 #: Seconds between two looks at what a query may write.
@@ -98,8 +96,8 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     A query that still runs is refused its next commit, and cannot be restarted from its checkpoint.
 
     1. Refuse if forks depend on a store. Items that are pinned for deleted forks are unpinned. 2. Mark all stores as
-    dropped, so that no fork is made of what is left. 3. Drop them one by one, the last first: stores are found from the
-    first on, so a drop that was cut off is finished by another.
+    dropped, so that no fork is made of what is left. 3. Empty them, several at once. 4. Delete their meta items, the
+    last first: stores are found from the first on, so a drop that was cut off is finished by another.
 
     Raises:
         CorruptStateError: a meta item is corrupt, so that the places of the other items are unknown.
@@ -108,10 +106,21 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
         UnavailableError: a version list changes again and again.
     """
     refuse_forked(tables, stores, meter)  # 1
-    lost = [store for store in stores if not _mark_dropped(tables, store, meter)]  # 2
-    return sum(  # 3
-        (_drop_lost if store in lost else _drop)(tables, store, meter, progress) for store in reversed(stores)
-    )
+    marked = {store for store in stores if _mark_dropped(tables, store, meter)}  # 2
+
+    def empty(store: str) -> tuple[int, Meter]:
+        own = Meter()
+        return _empty(tables, store, own), own
+
+    deleted = 0
+    for items, spent in each_store(  # 3
+        tables, [store for store in stores if store in marked], empty, progress, until_failure=True
+    ).all():
+        deleted += items
+        meter.add(spent)
+    for store in reversed(stores):  # 4
+        deleted += (_delete_meta if store in marked else _drop_lost)(tables, store, meter)
+    return deleted
 
 
 def _mark_dropped(tables: Tables, store: str, meter: Meter) -> bool:
@@ -159,31 +168,30 @@ def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
     return found
 
 
-def _drop(tables: Tables, store: str, meter: Meter, progress: ProgressCallback) -> int:
-    """Delete all items of a store that is marked as dropped, but fences.
+def _empty(tables: Tables, store: str, meter: Meter) -> int:
+    """Delete all items of a store that is marked as dropped, but fences and the meta item; return how many.
 
     1. Let no run enter any more. 2. Refuse the runs that are under way their next commits. 3. Delete the version lists:
     from here on nothing can be read. Those that the next commits would go to become fences. 4. Snapshots. 5. Manifests,
-    buckets, parts and schemas. 6. If it is a fork, unpin what it needed in its origin. 7. The meta item, by which a
-    drop that was cut off after any step finds the rest again.
+    buckets, parts and schemas. 6. If it is a fork, unpin what it needed in its origin. A drop that was cut off after
+    any step finds the rest again by the meta item.
     """
     found = _begin_deleting(tables, store, meter)  # 1
     meta = parse_meta(store, found)
     runs = query_runs(meta)
     refuse_runs(tables, store, runs, meter)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
-    deleted += _delete_others(tables, store, meta.shards, meter, progress)  # 4, 5
+    deleted += _delete_others(tables, store, meta.shards, meter)  # 4, 5
     unpin(tables, store, found, pins_of(found), meter)  # 6
-    _delete_meta(tables, store, meter)  # 7
-    return deleted + 1
+    return deleted
 
 
-def _drop_lost(tables: Tables, store: str, meter: Meter, progress: ProgressCallback) -> int:
+def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
     """Delete all items of a store without a meta item, wherever its shards may be; its runs are unknown.
 
     While there are versions no run can enter, so the version lists go last.
     """
-    deleted = _delete_others(tables, store, SHARDS_MAX, meter, progress)
+    deleted = _delete_others(tables, store, SHARDS_MAX, meter)
     return deleted + _delete_lists(tables, store, {}, meter)
 
 
@@ -232,27 +240,25 @@ def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> s
     return {group_key(store, version) for version in (*before, *ends, *(end + 1 for end in ends))}
 
 
-def _delete_others(tables: Tables, store: str, shards: int, meter: Meter, progress: ProgressCallback) -> int:
+def _delete_others(tables: Tables, store: str, shards: int, meter: Meter) -> int:
     """Delete snapshots, then everything else but the version lists and the meta item; return how many went."""
     keys = [key for key in _keys(tables, store, shards, meter) if key != meta_key(store)]
     keys = [key for key in keys if not key.sort.startswith("group/")]
     keys.sort(key=lambda key: not key.sort.startswith("snapshot/"))
-    for at in range(0, len(keys), _STEP):
-        progress(at, len(keys))
-        delete_all(tables, keys[at : at + _STEP], meter)
+    delete_all(tables, keys, meter)
     return len(keys)
 
 
-def _delete_meta(tables: Tables, store: str, meter: Meter) -> None:
-    """Delete the meta item of a store that is being dropped, and none that a query has made since."""
+def _delete_meta(tables: Tables, store: str, meter: Meter) -> int:
+    """Delete the meta item of a store that is being dropped, and none that a query has made since; return 1."""
     key = meta_key(store)
     for _ in range(_PASSES_MAX):
         found = tables.get([key], meter).get(key, {})
         if found.get(DROPPED) != DELETING:
-            return  # only the answer was lost, or another drop was faster
+            return 1  # only the answer was lost, or another drop was faster
         before: Item = {name: found[name] for name in ("epoch", DROPPED, FORKS) if name in found}
         if tables.delete_over(key, before, meter):
-            return
+            return 1
     raise UnavailableError("forks of this store begin again and again; drop it again", store=store)
 
 

@@ -24,6 +24,7 @@ from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.drop import longest_gap_ms
 from dynastate.operations.pins import forks_of
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback
 from dynastate.unsaferow.schema import described_families
 
@@ -148,21 +149,24 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     meter = Meter()
     there = every_store(tables, namespace, meter, with_lost=True) if namespace else tables.find_stores(meter)
     names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
-    found = []
     metas: dict[str, dict[str, Item]] = {}
-    for done, name in enumerate(names, 1):
+
+    def summarize(name: str) -> tuple[StoreSummary | None, Item | None]:
         try:
-            graph, items = _read(tables, name, meter)
-            found.append(_summary(graph, items))
-            metas.setdefault(name.split("/")[0], {})[name] = graph.meta or {}
+            graph, items = _read(tables, name, Meter())
+            return _summary(graph, items), graph.meta or {}
         except VersionMissingError:
-            continue
+            return None, None
         except CorruptStateError as corrupt:
             corrupt.name_table(tables.names)
-            found.append(_corrupt(name, str(corrupt)))
-        progress(done, len(names))
+            return _corrupt(name, str(corrupt)), None
+
+    looked = each_store(tables, names, summarize, progress, until_failure=True).all()
+    for name, (_, meta) in zip(names, looked, strict=True):
+        if meta is not None:
+            metas.setdefault(name.split("/")[0], {})[name] = meta
     earlier = {store for each in metas.values() for store in by_query(each, current_query(each)).earlier}
-    return [replace(each, is_earlier=each.store in earlier) for each in found]
+    return [replace(each, is_earlier=each.store in earlier) for each, _ in looked if each is not None]
 
 
 def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:

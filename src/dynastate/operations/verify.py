@@ -436,7 +436,7 @@ class _Check:
         snapshot = max((each.version for each in above), default=0)
         if snapshot > newest:
             self._list_lost(now, newest + 1, snapshot, "but there is a snapshot of the last one")
-        elif self._is_first_run and last > newest + 1:
+        elif self._is_first_run and not graph.refused and last > newest + 1:
             self._list_lost(now, newest + 1, last - 1, "but there are parts of what follows them")
 
     def _list_lost(self, now: NamingItems, first: int, last: int, how: str) -> None:

@@ -213,6 +213,31 @@ def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, en
     assert memory.items == before
 
 
+def test_meta_items_go_last_and_backwards(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """Stores are emptied in any order, and those that remain after a cut are still found."""
+    stores = [f"{namespace_of(store)}/0/{partition}/default" for partition in range(30)]
+    for each in stores:
+        write_versions(engines(memory), each, 1)
+    memory.calls.clear()
+    assert drop_stores(memory, stores, Meter()) == 30 * 3
+    deleted = [key for call in memory.calls if call.verb.startswith("delete") for key in call.keys]
+    assert deleted[-30:] == [meta_key(each) for each in reversed(stores)]
+
+
+def test_parts_that_come_after_a_drop_are_no_lost_list(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """Those of an attempt that was under way, at a version above all that the next query has."""
+    engine = engines(memory)
+    made = write_versions(engine, store, 12)
+    late = begin(engine, store, attempt(99), made[12])
+    drop_stores(memory, [store], Meter())
+    for number in range(26):  # a whole request
+        late.append(chunk({b"%d" % number: b"1"}))
+    late._pending.wait(5)
+    write(engines(memory), store, attempt(100), {b"k": b"v"}, run="run-2")
+    report = verify(memory, store)
+    assert [each.what for each in report.findings] == ["orphaned"]
+
+
 @pytest.mark.parametrize("partitions", [(0, 1), (1,), (0, 5)])
 def test_stores_without_a_meta_item_are_found_and_dropped(
     engines: Engines, memory: MemoryTables, store: str, partitions: tuple[int, ...]
