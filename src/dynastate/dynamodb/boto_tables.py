@@ -169,7 +169,7 @@ class BotoTables:
         meter.items_deleted += len(keys)
 
     def find_stores(self, meter: Meter) -> Iterator[str]:
-        """Every store that has a meta item, in no order. For operators, never for the engine.
+        """Every store, in no order; also dropped ones, of which fences are there. For operators, never for the engine.
 
         Partition keys cannot be listed, but a scan may begin after any of them. So this takes a request for each
         partition key of the table, and the units of the first item of each.
