@@ -46,11 +46,11 @@ class Retention:
         deleted = (each.version for each in graph.entries() if each.version < self.lowest and not self.retains(each.id))
         return sorted(unpinned.intersection(deleted))
 
-    def at_most(self, graph: VersionGraph, most: int) -> Retention:
-        """The same with at most `most` versions below deleted, and of dead branches, the newest first; 0: all."""
+    def at_most(self, below: Sequence[int], most: int) -> Retention:
+        """The same with at most `most` of the versions `below` deleted, and of dead branches, newest first; 0: all."""
         if not most:
             return self
-        lowest = min(self.lowest, next(iter(self.below(graph)), self.lowest) + most)
+        lowest = min(self.lowest, next(iter(below), self.lowest) + most)
         return replace(self, lowest=lowest, dead=frozenset(sorted(self.dead, reverse=True)[:most]))
 
 

@@ -13,7 +13,6 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.meta import parse_meta
 from dynastate.format.parts import Part, part_of
 from dynastate.format.snapshot import DONE, Snapshot
 from dynastate.format.version_list import VersionEntry
@@ -70,10 +69,10 @@ class KnownStores:
         """The newest epoch that was seen of a store; 0: none."""
         return self._epochs.get(store) or 0
 
-    def saw_meta(self, store: str, meta: Item) -> None:
-        epochs = parse_meta(store, meta).epochs
+    def saw_epoch(self, store: str, epoch: int) -> None:
+        """Take in the epoch of a store's meta item."""
         with self._lock:
-            self._epochs.put(store, max(self.newest_epoch(store), *epochs.values()), 1)
+            self._epochs.put(store, max(self.newest_epoch(store), epoch), 1)
 
     def forget_above(self, store: str, epoch: int) -> None:
         """Forget a store as it was before it was dropped and made again, if its meta item has no such epoch."""
@@ -88,7 +87,7 @@ class KnownStores:
         Snapshots that are known to be corrupt are skipped in the graph.
         """
         if graph.meta is not None:
-            self.saw_meta(graph.store, graph.meta)
+            self.saw_epoch(graph.store, graph.newest_epoch)
         for snapshot in graph.snapshots():
             corrupt = self._skipped.get(snapshot.id)
             # A reader of a snapshot that clean-up deletes finds it corrupt.

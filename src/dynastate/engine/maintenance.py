@@ -139,7 +139,7 @@ class Maintenance:
         older, dead = retained.below(graph), len(retained.dead)
         if len(older) + dead < least:
             return meter, 0
-        retained = retained.at_most(graph, most)
+        retained = retained.at_most(older, most)
         below = retained.lowest
         left = sum(each >= below for each in older) + dead - len(retained.dead)
         steps = cleanup.CleanUp(self._tables, graph, self._opener.shards_of(graph), meter)

@@ -111,11 +111,11 @@ class Sessions:
             own = newest_epoch(meta, run.id)
             if own is not None:
                 self._known.forget_above(store, own)
-            self._known.saw_meta(store, meta)
+            newest = max(found.epochs.values())
+            self._known.saw_epoch(store, newest)
             if run.id in found.epochs:
                 return Session(found.epochs[run.id], found.shards)
             entered = _entered(store, meta, found, run, base, self._now())
-            newest = max(found.epochs.values())
             self._tables.advance_epoch(key, run.id, newest, oldest_runs(found.epochs), entered, meter)  # 3
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 

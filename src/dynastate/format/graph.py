@@ -28,6 +28,8 @@ class VersionGraph:
         self.store = store
         self._lowest = lowest
         self.meta: Item | None = None
+        #: The epoch of the meta item.
+        self.newest_epoch = 0
         self._schemas: dict[str, tuple[Key, Item]] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
         self._snapshots: dict[VersionId, Snapshot] = {}
@@ -49,7 +51,7 @@ class VersionGraph:
             CorruptStateError: it is corrupt, of an unknown format, or not one of ours.
         """
         if key.sort == META:
-            parse_meta(self.store, item)
+            self.newest_epoch = max(parse_meta(self.store, item).epochs.values())
             self.meta = item
         elif key.sort.startswith("schema/"):
             check_format(key, item)
