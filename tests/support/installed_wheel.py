@@ -1,4 +1,4 @@
-"""Install a wheel alone into a clean environment, and use it from there: `dynastate jar` and the demo.
+"""Install a wheel alone into a clean environment, and use it from there: `dynastate jar`, the demo, and the releases.
 
     python tests/support/installed_wheel.py dist/dynastate-*.whl
 
@@ -8,15 +8,75 @@ wheel first.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_DEADLINE_S = 900
+#: The version that was released last, which the package index has. None: there is none yet, so the wheel that is tested
+#: takes both parts, and only the steps are tested. RELEASING.md says when to set it.
+LAST_RELEASE: Final[str | None] = None
+QUERIES: Final = Path(__file__).with_name("continued_queries.py")
+#: Input of the queries, a file a batch and two for each turn: users with amounts.
+FILES: Final = (
+    [("ann", 1), ("bob", 2)],
+    [("ann", 3)],
+    [("cid", 4), ("ann", 5)],
+    [("bob", -2), ("cid", 0), ("dan", 7)],
+    [("eve", 8), ("bob", 9)],
+    [("ann", 10), ("fay", 2**40)],
+)
+
+
+class Environment:
+    """A virtual environment in a folder of its own. Its programs see no path into the checkout."""
+
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self._folder = folder
+        self.place = folder / name
+        subprocess.run([sys.executable, "-m", "venv", *options, self.place], check=True)
+        self.python = str(self.place / "bin" / "python")
+        kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TERM") if name in os.environ}
+        path = f"{self.place / 'bin'}:{os.environ['PATH']}"
+        self.variables = kept | {"PATH": path, "HOME": str(folder)}
+
+    def run(self, *command: str, **more: str) -> str:
+        """What a command prints, without the newline at its end."""
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self.variables | more,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=DEMO_DEADLINE_S,
+        )
+        assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-4000:]}"
+        return done.stdout.strip()
+
+    def install(self, *what: str, into: Environment | None = None) -> None:
+        pip = [self.python, "-m", "pip", *(("--python", into.python) if into else ())]
+        options = ["--quiet", "--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
+        subprocess.run([*pip, "install", *options, *what], cwd=self._folder, check=True)
+
+    @property
+    def packages(self) -> Path:
+        (found,) = self.place.glob("lib/python*/site-packages")
+        return found
+
+    def check_package(self) -> Path:
+        """The folder of the package that programs import here."""
+        package = Path(self.run("python", "-c", "import dynastate; print(dynastate.__file__)")).parent
+        assert package.is_relative_to(self.place), f"dynastate is used from {package}"
+        return package
 
 
 def main(wheel: Path) -> None:
@@ -28,40 +88,82 @@ def main(wheel: Path) -> None:
 
     with tempfile.TemporaryDirectory(prefix="dyn-") as scratch:
         folder = Path(scratch)
-        subprocess.run([sys.executable, "-m", "venv", folder / "clean"], check=True)
-        scripts = folder / "clean" / "bin"
-        kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TERM") if name in os.environ}
-        environment = kept | {"PATH": f"{scripts}:{os.environ['PATH']}", "HOME": str(folder)}
-
-        def run(*command: str, **more: str) -> str:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=environment | more,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-                timeout=DEMO_DEADLINE_S,
-            )
-            assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-4000:]}"
-            return done.stdout.strip()
-
-        install = [str(scripts / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        pins = ["--constraint", str(ROOT / "constraints.txt")]
-        subprocess.run([*install, *pins, f"{wheel.resolve()}[demo]"], cwd=folder, check=True)
-        package = Path(run("python", "-c", "import dynastate; print(dynastate.__file__)")).parent
-        assert package.is_relative_to(folder), f"dynastate is used from {package}"
-        assert run("dynastate", "--version").endswith(version)
-        assert run("dynastate", "jar") == str(package / "jars" / names[-1])
+        new = Environment(folder, "clean")
+        new.install(f"{wheel.resolve()}[demo]")
+        package = new.check_package()
+        assert new.run("dynastate", "--version").endswith(version)
+        assert new.run("dynastate", "jar") == str(package / "jars" / names[-1])
         # With another pyspark first on the path.
         for name in names[:-1]:
             minor = name.split("-")[2].split("_")[0]
             (other,) = (ROOT / "build" / f"spark-{minor}").glob("lib/python*/site-packages")
-            found = run("dynastate", "jar", PYTHONPATH=str(other))
+            found = new.run("dynastate", "jar", PYTHONPATH=str(other))
             assert found == str(package / "jars" / name), f"for Spark {minor} the jar is {found}"
-        shown = run("dynastate", "demo")
+        shown = new.run("dynastate", "demo")
         assert shown.count(": equal") == 4, shown
         print(shown)
+        continue_queries(last_release(folder, new, wheel), new, folder)
+
+
+def last_release(folder: Path, new: Environment, wheel: Path) -> Environment:
+    """An environment with the last release, and for all else, PySpark included, the packages of the new one."""
+    last = Environment(folder, "last", "--without-pip")
+    wanted = f"dynastate=={LAST_RELEASE}" if LAST_RELEASE else str(wheel.resolve())
+    new.install("--no-deps", wanted, into=last)
+    (last.packages / "shared.pth").write_text(f"{new.packages}\n")
+    last.check_package()
+    if LAST_RELEASE:
+        assert last.run("dynastate", "--version").endswith(LAST_RELEASE)
+    return last
+
+
+def continue_queries(last: Environment, new: Environment, folder: Path) -> None:
+    """Begin queries with the last release, continue them with the new one, and again with the last.
+
+    After each turn both releases read the state, and find nothing wrong. Each turn but the first finds a snapshot that
+    the other release has made.
+    """
+    with embedded_dynamodb(new) as where:
+        for turn, by in enumerate((last, new, last), 1):
+            files = FILES[: 2 * turn]
+            for number in range(len(files) - 2, len(files)):
+                lines = [json.dumps({"user": user, "amount": amount}) for user, amount in files[number]]
+                place = folder / "in" / f"{number}.json"
+                place.parent.mkdir(exist_ok=True)
+                place.write_text("\n".join(lines))
+            before, after = expected(FILES[: 2 * turn - 2]), expected(files)
+            made = json.loads(by.run("python", str(QUERIES), "run", str(folder), **where).splitlines()[-1])
+            firsts = sorted({*after["firsts"]} - {*before["firsts"]})
+            assert made == after | {"firsts": firsts}, f"turn {turn}: {made}"
+            for reader in (last, new):
+                found = json.loads(reader.run("python", str(QUERIES), "read", **where))
+                assert found == after, f"turn {turn}, by {reader.place.name}: {found}"
+                for name in ("totals", "firsts"):
+                    reader.run("dynastate", "verify", f"{name}/0/0/default", **where)
+            by.run("dynastate", "compact", "totals/0", **where)
+    print(f"queries of {LAST_RELEASE or 'this wheel'} continue, and back: every value is equal")
+
+
+def expected(files: Sequence[list[tuple[str, int]]]) -> dict[str, Any]:
+    """The count and the sum of each user, and the users."""
+    totals: dict[str, list[int]] = {}
+    for user, amount in (row for rows in files for row in rows):
+        events, sum_ = totals.get(user, [0, 0])
+        totals[user] = [events + 1, sum_ + amount]
+    return {"totals": totals, "firsts": sorted(totals)}
+
+
+@contextmanager
+def embedded_dynamodb(by: Environment) -> Iterator[dict[str, str]]:
+    """Run `dynastate local`; yield the variables by which programs find it."""
+    command = ["dynastate", "local", "--port", "0", "--json"]
+    with subprocess.Popen(command, env=by.variables, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            found = json.loads(server.stdout.readline())
+            yield found["environment"] | {"AWS_ENDPOINT_URL": found["endpoint"], "AWS_REGION": found["region"]}
+        finally:
+            server.terminate()
 
 
 if __name__ == "__main__":
