@@ -167,25 +167,31 @@ def test_a_full_version_list_is_an_error(moto: BotoTables, store: str) -> None:
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
-    """A new run gets the next epoch, in the place of those to forget, unless another one or itself was faster.
+    """A new run gets the next epoch, in the place of those to forget, and removes the mark of a drop.
 
-    It takes back a drop.
+    But not if another run was faster, also in a store that was made again, or a drop deletes items.
     """
     key = meta_key_of(store)
     meta: Item = item_key(key) | {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
     tables.put_new(key, meta, Meter())
-    assert tables.advance_epoch(key, RUN, 1, [], {}, Meter()) is False
+    assert tables.advance_epoch(key, "run.2", {"run-0": 1}, [], {}, Meter()) is False
     assert tables.get([key], Meter()) == {key: meta}
-    assert tables.advance_epoch(key, "run.2", 1, [], {}, Meter()) is True
+    assert tables.advance_epoch(key, "run.2", {RUN: 1}, [], {}, Meter()) is True
     assert tables.get([key], Meter()) == {
         key: item_key(key) | {"format": FORMAT, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}
     }
-    assert tables.advance_epoch(key, "run-3", 1, [RUN], {}, Meter()) is False
-    assert tables.advance_epoch(key, "run-3", 2, [RUN], {}, Meter()) is True
+    assert tables.advance_epoch(key, "run-3", {RUN: 1}, [RUN], {}, Meter()) is False
+    assert tables.advance_epoch(key, "run-3", {RUN: 1, "run.2": 2}, [RUN], {}, Meter()) is True
     expected: Item = {"format": FORMAT, "epoch": 3, "epochs": {"run.2": 2, "run-3": 3}}
     assert tables.get([key], Meter()) == {key: item_key(key) | expected}
-    assert tables.advance_epoch(key, "run-4", 3, [RUN], {}, Meter()) is False
     assert tables.get([key], Meter()) == {key: item_key(key) | expected}
+    deleting: Item = item_key(key) | expected | {"dropped": 2}
+    tables.write([(key, deleting)], Meter())
+    assert tables.advance_epoch(key, "run-4", {"run.2": 2, "run-3": 3}, [], {}, Meter()) is False
+    assert tables.get([key], Meter()) == {key: deleting}
+    other = meta_key_of(f"{store}x")
+    assert tables.advance_epoch(other, "run-4", {RUN: 1}, [], {}, Meter()) is False
+    assert tables.get([other], Meter()) == {}
 
 
 def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> None:

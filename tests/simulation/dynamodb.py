@@ -190,6 +190,8 @@ class Terms:
     def _term_holds(self, term: str) -> bool:
         if found := re.fullmatch(r"attribute_(not_)?exists\(([^()]+)\)", term):
             return (self._get(found[2]) is None) is bool(found[1])
+        if found := re.fullmatch(r"NOT (\S+) = (\S+)", term):
+            return self._get(found[1]) != self._get(found[2])
         if found := re.fullmatch(r"(\S+) = (\S+)", term):
             left, right = self._get(found[1]), self._get(found[2])
             return left is not None and left == right

@@ -80,13 +80,19 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
     names = [Key("snapshot", store_shard(store, 0), name) for name in ("group/1", "group/2", "snapshot/1")]
     meta = meta_key(store)
     tables.put_new(meta, item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
-    runs = [f"run-{number}" for number in range(6)]
 
     def some_item(key: Key) -> Item:
         return item_key(key) | {"stage": chance.choice("ab"), "id": chance.randbytes(1), "records": chance.randrange(3)}
 
     def some(of: list[Key], most: int) -> list[Key]:
         return chance.sample(of, chance.randint(1, most))
+
+    def advance() -> bool:
+        epochs = tables.get([meta], Meter())[meta]["epochs"]
+        assert isinstance(epochs, dict)
+        read = {run: int(epoch) for run, epoch in epochs.items()} if chance.random() < 0.5 else {"run-0": 1}
+        forget = chance.sample(sorted(read), chance.randrange(2))
+        return tables.advance_epoch(meta, f"run-{len(both.answered)}", read, forget, {}, Meter())
 
     verbs: dict[str, Callable[[], object]] = {
         "write": lambda: tables.write([(key, some_item(key)) for key in some(keys, 6)], Meter()),
@@ -96,9 +102,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
         "put_over": lambda: tables.put_over(key := chance.choice(names), some_item(key), {"stage": "a"}, Meter()),
         "delete_over": lambda: tables.delete_over(chance.choice(names), {"stage": "b"}, Meter()),
         "append": lambda: tables.append_version(group_key(store, 40), chance.randbytes(2), "run-1", Meter()),
-        "advance": lambda: tables.advance_epoch(
-            meta, chance.choice(runs), chance.randint(1, 6), chance.sample(runs, chance.randrange(2)), {}, Meter()
-        ),
+        "advance": advance,
         "query": lambda: tables.query(
             "snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz"), Meter()
         ),

@@ -9,9 +9,17 @@ import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
-from dynastate.errors import CorruptStateError, RouteInvalidError, UnavailableError, VersionMissingError
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    RouteInvalidError,
+    UnavailableError,
+    VersionMissingError,
+)
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Key, Role, VersionId, meta_key
+from dynastate.operations import drop
+from dynastate.operations.drop import drop_stores
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
 from tests.support.engine_driver import (
     Engines,
@@ -158,11 +166,52 @@ def test_a_replaced_run_enters_late(engines: Engines, memory: MemoryTables, stor
     engine, meta = engines(), meta_key(store)
     made = write_versions(engine, store, 8)
     newest = write(engine, store, attempt(9), {b"9": b"9"}, base=made[8], run="run-3")
-    assert memory.advance_epoch(meta, "run-2", 1, [], {}, Meter()) is False
+    assert memory.advance_epoch(meta, "run-2", {RUN: 1}, [], {}, Meter()) is False
     save_snapshot(engine, store, newest, numbers(9), run="run-3")
     for number in (10, 11):
         newest = write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=newest, run="run-3")
     assert engine.clean_up(store, "run-3", *newest, retain=2, least=1, most=0)[0].items_deleted > 0
+
+
+def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """The request that enters a run arrives when another query, whose epochs count from 1 too, has begun."""
+    write_versions(engines(), store, 3)
+    drop_stores(memory, [store], Meter())
+    engine = engines()
+    made = write(engine, store, attempt(101), {b"1": b"new"}, run="run-3")
+    assert memory.advance_epoch(meta_key(store), "run-2", {RUN: 1}, [], {}, Meter()) is False
+    made = write(engine, store, attempt(102), {b"2": b"new"}, base=made, run="run-3")
+    assert read(engines(), store, 2) == {b"1": b"new", b"2": b"new"}
+
+
+def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """It has read the meta item before: its entry does not remove the mark of the drop."""
+    made = write_versions(engines(), store, 3)
+
+    def begin_to_delete() -> None:
+        assert drop._mark_dropped(memory, store, Meter())
+        drop._begin_deleting(memory, store, Meter())
+
+    engine = engines(Overtaken(memory, begin_to_delete, before="advance_epoch"))
+    with pytest.raises(ConfigurationError, match="is being dropped"):
+        write(engine, store, attempt(4), {b"4": b"4"}, base=made[3], run="run-2")
+    drop_stores(memory, [store], Meter())
+    assert graph(memory, store).is_empty
+    assert meta_key(store) not in memory.items
+
+
+def test_a_drop_marks_late(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Another drop was faster, and another query has begun: its meta item is not replaced."""
+    write_versions(engines(), store, 3)
+
+    def begin_another() -> None:
+        drop_stores(memory, [store], Meter())
+        write(engines(), store, attempt(101), {b"1": b"new"}, run="run-3")
+
+    with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
+        drop_stores(Overtaken(memory, begin_another, before="put_over"), [store], Meter())
+    assert memory.items[meta_key(store)]["epochs"] == {"run-3": 1}
+    assert read(engines(), store, 1) == {b"1": b"new"}
 
 
 def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Engines, store: str) -> None:

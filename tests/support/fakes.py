@@ -19,7 +19,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, always
 from dynastate.format.items import FORMAT, Item, Value, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
-from dynastate.format.meta import DROPPED, FORKS
+from dynastate.format.meta import DELETING, DROPPED, FORKS
 from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
@@ -135,15 +135,16 @@ class MemoryTables(Tables):
             self._put(key, self.items.get(key, item_key(key)) | {"format": FORMAT, "versions": now}, meter)
             return now
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
+    def advance_epoch(
+        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
+    ) -> bool:
         with self._lock:
             self._begin("advance_epoch", [key], meter)
-            item = self.items[key]
-            epochs = item["epochs"]
-            assert isinstance(epochs, dict)
+            item = self.items.get(key, {})
             meter.wrote(1024)
-            if epoch != item["epoch"] or run in epochs or any(old not in epochs for old in forget):
+            if item.get("epochs") != epochs or item.get(DROPPED) == DELETING:
                 return False
+            epoch = max(epochs.values())
             kept: dict[str, int | str] = {name: number for name, number in epochs.items() if name not in forget}
             item = {name: value for name, value in item.items() if name != DROPPED}
             self.items[key] = item | also | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
@@ -286,8 +287,10 @@ class FailingTables(Tables):
         listed: list[bytes] = self._call("append_version", key, entry, run, meter, is_awaited)
         return listed
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
-        return bool(self._call("advance_epoch", key, run, epoch, forget, also, meter))
+    def advance_epoch(
+        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
+    ) -> bool:
+        return bool(self._call("advance_epoch", key, run, epochs, forget, also, meter))
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
         now: Item | None = self._call("add_to_set", key, name, texts, meter)

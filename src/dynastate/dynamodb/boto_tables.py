@@ -22,7 +22,7 @@ from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
-from dynastate.format.meta import DROPPED, FORKS
+from dynastate.format.meta import DELETING, DROPPED, FORKS
 from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
 from dynastate.settings import Settings
 
@@ -246,20 +246,22 @@ class BotoTables:
                 versions = now["versions"]
                 return versions if isinstance(versions, list) else []
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
+    def advance_epoch(
+        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
+    ) -> bool:
         names = {"#run": run, "#dropped": DROPPED} | {f"#old{n}": old for n, old in enumerate(forget)}
         names |= {f"#also{n}": name for n, name in enumerate(also)}
-        values: Item = {":one": 1, ":epoch": epoch} | {f":also{n}": value for n, value in enumerate(also.values())}
+        values: Item = {":one": 1, ":epochs": dict(epochs), ":deleting": DELETING}
+        values |= {f":also{n}": value for n, value in enumerate(also.values())}
         sets = [
             "epoch = epoch + :one",
             "epochs.#run = epoch + :one",
             *(f"#also{n} = :also{n}" for n in range(len(also))),
         ]
         remove = ", ".join(["#dropped", *(f"epochs.#old{n}" for n in range(len(forget)))])
-        # The condition on runs to forget keeps two executors from removing more than each of them saw. The condition on
-        # the epoch keeps a request that was delayed for long from making the newest run one that is over.
-        gone = (f"attribute_exists(epochs.#old{n})" for n in range(len(forget)))
-        condition = " AND ".join(["epoch = :epoch", "attribute_not_exists(epochs.#run)", *gone])
+        # The condition on the epochs keeps a request that was delayed for long from making the newest run one that is
+        # over. Their number would not do: a store that was dropped and made again counts from 1.
+        condition = "epochs = :epochs AND NOT #dropped = :deleting"
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),

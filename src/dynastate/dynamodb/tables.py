@@ -79,11 +79,13 @@ class Tables(Protocol):
         UnknownOutcomeError when the append may or may not have happened.
         """
 
-    def advance_epoch(self, key: Key, run: str, epoch: int, forget: Sequence[str], also: Item, meter: Meter) -> bool:
-        """Advance the meta item's epoch by one from `epoch`, enter the run, remove those to forget, and set `also`.
+    def advance_epoch(
+        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
+    ) -> bool:
+        """Advance the meta item's epoch by one, enter the run, remove those to forget, and set `also`.
 
-        It also cancels a drop of the store that was begun. False: the epoch is another one, the run is there already,
-        or one to forget is not.
+        It also removes the mark of a drop. False: `epochs` are not those of the item any more, or a drop deletes
+        the store's items.
         """
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:

@@ -92,7 +92,8 @@ class Sessions:
         """Give a query run its epoch.
 
         1. Read the meta item. 2. If there is none, the store must be new: make it.
-        3. Unless the run is in it, raise the epoch from what it was read as, and enter the run; then read again.
+        3. Unless the run is in it, raise the epoch and enter the run, if none has entered meanwhile and no drop deletes
+        the store's items; then read again.
 
         A crash after 2 or 3 leaves an unused epoch: epochs only break ties.
         """
@@ -116,7 +117,7 @@ class Sessions:
             if run.id in found.epochs:
                 return Session(found.epochs[run.id], found.shards)
             entered = _entered(store, meta, found, run, base, self._now())
-            self._tables.advance_epoch(key, run.id, newest, oldest_runs(found.epochs), entered, meter)  # 3
+            self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 3
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
     def _must_be_new(self, store: str, base: int, meter: Meter) -> None:

@@ -93,5 +93,6 @@ def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
         newest = max(meta.epochs.values())
         moved = {str(first): each for first, each in meta.locations.items()} | {str(newest + 1): location}
-        tables.advance_epoch(meta_key(store), run, newest, oldest_runs(meta.epochs), {"locations": moved}, meter)
+        forget = oldest_runs(meta.epochs)
+        tables.advance_epoch(meta_key(store), run, meta.epochs, forget, {"locations": moved}, meter)
     raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)

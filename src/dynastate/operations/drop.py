@@ -135,7 +135,7 @@ def _mark_dropped(tables: Tables, store: str, meter: Meter) -> bool:
     if key not in tables.get([key], meter):
         return False
     meta = read_meta(tables, store, meter)
-    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, {"epoch": meta["epoch"]}, meter):
+    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, {"epochs": meta["epochs"]}, meter):
         return True
     now = tables.get([key], meter).get(key, {})
     refuse_forks(store, now)
@@ -160,7 +160,7 @@ def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
     """
     found = read_meta(tables, store, meter)
     _require_mark(store, found)
-    before: Item = {"epoch": found["epoch"], DROPPED: MARKED}
+    before: Item = {"epochs": found["epochs"], DROPPED: MARKED}
     if found[DROPPED] == MARKED and not tables.put_over(meta_key(store), found | {DROPPED: DELETING}, before, meter):
         found = read_meta(tables, store, meter)
         if found.get(DROPPED) != DELETING:  # it is there if only the answer was lost
@@ -256,7 +256,7 @@ def _delete_meta(tables: Tables, store: str, meter: Meter) -> int:
         found = tables.get([key], meter).get(key, {})
         if found.get(DROPPED) != DELETING:
             return 1  # only the answer was lost, or another drop was faster
-        before: Item = {name: found[name] for name in ("epoch", DROPPED, FORKS) if name in found}
+        before: Item = {name: found[name] for name in ("epochs", DROPPED, FORKS) if name in found}
         if tables.delete_over(key, before, meter):
             return 1
     raise UnavailableError("forks of this store begin again and again; drop it again", store=store)

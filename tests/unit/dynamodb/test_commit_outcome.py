@@ -161,7 +161,7 @@ def test_conditional_writes_survive_a_lost_answer(failing_client: FailingClient,
     item: Item = item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"a": 1}}
     assert tables.put_new(meta, item, Meter()) is False
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
-    assert tables.advance_epoch(meta, "b", 1, [], {}, Meter()) is False
+    assert tables.advance_epoch(meta, "b", {"a": 1}, [], {}, Meter()) is False
     assert tables.get([meta], Meter())[meta]["epochs"] == {"a": 1, "b": 2}
 
 
@@ -171,4 +171,4 @@ def test_an_epoch_that_is_not_known_is_no_unknown_commit(failing_client: Failing
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnavailableError, match="no proper answer until the deadline"):
-        tables.advance_epoch(meta_key_of(store), "run", 1, [], {}, Meter())
+        tables.advance_epoch(meta_key_of(store), "run", {"a": 1}, [], {}, Meter())
