@@ -17,14 +17,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import dynastate
-from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, store_shard
-from tests.support.dynoxide import Dynoxide, program
+from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.jvm import LOG4J, build_jar
 from tests.support.processes import is_alive, sidecars_of, wait_until
 
@@ -58,15 +57,9 @@ def folder(scratch: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def database(scratch: Path, environment: dict[str, str]) -> Iterator[Database]:
-    """A DynamoDB with both tables: dynoxide, which is faster, or the embedded one where that is missing."""
-    if program() is None:
-        with EmbeddedDynamoDB() as embedded:
-            yield embedded
-        return
-    with Dynoxide(scratch / "dynoxide") as running:
-        with only(environment):
-            create_tables(running.settings)
+def database(scratch: Path) -> Iterator[Database]:
+    """A DynamoDB with both tables."""
+    with fast_dynamodb(scratch / "dynoxide") as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""dynoxide: an engine that keeps its tables in a file, for tests in which DynamoDB dies and comes back."""
+"""dynoxide: a DynamoDB that is faster than the embedded one, and keeps its tables in a file when it dies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
 import pytest
 
+from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.settings import Settings
 from tests.support.jvm import ROOT
 
@@ -86,3 +90,18 @@ class Dynoxide:
     def _answers(self) -> bool:
         with socket.socket() as peer:
             return peer.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+@contextmanager
+def fast_dynamodb(folder: Path) -> Iterator[EmbeddedDynamoDB | Dynoxide]:
+    """A DynamoDB with both tables: dynoxide, in a new folder, or the embedded one where that is missing."""
+    if program() is None:
+        with EmbeddedDynamoDB() as embedded:
+            yield embedded
+        return
+    with Dynoxide(folder) as running:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in credentials().items():
+                patch.setenv(name, value)
+            create_tables(running.settings)
+        yield running

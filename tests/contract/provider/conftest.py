@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from tests.support.dynoxide import fast_dynamodb
 from tests.support.jvm import build_jar, java_command
 
-# Two cores are shared with moto, the sidecar and pytest: a small collector, and no time for the best code.
+# Two cores are shared with DynamoDB, the sidecar and pytest: a small collector, and no time for the best code.
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -28,7 +28,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb(embedded: EmbeddedDynamoDB) -> dict[str, str]:
-    """The Spark conf of a provider on the embedded DynamoDB."""
-    settings = {"endpoint": embedded.endpoint, "region": embedded.settings.region, "python": sys.executable}
-    return {f"spark.sql.streaming.stateStore.dynastate.{name}": str(value) for name, value in settings.items()}
+def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The Spark conf of a provider on a DynamoDB."""
+    with fast_dynamodb(tmp_path_factory.mktemp("dynamodb") / "dynoxide") as running:
+        settings = {"endpoint": running.endpoint, "region": running.settings.region, "python": sys.executable}
+        yield {f"spark.sql.streaming.stateStore.dynastate.{name}": str(value) for name, value in settings.items()}

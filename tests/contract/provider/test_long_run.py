@@ -31,6 +31,7 @@ from dynastate.format.keys import Key as ItemKey
 from dynastate.format.snapshot import DONE, Snapshot
 from tests.contract.provider.server import Key, StoreServer, Value
 from tests.contract.provider.test_random_operations import bits
+from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.engine_driver import graph, named_keys
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request
 from tests.support.processes import sidecars_of
@@ -403,14 +404,14 @@ def changed(state: State, changes: list[Change]) -> State:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[EmbeddedDynamoDB]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedDynamoDB | Dynoxide]:
     """A DynamoDB for these tests only, so that all its items can be checked."""
-    with EmbeddedDynamoDB() as running:
+    with fast_dynamodb(tmp_path_factory.mktemp("long-run") / "dynoxide") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def trapped(engine: EmbeddedDynamoDB) -> Iterator[tuple[Trap, FaultProxy]]:
+def trapped(engine: EmbeddedDynamoDB | Dynoxide) -> Iterator[tuple[Trap, FaultProxy]]:
     """The proxy between the sidecars and that DynamoDB."""
     trap = Trap()
     with FaultProxy(engine.endpoint, trap) as proxy:
@@ -463,7 +464,7 @@ def test_long_run(
     families: dict[str, Callable[[int], Key]],
     executors: list[Executor],
     trapped: tuple[Trap, FaultProxy],
-    engine: EmbeddedDynamoDB,
+    engine: EmbeddedDynamoDB | Dynoxide,
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
