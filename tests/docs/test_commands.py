@@ -365,7 +365,7 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     first = "/tmp/first"  # noqa: S108  # it is replaced
     page = (DOCS / "getting-started.md").read_text().replace(":8000", f":{port}").replace(first, f"{tmp_path}/first")
-    section = page.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(20)")
+    section = page.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(30)")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert [language for language, _ in blocks] == ["sh", "sh", "sh", "python", "sh"]
     setup, local, check, program, beside = (body for _, body in blocks)
@@ -398,7 +398,8 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
         ran = finish(f"{exports}\npython first.py")
         assert "Batch: 1" in ran
         assert "Traceback" not in ran
-        assert "ERROR" not in ran
+        # Spark logs tasks that the stop of the query interrupts as errors.
+        assert [line for line in ran.splitlines() if "ERROR" in line and "dynastate" in line] == []
         assert "first/0/0/default" in finish(f"{exports}\n{beside}")
     finally:
         served.terminate()
