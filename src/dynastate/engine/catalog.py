@@ -24,6 +24,7 @@ from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import check_store, meta_key, store_shard
 from dynastate.format.meta import parse_meta
+from dynastate.format.version_list import VERSIONS
 
 #: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
 STORE_NAMES: Final = (
@@ -233,7 +234,7 @@ def find_lost(tables: Tables, namespace: str, found: Iterable[str], meter: Meter
 
 def _has_versions(tables: Tables, store: str, meter: Meter) -> bool:
     lists = tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter)
-    return any("versions" in item for _, item in lists)
+    return any(VERSIONS in item for _, item in lists)
 
 
 def _parse(pattern: str) -> tuple[str, int, str | None, str]:

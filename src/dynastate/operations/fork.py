@@ -44,7 +44,7 @@ from dynastate.format.keys import (
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, StoreMeta, meta_item, parse_meta
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
-from dynastate.format.version_list import REFUSED, encode_entry, list_item
+from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
 from dynastate.operations.runs import FORK
 from dynastate.operations.scope import each_store
@@ -306,12 +306,12 @@ class _StoreFork:
         if self._tables.put_new(key, item, self._meter):
             return
         found = self._tables.get([key], self._meter).get(key, {})
-        if REFUSED in found and "versions" not in found:  # of a store that was dropped
+        if REFUSED in found and VERSIONS not in found:  # of a store that was dropped
             before: Item = {REFUSED: found[REFUSED]}
             if self._tables.put_over(key, item | before, before, self._meter):
                 return
             found = self._tables.get([key], self._meter).get(key, {})
-        now, wanted = found.pop("versions", []), item.pop("versions", [])
+        now, wanted = found.pop(VERSIONS, []), item.pop(VERSIONS, [])
         is_listed = isinstance(now, list) and isinstance(wanted, list) and set(wanted) <= set(now)
         if not (is_listed and item.items() <= found.items()):
             raise self._refusal(_CHANGED)

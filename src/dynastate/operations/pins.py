@@ -18,6 +18,7 @@ from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, group_key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PINS
 from dynastate.format.snapshot import DONE, WRITING
+from dynastate.format.version_list import VERSIONS
 
 
 def pins_of(meta: Item) -> frozenset[str]:
@@ -122,7 +123,7 @@ def is_complete(tables: Tables, store: str, version: int, meter: Meter) -> bool:
     """Whether a fork has its version: the version list of it, or one that the fork's own query made since."""
     low = group_key(store, version).sort
     found = tables.query("snapshot", store_shard(store, 0), low, "group/~", meter)
-    return any("versions" in item for _, item in found)
+    return any(VERSIONS in item for _, item in found)
 
 
 def read_graph(tables: Tables, store: str, meter: Meter, allowed: Collection[str] | None = None) -> VersionGraph:
