@@ -25,7 +25,7 @@ from recovery import ON_DEMAND, STORES
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
 
-#: Ours with a bound that no more than a few buckets of the changes fit in, and a small cache in the sidecar.
+#: Ours with a bound into which only a few buckets of the changes fit, and a small cache in the sidecar.
 SMALL = "ours-small"
 KINDS = {
     OURS: STORES[OURS],

@@ -52,7 +52,7 @@ def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
 
 
 def test_several_stores_at_once(memory: MemoryTables) -> None:
-    """As many as may be are under way at a time, and no more; results are in the order of the stores."""
+    """As many stores as may be are under way at once; results are in the order of the stores."""
     everyone = threading.Barrier(STORES_AT_ONCE)
     seen: list[tuple[int, int]] = []
     stores = STORES[: 2 * STORES_AT_ONCE]

@@ -45,7 +45,7 @@ object Protocol {
   val Checked = 74
   val Error = 127
 
-  /** No more is read or written at once: the JDK keeps a direct buffer as large as the largest one for each thread. */
+  /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each thread. */
   val SliceBytes: Int = 256 * 1024
 
   /** Bytes before the changes in an APPEND frame: header and three numbers. */
