@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 Key = tuple[Any, ...]
 #: A number, and the length of the text that is made of it.
 Value = tuple[int, int]
+#: Values by key by family; a family without lists has lists of one.
+State = dict[str, dict[Key, tuple[Value, ...]]]
+#: Put, merge, remove or putList; family, key, and a value or several.
+Change = tuple[Any, ...]
+
+
+def change(state: State, changes: Iterable[Change]) -> None:
+    """Change a model of the state as the order `batch` changes a store."""
+    for operation, family, key, *value in changes:
+        rows = state[family]
+        if operation == "remove":
+            rows.pop(key, None)
+        elif operation == "merge":
+            rows[key] = (*rows.get(key, ()), value[0])
+        else:
+            rows[key] = tuple(value[0]) if operation == "putList" else (value[0],)
 
 
 @final

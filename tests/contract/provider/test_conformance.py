@@ -34,7 +34,6 @@ BEFORE_42 = BEFORE_43 | {
     "keys-that-end-with-a-time",
     "list-calls-on-single-values",
     "lists-of-keys-with-a-time",
-    "number-of-keys-after-removal-of-a-range",
     "removal-of-a-range",
     "removal-of-a-range-the-wrong-way-round",
     "scans-that-are-refused",

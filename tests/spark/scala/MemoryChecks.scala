@@ -7,9 +7,9 @@ import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSource, ChangeCollector, ChangedBuckets, ChangeRecords, ChangeSink}
-import io.dynastate.memory.{Chunks, EncodedRow, HeldChanges, LoadingVersions, Row, RowIterator, RowTable, RowTables, SlotIterator, Slots}
-import io.dynastate.memory.{ValueList, Version, VersionOverlay, VersionTree}
+import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSink, BucketSource, ChangeCollector, ChangedBuckets, ChangeRecords, ChangeSink}
+import io.dynastate.memory.{Chunks, EncodedRow, HeldChanges, LoadingVersions, Row, RowIterator, RowTable, RowTables, RowsUnreadable, SlotIterator, Slots, SnapshotRows}
+import io.dynastate.memory.{Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
 
@@ -21,20 +21,44 @@ final class MemoryChecks(checks: Checks, seed: Long) {
 
   def run(): Unit = {
     check("row table: random operations, as a plain map") {
-      randomTable(new Random(seed), bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length))
+      randomTable(new Random(seed), new RowTable(_), bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length), steps = 20000, largeBytes = 60000)
+    }
+    check("row table: random operations with all full pages on disk, as a plain map") {
+      Seq(512, 20000).foreach { pageBytes =>
+        val storage = DiskChecks.storage(0, pageBytes)
+        randomTable(new Random(seed), _ => new RowTables(storage)(0), bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length), steps = 10000, largeBytes = 60000)
+        require(storage.diskBytes > 0, "nothing was on disk")
+      }
     }
     check("row table: keys with few different hashes are distinguished") {
-      randomTable(new Random(seed + 1), bytes => (bytes.length % 3) << 30)
+      // So few steps that no garbage is collected, for which the table computes hashes.
+      val random = new Random(seed + 1)
+      (0 until 50).foreach(_ => randomTable(random, new RowTable(_), bytes => (bytes.length % 3) << 30, steps = 400, largeBytes = 0))
     }
     check("row table: shared slots do not change, and slots by hash are in order") {
       sharedSlots(new Random(seed + 2))
     }
     check("row table: after a peak, iterators walk few slots again")(shrinks())
-    check("row table: a table filled in the order of another is as fast as one filled at random") {
+    check("row table: filled in the order of another one, or of hashes, a table has no corner for all keys") {
       fillInOrder()
     }
     check("overlay: several at once, puts, removes, gets, iterators and folds, as plain maps") {
       (0 until 30).foreach(round => new Play(new Random(seed + 100 + round), InTree).run(1500))
+    }
+    check("overlay: the same, with all full pages on disk, or some of them") {
+      (0 until 30).foreach { round =>
+        val memory = new DiskChecks.OnDisk(Seq(0L, 6000L)(round % 2), isEncrypted = round % 3 == 0)
+        new Play(new Random(seed + 100 + round), memory).run(1500)
+        require(memory.storage.diskBytes > 0, "nothing was on disk")
+      }
+    }
+    check("overlay: the same, with a disk that fails in between") {
+      val failed = (0 until 30).count { round =>
+        val memory = new DiskChecks.FailingDisk(Seq(0L, 6000L)(round % 2), failsAt = 300 + 40 * round, round)
+        new Play(new Random(seed + 900 + round), memory).run(1500)
+        !memory.storage.isUsable
+      }
+      require(failed > 20, s"of 30 disks $failed failed")
     }
     check("buckets: the same, with room for some, one or none of them") {
       (0 until 30).foreach(round => new Play(new Random(seed + 700 + round), new InBuckets(Seq(0L, 800L, 20000L)(round % 3))).run(1500))
@@ -71,106 +95,167 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       largeRows(new Random(seed + 300))
     }
     check("version tree: every referenced version stays readable while the head moves") {
-      toAndFro(new Random(seed + 400))
+      toAndFro(new Random(seed + 400), InTree)
     }
+    check("version tree: the same, with rows on disk")(toAndFro(new Random(seed + 400), new DiskChecks.OnDisk(0)))
     check("version tree: a version without references is garbage") {
       garbage()
     }
-    check("version tree: readers and writers of one tree at the same time") {
-      atTheSameTime()
+    check("lists: short and long ones, in a tree, as plain lists") {
+      (0 until 8).foreach(round => new Lists(new Random(seed + 600 + round), InTree, hasRetries = true).run())
+    }
+    check("lists: short and long ones, on disk, as plain lists") {
+      (0 until 8).foreach(round => new Lists(new Random(seed + 600 + round), new DiskChecks.OnDisk(0, isEncrypted = round % 2 == 0), hasRetries = true).run())
+    }
+    check("lists: short and long ones, on a disk that fails in between, as plain lists") {
+      val failed = (0 until 16).count { round =>
+        val memory = new DiskChecks.FailingDisk(0, failsAt = 150 + 25 * round, round)
+        new Lists(new Random(seed + 660 + round), memory, hasRetries = true).run()
+        !memory.storage.isUsable
+      }
+      require(failed > 10, s"of 16 disks $failed failed")
+    }
+    check("lists: short and long ones, in buckets, as plain lists") {
+      (0 until 9).foreach(round => new Lists(new Random(seed + 620 + round), new InBuckets(Seq(0L, 30000L, 10000000L)(round % 3)), hasRetries = false).run())
+    }
+    check("version tree: what folds leave as garbage is freed, and every row stays") {
+      compacted(new Random(seed + 500), InTree)
+    }
+    check("version tree: the same, of rows on disk") {
+      val memory = new DiskChecks.OnDisk(200000, pageBytes = 8192)
+      compacted(new Random(seed + 500), memory)
+      val (heap, disk) = (memory.storage.heapBytes, memory.storage.diskBytes)
+      require(heap < 1000000 && disk > 0, s"$heap bytes of heap, $disk bytes of disk")
     }
   }
 
-  private def randomTable(random: Random, hash: Array[Byte] => Int): Unit = {
-    val table = new RowTable(random.nextInt(40))
-    val model = mutable.HashMap.empty[Key, Array[Byte]]
-    def offset(key: Key) = (key.bytes, Platform.BYTE_ARRAY_OFFSET.toLong, key.bytes.length)
-    (0 until 20000).foreach { step =>
+  private def randomTable(random: Random, make: Int => RowTable, hash: Array[Byte] => Int, steps: Int, largeBytes: Int): Unit = {
+    var table = make(random.nextInt(40))
+    val model = mutable.HashMap.empty[Key, Seq[Byte]]
+    val (row, seen) = (new Row, new Row)
+    val held = mutable.ListBuffer.empty[(Row, Seq[Byte])]
+    var isOrdered = false
+    (0 until steps).foreach { step =>
       val key = Key(random.nextInt(700))
-      val (base, at, length) = offset(key)
+      val (base, at, length) = (key.bytes, Platform.BYTE_ARRAY_OFFSET.toLong, key.bytes.length)
+      val before = model.get(key)
+      def expect(existed: Boolean, what: String): Unit =
+        same((if (existed) Some(valueOf(seen)) else None): Option[Seq[Byte]], before, s"$what $key at step $step")
       random.nextInt(5) match {
         case 0 | 1 =>
-          val encoded = key.put(randomBytes(random, random.nextInt(30)))
-          require(table.put(hash(key.bytes), encoded) eq model.put(key, encoded).orNull, s"put $key replaced another row at step $step")
+          // Large ones too, so that pages become garbage.
+          val value = randomBytes(random, if (largeBytes > 0 && random.nextInt(20) == 0) random.nextInt(largeBytes) else random.nextInt(30))
+          expect(table.put(hash(key.bytes), Row.of(key.put(value)), seen, null), "put")
+          model(key) = value.toSeq
         case 2 =>
-          require(table.remove(hash(key.bytes), base, at, length) eq model.remove(key).orNull, s"remove $key at step $step")
+          expect(table.remove(hash(key.bytes), base, at, length, seen), "remove")
+          model.remove(key)
         case _ =>
-          require(table.get(hash(key.bytes), base, at, length) eq model.get(key).orNull, s"get $key at step $step")
+          val found = table.get(hash(key.bytes), base, at, length, seen)
+          expect(found, "get")
+          if (found && random.nextInt(50) == 0) {
+            val kept = new Row
+            require(table.get(hash(key.bytes), base, at, length, kept), "a row is gone")
+            held += ((kept, before.get))
+          }
       }
+      if (step == steps / 4 || isOrdered && step % 500 == 0) {
+        isOrdered = true
+        inOrder(table, model, step)
+      }
+      if (random.nextInt(3000) == 0 && table.heapBytes >= table.bytes) table = table.copy()
       same(table.size, model.size)
     }
     val slots = table.share()
-    val entries = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root)
+    val entries = (0 until slots.capacity).filterNot(slots.isFree).map { slot => slots.read(slot, row); Key.of(row) -> valueOf(row) }
     slots.release()
     same(entries.size, model.size, "entries in slots")
-    require(entries.forall(encoded => model(Key.of(encoded)) eq encoded), "a row is not the map's")
-    same(table.heapBytes, model.values.map(encoded => EncodedRow.heapBytes(encoded).toLong).sum + 8L * slots.capacity, "bytes of heap")
+    same(entries.toMap, model.toMap, "rows in slots")
+    held.foreach { case (kept, value) => same(valueOf(kept), value, "a row that was read before") }
+    val live = model.map { case (key, value) => 16L + key.bytes.length + value.length }.sum
+    require(table.heapBytes < 2 * live + 4 * (1 << 20), s"${table.heapBytes} bytes of heap for $live bytes of rows")
+  }
+
+  /** The rows of a table in the order of their keys are the model's. */
+  private def inOrder(table: RowTable, model: mutable.HashMap[Key, Seq[Byte]], step: Int): Unit = {
+    val cursor = table.inOrder.range(null, inclusive = true, null)
+    val row = new Row
+    val found = mutable.ArrayBuffer.empty[(Key, Seq[Byte])]
+    while (cursor.advance(row)) found += Key.of(row) -> valueOf(row)
+    val expected = model.toSeq.sortWith((one, other) => java.util.Arrays.compareUnsigned(one._1.bytes, other._1.bytes) < 0)
+    same(found.toSeq, expected, s"rows in order at step $step")
   }
 
   private def sharedSlots(random: Random): Unit = {
     val table = new RowTable()
     def set(number: Int): Unit = {
-      val encoded = Key(number).put(randomBytes(random, 8))
-      table.put(EncodedRow.hash(encoded), encoded)
+      val key = Key(number)
+      table.put(key.hash, Row.of(key.put(randomBytes(random, 8))))
+      ()
     }
     (0 until 300).foreach(set)
-    val held = mutable.ListBuffer.empty[(Slots, Set[Array[Byte]])]
+    val held = mutable.ListBuffer.empty[(Slots, Map[Key, Seq[Byte]])]
     (0 until 40).foreach { turn =>
       val slots = table.share()
-      held += ((slots, entriesOf(slots)))
+      held += ((slots, rowsOf(slots)))
       (0 until 30).foreach { _ =>
         if (random.nextBoolean()) set(random.nextInt(600))
-        else { val key = Key(random.nextInt(600)); table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) }
+        else { val key = Key(random.nextInt(600)); table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row) }
       }
-      held.foreach { case (shared, expected) => same(entriesOf(shared), expected, s"shared slots after turn $turn") }
+      held.foreach { case (shared, expected) => same(rowsOf(shared), expected, s"shared slots after turn $turn") }
     }
     held.foreach(_._1.release())
     val now = table.share()
     val ordered = table.slotsByHash()
     same(ordered.length, table.size)
-    same(ordered.map(now.rowAt).map(Row.root).toSet, entriesOf(now))
+    same(ordered.toSet, (0 until now.capacity).filterNot(now.isFree).toSet)
     require(ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)), "slots are not in order of hashes")
     now.release()
   }
 
   private def shrinks(): Unit = {
     val table = new RowTable()
-    val rows = (0 until 100000).map(number => Key(number) -> Key(number).put(Array[Byte](1)))
-    rows.foreach { case (key, encoded) => table.put(key.hash, encoded) }
-    val (kept, removed) = rows.partition(_._1.number % 10000 == 0)
-    removed.foreach { case (key, encoded) =>
-      require(table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) eq encoded, s"$key is not there")
-    }
+    val rows = (0 until 100000).map(Key(_))
+    rows.foreach(key => table.put(key.hash, Row.of(key.put(new Array[Byte](100)))))
+    val full = table.heapBytes
+    val (kept, removed) = rows.partition(_.number % 10000 == 0)
+    removed.foreach(key => require(table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row), s"$key is not there"))
     val slots = table.share()
     require(slots.capacity <= 8 * 16, s"${slots.capacity} slots for ${table.size} rows")
-    same(entriesOf(slots), kept.map(_._2).toSet)
+    same(rowsOf(slots), kept.map(_ -> Seq.fill[Byte](100)(0)).toMap)
     slots.release()
+    require(table.heapBytes < 4 * (1 << 20), s"${table.heapBytes} bytes of heap, at the peak $full")
   }
 
-  private def entriesOf(slots: Slots): Set[Array[Byte]] = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root).toSet
+  private def rowsOf(slots: Slots): Map[Key, Seq[Byte]] = {
+    val row = new Row
+    (0 until slots.capacity).filterNot(slots.isFree).map { slot => slots.read(slot, row); Key.of(row) -> valueOf(row) }.toMap
+  }
 
   private def fillInOrder(): Unit = {
     val rows = 200000
-    val entries = Array.tabulate(rows)(number => Key(number).put(Array[Byte](1)))
-    def fill(order: Array[Array[Byte]]): Long = {
-      val start = System.nanoTime()
+    def fill(order: Seq[Row], what: String): RowTable = {
       val table = new RowTable()
-      order.foreach(encoded => table.put(EncodedRow.hash(encoded), encoded))
-      System.nanoTime() - start
+      order.grouped(5000).foreach { some =>
+        some.foreach(row => table.put(EncodedRow.hash(row.bytes, row.at), row))
+        val slots = table.share()
+        val distance = (0 until slots.capacity).filterNot(slots.isFree).map(slots.distanceFromHome(_).toLong).sum / table.size
+        // 1.5 in a table that is three quarters full, 120 in a small one that grows, 16,000 where all keys are in one corner.
+        require(distance < 1000, s"filled in the order of $what, rows of ${table.size} are $distance slots from home")
+        slots.release()
+      }
+      table
     }
-    val source = new RowTable(rows)
-    entries.foreach(encoded => source.put(EncodedRow.hash(encoded), encoded))
+    val source = fill((0 until rows).map(number => Row.of(Key(number).put(Array[Byte](1)))), "numbers")
     val slots = source.share()
-    val inSlots = (0 until slots.capacity).map(slots.rowAt).filter(_ != null).map(Row.root).toArray
-    val byHash = source.slotsByHash().map(slots.rowAt).map(Row.root).map(Row.root)
-    slots.release()
-    fill(entries)
-    val atRandom = Seq.fill(3)(fill(entries)).min
-    Seq("slots" -> inSlots, "hashes" -> byHash).foreach { case (what, order) =>
-      val took = Seq.fill(3)(fill(order)).min
-      // Quadratic would be hundreds of times as long.
-      require(took < 10 * atRandom, s"in the order of $what it took ${took / 1000000} ms, at random ${atRandom / 1000000} ms")
+    def at(slot: Int): Row = {
+      val row = new Row
+      slots.read(slot, row)
+      row
     }
+    fill((0 until slots.capacity).filterNot(slots.isFree).map(at), "slots")
+    fill(source.slotsByHash().toSeq.map(at), "hashes")
+    slots.release()
   }
 
   private def sentChanges(random: Random): Unit = {
@@ -216,8 +301,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     compare(open, model, "after the fold")
   }
 
-  private def toAndFro(random: Random): Unit = {
-    var held = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((VersionTree.empty(""), Map.empty))
+  private def toAndFro(random: Random, memory: Memory): Unit = {
+    var held = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
     (0 until 60).foreach { turn =>
       // Mostly the newest, as in batches; sometimes an old one, as in retries and rollbacks.
       val (base, rows) = if (random.nextInt(3) > 0) held.last else held(random.nextInt(held.size))
@@ -262,7 +347,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     bounds.foreach { case (from, to) =>
       val rows = open.scan(2, if (from == null) null else from.bytes, if (to == null) null else to.bytes)
       val found = mutable.ArrayBuffer.empty[Key]
-      while (rows.advance()) found += Key.of(Row.root(rows.row))
+      while (rows.advance()) found += Key.of(rows.row)
       val within = inOrder.filter { key =>
         (from == null || java.util.Arrays.compareUnsigned(key.bytes, from.bytes) >= 0) && (to == null || java.util.Arrays.compareUnsigned(key.bytes, to.bytes) < 0)
       }
@@ -286,7 +371,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       }
       open.flush()
       val next = open.fold(Attempt.random(), "")
-      memory.committed(version, next, model)
+      memory.committed(next, model)
       version = next
       val there = version.versions.heapBytes(version)
       require(memory.cache.bytes <= limit && there > 0 && there <= limit, s"$there bytes of a version are in memory at turn $turn")
@@ -371,7 +456,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       (0 until 1 + random.nextInt(60)).foreach { _ =>
         val key = Key(random.nextInt(200))
         val operation = random.nextInt(3)
-        val encoded = if (operation == 2) EncodedRow.delete(key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) else key.put(randomBytes(random, 9))
+        val encoded = if (operation == 2) Row.probe(key.bytes).bytes else key.put(randomBytes(random, 9))
         val tag = (if (operation == 1) 1 << 12 else 0) | random.nextInt(2)
         out.write(tag & 0xFF)
         out.write(tag >>> 8)
@@ -387,11 +472,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     def textOf(rows: RowTables): Set[(Int, Seq[Seq[Byte]])] = {
       val found = mutable.HashSet.empty[(Int, Seq[Seq[Byte]])]
       rows.foreach { (family, table) =>
-        val all = new SlotIterator(Array(table.share()), showDeletes = true)
-        while (all.advance()) found += family -> (all.row match {
-          case list: ValueList => list.first.toSeq +: list.valuesSince(null).map(_.toSeq).toSeq
-          case encoded: Array[Byte] => Seq(encoded.toSeq)
-        })
+        val all = new SlotIterator(Array(table.share()), showAll = true)
+        while (all.advance()) found += family -> (all.row.key.toSeq +: valuesOf(all.row))
       }
       found.toSet
     }
@@ -416,7 +498,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       snapshot.foreach(add(found, _))
       each.addTo(found, readBits, buckets)
       add(found, last)
-      same(textOf(found.asRows()), textOf(expected.asRows()), s"rows of $buckets of $readBits bits")
+      same(textOf(found.asRows), textOf(expected.asRows), s"rows of $buckets of $readBits bits")
     }
   }
 
@@ -434,7 +516,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
 
   private def rowsOf(model: Map[(Int, Key), Seq[Byte]]): RowTables = {
     val rows = new RowTables
-    model.foreach { case ((family, key), value) => rows(family).put(key.hash, key.put(value.toArray)) }
+    model.foreach { case ((family, key), value) => rows(family).put(key.hash, Row.of(key.put(value.toArray))) }
     rows
   }
 
@@ -451,7 +533,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     same(get(open, 0, Key(6)), model.get((0, Key(6))))
     val next = open.fold(Attempt.random(), "")
     val after = model + ((0, Key(5)) -> Seq[Byte](1))
-    memory.committed(version, next, after)
+    memory.committed(next, after)
     compare(new VersionOverlay(next, new Replay(after)), after, "after the source was mended")
     same(next.keys.sum, after.size.toLong, "keys")
   }
@@ -466,54 +548,35 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     same(version.number, 20L)
   }
 
+  private def compacted(random: Random, memory: Memory): Unit = {
+    val rows = 20000
+    val model = Array.fill(rows)(0)
+    def value(turn: Int) = Array.fill[Byte](100)(turn.toByte)
+    var version = memory.empty
+    (0 until 30).foreach { turn =>
+      val open = new VersionOverlay(version, Ignored)
+      (0 until (if (turn == 0) rows else rows / 5)).foreach { each =>
+        val number = if (turn == 0) each else random.nextInt(rows)
+        put(open, 0, Key(number), value(turn))
+        model(number) = turn
+      }
+      open.flush()
+      version = open.fold(Attempt.random(), "")
+    }
+    val live = rows * 128L
+    val deadline = System.nanoTime() + 10000000000L
+    while (version.versions.heapBytes(version) > live * 5 / 4 + (1 << 20) && System.nanoTime() < deadline) Thread.sleep(10)
+    val found = version.versions.heapBytes(version)
+    require(found <= live * 5 / 4 + (1 << 20), s"$found bytes of heap for $live bytes of rows")
+    val open = new VersionOverlay(version, Ignored)
+    (0 until rows).foreach(each => same(get(open, 0, Key(each)), Some(value(model(each)).toSeq), s"row $each"))
+  }
+
   private def next(base: Version, number: Int): Version = {
     val open = new VersionOverlay(base, new Replay(Map.empty))
     put(open, 0, Key(number % 3), new Array[Byte](100))
     open.flush()
     open.fold(Attempt.random(), "")
-  }
-
-  /** One writer commits; readers of earlier versions must see each unchanged. */
-  private def atTheSameTime(): Unit = {
-    val rows = 2000
-    def value(turn: Int, key: Int) = Array.tabulate[Byte](4)(byte => (turn * 31 + key * 7 + byte).toByte)
-    def expected(version: Int, key: Int): Seq[Byte] = (0 to version).reverse.find(turn => key % (turn + 1) == 0).map(value(_, key).toSeq).get
-    val versions = new java.util.concurrent.ConcurrentHashMap[Int, Version]
-    val failures = new java.util.concurrent.ConcurrentLinkedQueue[Throwable]
-    val turns = 12
-    def write(turn: Int, base: Version): Version = {
-      val open = new VersionOverlay(base, new Replay(Map.empty))
-      (0 until rows).filter(_ % (turn + 1) == 0).foreach(key => put(open, 0, Key(key), value(turn, key)))
-      open.flush()
-      open.fold(Attempt.random(), "")
-    }
-    versions.put(0, write(0, VersionTree.empty("")))
-    @volatile var done = false
-    val readers = (0 until 3).map { reader =>
-      val thread = new Thread(() => {
-        val random = new Random(seed + reader)
-        try while (!done) {
-          val number = random.nextInt(versions.size)
-          val open = new VersionOverlay(versions.get(number), new Replay(Map.empty))
-          val found = entries(open, 0)
-          same(found.size, rows)
-          found.foreach { case (key, bytes) => same(bytes, expected(number, key.number), s"key ${key.number} of version $number") }
-          (0 until 200).foreach { _ =>
-            val key = random.nextInt(rows)
-            same(get(open, 0, Key(key)), Some(expected(number, key)), s"get of key $key of version $number")
-          }
-        } catch { case e: Throwable => failures.add(e) }
-      })
-      thread.start()
-      thread
-    }
-    try (1 until turns).foreach { turn =>
-      versions.put(turn, write(turn, versions.get(turn - 1)))
-      // A retry: from an older base, and discarded.
-      write(turn + 50, versions.get(turn / 2))
-    } finally done = true
-    readers.foreach(_.join())
-    if (!failures.isEmpty) throw failures.peek()
   }
 }
 
@@ -528,13 +591,18 @@ object MemoryChecks {
 
     lazy val hash: Int = EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
 
-    def put(value: Array[Byte]): Array[Byte] =
-      EncodedRow.put(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+    /** The row with this key and a value. */
+    def put(value: Array[Byte]): Array[Byte] = {
+      val row = new Array[Byte](EncodedRow.HeaderBytes + bytes.length + value.length)
+      EncodedRow.writeKey(row, 0, value.length, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+      System.arraycopy(value, 0, row, EncodedRow.HeaderBytes + bytes.length, value.length)
+      row
+    }
   }
 
   object Key {
-    def of(encoded: Array[Byte]): Key = {
-      val bytes = encoded.slice(EncodedRow.HeaderBytes, EncodedRow.HeaderBytes + EncodedRow.keyLength(encoded))
+    def of(row: Row): Key = {
+      val bytes = row.key
       if (bytes.isEmpty) Key(0)
       else {
         val found = (1 to 4).map(size => Key(BigInt(bytes.takeRight(size)).toInt)).find(_.bytes.sameElements(bytes))
@@ -555,20 +623,25 @@ object MemoryChecks {
   def remove(open: VersionOverlay, family: Int, key: Key): Unit = open.remove(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
 
   def get(open: VersionOverlay, family: Int, key: Key): Option[Seq[Byte]] =
-    Option(open.get(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)).map(row => valueOf(Row.root(row)))
+    Option(open.get(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)).map(valuesOf(_).head)
 
-  def valueOf(encoded: Array[Byte]): Seq[Byte] = {
-    same(EncodedRow.valueLength(encoded), encoded.length - EncodedRow.HeaderBytes - EncodedRow.keyLength(encoded), "length of a value")
-    encoded.drop(EncodedRow.HeaderBytes + EncodedRow.keyLength(encoded)).toSeq
-  }
+  /** The first value of a row. */
+  def valueOf(row: Row): Seq[Byte] = row.bytes.slice(row.valueAt, row.valueAt + row.valueLength).toSeq
+
+  def valuesOf(row: Row): Seq[Seq[Byte]] =
+    if (row.isDelete) Nil
+    else {
+      val values = row.values
+      Iterator.continually(values).takeWhile(_.advance()).map(each => each.bytes.slice(each.at, each.at + each.length).toSeq).toList
+    }
 
   def entries(open: VersionOverlay, family: Int): Map[Key, Seq[Byte]] = drain(open.rows(family))
 
   def drain(iterator: RowIterator): Map[Key, Seq[Byte]] = {
     val found = mutable.HashMap.empty[Key, Seq[Byte]]
     while (iterator.advance()) {
-      val key = Key.of(Row.root(iterator.row))
-      require(found.put(key, valueOf(Row.root(iterator.row))).isEmpty, s"$key came twice")
+      val key = Key.of(iterator.row)
+      require(found.put(key, valueOf(iterator.row)).isEmpty, s"$key came twice")
     }
     found.toMap
   }
@@ -596,7 +669,7 @@ object MemoryChecks {
         val keyLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 2L)
         val valueLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 6L)
         val end = at + 10 + keyLength + math.max(valueLength, 0)
-        val encoded = run.slice(at + 2, end)
+        val encoded = Row.of(run.slice(at + 2, end))
         val key = Key.of(encoded)
         same(tag >>> 12, 0, "operation")
         require(seen.add((tag, key)), s"$key comes twice in one chunk")
@@ -612,41 +685,62 @@ object MemoryChecks {
     }
   }
 
+  object Ignored extends ChangeSink {
+    override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = ()
+  }
+
   /** The kind of versions under test. */
   trait Memory {
     def empty: Version
 
     /** Make a version durable, with these rows. */
-    def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit
+    def committed(next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit =
+      durable(next, rows.map { case (key, value) => key -> List(value) })
+
+    /** The same, with all values of each row. */
+    def durable(next: Version, lists: Map[(Int, Key), List[Seq[Byte]]]): Unit = next.versions.committed(next)
+
+    /** Called between operations. */
+    def pass(): Unit = ()
   }
 
   object InTree extends Memory {
     override def empty: Version = VersionTree.empty("")
-
-    override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = base.versions.committed(base, next)
   }
 
   /** Buckets of few rows, with room for a number of bytes; durable rows are in a map, and only they can be read. */
   final class InBuckets(limit: Long) extends Memory with BucketSource {
     val cache = new BucketCache(limit)
-    private val durable = new java.util.concurrent.ConcurrentHashMap[(Long, Attempt), Map[(Int, Key), Seq[Byte]]]
+    private val stored = new java.util.concurrent.ConcurrentHashMap[(Long, Attempt), Map[(Int, Key), List[Seq[Byte]]]]
     @volatile var reads = 0
     var isBroken = false
 
     override def empty: Version = new BucketedVersions(cache, this, 0L, 400L).empty("")
 
-    override def committed(base: Version, next: Version, rows: Map[(Int, Key), Seq[Byte]]): Unit = {
-      durable.put((next.number, next.attempt), rows)
-      base.versions.committed(base, next)
+    override def durable(next: Version, lists: Map[(Int, Key), List[Seq[Byte]]]): Unit = {
+      stored.put((next.number, next.attempt), lists)
+      next.versions.committed(next)
+    }
+
+    /** A durable version of which nothing is in memory. */
+    def absent(version: Version): Version = {
+      val versions = new BucketedVersions(cache, this, version.number, 400L)
+      if (version.keys.sum == 0) versions.empty("", version.number) else versions.absent(version.number, version.attempt, "", version.keys, 3)
     }
 
     override def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables = {
       if (isBroken) sys.error("the source is broken")
       reads += 1
-      val rows = Option(durable.get((version.number, version.attempt))).getOrElse(throw new AssertionError(s"version $version is not durable"))
+      val rows = Option(stored.get((version.number, version.attempt))).getOrElse(throw new AssertionError(s"version $version is not durable"))
       val found = new RowTables
-      rows.foreach { case ((family, key), value) =>
-        if (buckets.contains(ChangedBuckets.bucketOf(key.hash, bits))) found(family).put(key.hash, key.put(value.toArray))
+      rows.foreach { case ((family, key), values) =>
+        if (buckets.contains(ChangedBuckets.bucketOf(key.hash, bits))) {
+          found(family).put(key.hash, Row.of(key.put(values.head.toArray)))
+          values.tail.foreach { value =>
+            val (bytes, length) = (key.bytes, key.bytes.length)
+            found(family).append(key.hash, bytes, Platform.BYTE_ARRAY_OFFSET, length, value.toArray, Platform.BYTE_ARRAY_OFFSET, value.length, null)
+          }
+        }
       }
       found
     }
@@ -665,10 +759,96 @@ object MemoryChecks {
       }
       open.flush()
       val next = open.fold(Attempt.random(), "")
-      memory.committed(version, next, model)
+      memory.committed(next, model)
       version = next
     }
     (version, model)
+  }
+
+  /** Random operations on lists, version after version; some are so long that they have segments. */
+  final class Lists(random: Random, memory: Memory, hasRetries: Boolean) {
+    private type Model = Map[(Int, Key), List[Seq[Byte]]]
+    private val Family = 2
+    private val keys = (0 until 12).map(number => Key(number * 37))
+    private var held = Vector[(Version, Model)]((memory.empty, Map.empty))
+
+    def run(): Unit = (0 until 60).foreach { turn =>
+      val (base, before) = if (!hasRetries || random.nextInt(4) > 0) held.last else held(random.nextInt(held.size))
+      var model = before
+      val sink = new Sent(before)
+      val open = new VersionOverlay(base, sink)
+      open.keepEveryWrite(Family)
+      (0 until random.nextInt(25)).foreach { _ =>
+        val key = keys(random.nextInt(keys.size))
+        val at = (Family, key)
+        memory.pass()
+        random.nextInt(30) match {
+          case 0 =>
+            remove(open, Family, key)
+            model -= at
+          case 1 | 2 =>
+            val value = someBytes()
+            put(open, Family, key, value)
+            model += at -> List(value.toSeq)
+          case 3 => open.flush()
+          case 4 => same(get(open, Family, key), model.get(at).map(_.head), s"the first value of $key")
+          case _ =>
+            val value = someBytes()
+            open.merge(Family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+            model += at -> (model.getOrElse(at, Nil) :+ value.toSeq)
+        }
+      }
+      compare(open, model, s"the overlay at turn $turn")
+      open.flush()
+      require(sink.state == model, s"what was sent at turn $turn does not lead to the new version")
+      val next = open.fold(Attempt.random(), "")
+      memory.durable(next, model)
+      same(next.keys.lift(Family).getOrElse(0L), model.size.toLong, s"keys at turn $turn")
+      if (random.nextInt(3) > 0) held = (held :+ ((next, model))).takeRight(5)
+      held.foreach { case (version, expected) => compare(new VersionOverlay(version, Ignored), expected, s"version $version at turn $turn") }
+      snapshot(held.last._1, held.last._2)
+    }
+
+    private def someBytes(): Array[Byte] = randomBytes(random, if (random.nextInt(4) == 0) random.nextInt(3000) else random.nextInt(50))
+
+    private def compare(open: VersionOverlay, model: Model, when: String): Unit = {
+      val expected = model.map { case ((_, key), values) => key -> values }
+      keys.foreach { key =>
+        val row = open.get(Family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
+        same(Option(row).map(valuesOf(_).toList), expected.get(key), s"the list of $key, $when")
+      }
+      Seq(open.rows(Family), open.scan(Family, null, null)).foreach { rows =>
+        val found = Iterator.continually(rows).takeWhile(_.advance()).map(each => Key.of(each.row) -> valuesOf(each.row).toList).toList
+        same(found.size, expected.size, s"rows, $when")
+        same(found.toMap, expected, s"rows, $when")
+      }
+    }
+
+    private def snapshot(version: Version, model: Model): Unit = {
+      def sent(of: Version): Model = {
+        val sink = new Sent(Map.empty) with BucketSink {
+          override def bucket(number: Int): Unit = ()
+        }
+        SnapshotRows.send(of, 2, Array.fill(4)(true), sink)
+        sink.state
+      }
+      // The next maintenance makes a snapshot that the disk fails.
+      val state = try sent(version) catch { case _: RowsUnreadable => sent(version.versions.durable(version)) }
+      require(state == model, s"the snapshot of $version has other rows")
+    }
+
+    /** Applies what is sent. */
+    private class Sent(var state: Model) extends ChangeSink {
+      override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
+        val changes = new ChangeRecords(ByteBuffer.wrap(chunk, 0, length).order(ByteOrder.LITTLE_ENDIAN))
+        while (changes.advance()) {
+          val at = (changes.family, Key.of(changes.row))
+          if (changes.row.isDelete) state -= at
+          else if (changes.isMerge) state += at -> (state.getOrElse(at, Nil) :+ valueOf(changes.row))
+          else state += at -> List(valueOf(changes.row))
+        }
+      }
+    }
   }
 
   /** Random operations on several overlays at once; each has its own model. */
@@ -688,6 +868,7 @@ object MemoryChecks {
     }
 
     private def step(): Unit = {
+      memory.pass()
       if (players.isEmpty || (players.size < 5 && random.nextInt(40) == 0)) {
         val (version, model) = versions(random.nextInt(versions.size))
         players += new Player(new VersionOverlay(version, new Replay(model)), null, model)
@@ -717,7 +898,7 @@ object MemoryChecks {
           // The fold itself is not visible: the commit may still fail.
           compare(player.open, player.model, "after the fold, before it is shown")
           if (random.nextInt(4) > 0) {
-            memory.committed(player.open.version, version, player.model)
+            memory.committed(version, player.model)
             player.open.show(version)
             val keys = Families.map(family => if (family < version.keys.length) version.keys(family) else 0L)
             same(keys.toSeq, Families.map(family => player.model.keys.count(_._1 == family).toLong).toSeq, "keys")
@@ -733,8 +914,8 @@ object MemoryChecks {
       val steps = random.nextInt(30)
       var at = 0
       while (at < steps && reader.iterator.advance()) {
-        val key = Key.of(Row.root(reader.iterator.row))
-        require(reader.left.get(key).contains(valueOf(Row.root(reader.iterator.row))), s"an iterator gives $key, which it should not, or not any more")
+        val key = Key.of(reader.iterator.row)
+        require(reader.left.get(key).contains(valueOf(reader.iterator.row)), s"an iterator gives $key, which it should not, or not any more")
         reader.left -= key
         at += 1
       }
@@ -744,8 +925,8 @@ object MemoryChecks {
 
     private def finish(reader: Reader): Unit = {
       while (reader.iterator.advance()) {
-        val key = Key.of(Row.root(reader.iterator.row))
-        require(reader.left.get(key).contains(valueOf(Row.root(reader.iterator.row))), s"an iterator gives $key, which it should not, or not any more")
+        val key = Key.of(reader.iterator.row)
+        require(reader.left.get(key).contains(valueOf(reader.iterator.row)), s"an iterator gives $key, which it should not, or not any more")
         reader.left -= key
       }
       require(reader.left.isEmpty, s"an iterator did not give ${reader.left.keys}")

@@ -16,21 +16,6 @@ final class SidecarChecks(checks: Checks, world: World) {
   import checks.check
 
   def run(): Unit = {
-    check("a sidecar that dies fails the commit with a message, and the next store starts another") {
-      val id = world.freshStore()
-      val provider = world.provider(id)
-      val ids = commit(provider, 0)(1L -> 1L)
-      val store = provider.getStore(1, ids)
-      (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family))
-      val old = kill()
-      mustFail("CANNOT_WRITE_STATE_STORE", "the sidecar is gone")(store.commit())
-      require(!store.hasCommitted, "the store says it has committed")
-      store.abort()
-      same(rows(provider.getStore(1, ids)), Map(1L -> 1L), "the base is in memory still")
-      val next = commit(provider, 1, ids)(2L -> 2L)
-      same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
-      require(sidecars().size == 1 && sidecars() != old, s"sidecars: $old, then ${sidecars()}")
-    }
     check("a sidecar that dies between batches is not noticed") {
       val id = world.freshStore()
       val provider = world.provider(id)

@@ -5,7 +5,7 @@ import java.util.Random
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Attempt, BucketSink, ChangeCollector, ChangedBuckets, ChangeRecords, ChangeSink, Chunks, EncodedRow, Row, RowTables}
+import io.dynastate.memory.{Attempt, BucketSink, ChangeCollector, ChangedBuckets, ChangeRecords, Chunks, Row, RowTables}
 import io.dynastate.memory.{SnapshotRows, Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
@@ -13,7 +13,7 @@ import org.apache.spark.unsafe.Platform
 /** Content of snapshots: changed buckets, and the rows of a version by bucket; against plain maps, from a seed. */
 final class SnapshotChecks(checks: Checks, seed: Long) {
   import Checks._
-  import MemoryChecks.{randomBytes, Families, Key}
+  import MemoryChecks.{randomBytes, Families, Ignored, Key}
   import SnapshotChecks._
   import checks.check
 
@@ -21,27 +21,17 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     check("changed buckets: random operations, as a plain model, and never less than what changed") {
       (0 until 20).foreach(round => randomChanges(new Random(seed + 500 + round)))
     }
-    check("changed buckets: a bucket is touched if a hash in it is marked") {
-      touched(new Random(seed + 530))
-    }
-    check("changed buckets: a version tree has the changes of every version after its first") {
-      changesOfTree(new Random(seed + 540))
-    }
-    check("changes: the hashes of changes after a snapshot are marked, and no others") {
-      marksOfRuns()
-    }
+    check("changed buckets: a bucket is touched if a hash in it is marked")(touched(new Random(seed + 530)))
+    check("changed buckets: a version tree has the changes of every version after its first")(changesOfTree(new Random(seed + 540)))
+    check("changes: the hashes of changes after a snapshot are marked, and no others")(marksOfRuns())
     check("snapshot rows: a version by bucket, while newer versions are folded") {
       (0 to ChangedBuckets.HashBits).foreach(bits => rowsByBucket(new Random(seed + 600 + bits), bits))
     }
     check("snapshot rows: a version with few rows in memory, each of its buckets read once") {
       (0 to ChangedBuckets.HashBits by 2).foreach(bits => rowsOfAbsent(new Random(seed + 640 + bits), bits))
     }
-    check("snapshot rows: rows larger than a chunk, long lists, versions without rows") {
-      oddRows(new Random(seed + 620))
-    }
-    check("snapshot rows: after a failed send the version's tables are released") {
-      failing(new Random(seed + 630))
-    }
+    check("snapshot rows: rows larger than a chunk, long lists, versions without rows")(oddRows(new Random(seed + 620)))
+    check("snapshot rows: after a failed send the version's tables are released")(failing(new Random(seed + 630)))
   }
 
   private def randomChanges(random: Random): Unit = {
@@ -122,7 +112,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     def run(of: Seq[Key]): ByteBuffer = {
       val out = ByteBuffer.allocate(10000).order(ByteOrder.LITTLE_ENDIAN)
       of.foreach { key =>
-        val encoded = if (key.number % 3 == 0) EncodedRow.delete(key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length) else key.put(Array[Byte](1))
+        val encoded = if (key.number % 3 == 0) Row.probe(key.bytes).bytes else key.put(Array[Byte](1))
         out.putShort((key.number % 4).toShort).put(encoded)
       }
       out.flip()
@@ -221,7 +211,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       Families.foreach { family =>
         val rows = next.rows(family)
         rows.advance()
-        val key = Key.of(Row.root(rows.row))
+        val key = Key.of(rows.row)
         rows.close()
         MemoryChecks.remove(next, family, key)
       }
@@ -288,10 +278,6 @@ private object SnapshotChecks {
 
   def bucketOf(hash: Int, bits: Int): Int = ((hash & 0xFFFFFFFFL) >>> 32 - bits).toInt
 
-  object Ignored extends ChangeSink {
-    override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit = ()
-  }
-
   /** Collects the rows of buckets, and checks the rules of docs/protocol.md. `onBucket` is called at each bucket. */
   final class Sorted(bits: Int, wanted: Array[Boolean], onBucket: () => Unit) extends BucketSink {
     val buckets = mutable.ArrayBuffer.empty[Int]
@@ -309,11 +295,11 @@ private object SnapshotChecks {
       val changes = new ChangeRecords(ByteBuffer.wrap(run, 0, length).order(ByteOrder.LITTLE_ENDIAN))
       val hashes = mutable.ArrayBuffer.empty[Long]
       while (changes.advance()) {
-        val at = (changes.family, Key.of(changes.encodedRow))
-        require(!EncodedRow.isDelete(changes.encodedRow), s"$at is removed")
+        val at = (changes.family, Key.of(changes.row))
+        require(!changes.row.isDelete, s"$at is removed")
         same(changes.isMerge, rows.contains(at), s"whether $at came before")
         same(bucketOf(at._2.hash, bits), buckets.last, s"bucket of $at")
-        rows += at -> (rows.getOrElse(at, Vector.empty) :+ valueOf(changes.encodedRow))
+        rows += at -> (rows.getOrElse(at, Vector.empty) :+ valueOf(changes.row))
         hashes += at._2.hash & 0xFFFFFFFFL
       }
       same(hashes.size, records, "records")

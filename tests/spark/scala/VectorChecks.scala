@@ -11,7 +11,7 @@ import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{Protocol, QueryRun}
-import io.dynastate.memory.{Attempt, ChangeRecords, ChangeSink, EncodedRow, VersionOverlay, VersionTree}
+import io.dynastate.memory.{Attempt, ChangeRecords, ChangeSink, EncodedRow, Row, VersionOverlay, VersionTree}
 import io.dynastate.spark.ProviderSettings
 import org.apache.hadoop.conf.Configuration
 import org.json4s.JsonAST.{JArray, JInt, JNull, JObject, JString, JValue}
@@ -35,7 +35,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val expected = long(vector \ "hash").toInt
         same(EncodedRow.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
         same(EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected, s"hash of ${text(vector \ "key")} further on")
-        same(EncodedRow.hash(encoded(key, Array.emptyByteArray)), expected, s"hash of the row of ${text(vector \ "key")}")
+        same(EncodedRow.hash(Row.probe(key).bytes, 0), expected, s"hash of the row of ${text(vector \ "key")}")
       }
     }
     check("encoded changes are those of the vectors") {
@@ -111,7 +111,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val changes = new ChangeRecords(little(raw))
         while (changes.advance()) {
           changes.hash
-          changes.encodedRow
+          changes.row.length
         }
       } { case e: DynastateException => e.kind }
       same(kinds, Set(ErrorKind.Corrupt))
@@ -161,49 +161,47 @@ final class VectorChecks(checks: Checks, folder: Path) {
   /** The frame that the JVM writes for a vector, if the JVM writes such frames. */
   private def write(vector: JValue): Option[Array[Byte]] = {
     val fields = vector \ "fields"
-    long(vector \ "type").toInt match {
+    val (store, run) = (fields \ "store", fields \ "run")
+    def number(name: String): Long = long(fields \ name)
+    def id(name: String = "attempt"): Attempt = attempt(fields \ name)
+    def keys: List[(Long, Long)] = list(fields \ "keys").map {
+      case JArray(pair) => (long(pair.head), long(pair(1)))
+      case other => throw new AssertionError(other)
+    }
+    val frame = long(vector \ "type").toInt match {
       case Protocol.Hello =>
-        same(long(fields \ "protocol"), Protocol.Version.toLong)
-        Some(all(Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings"))))
+        same(number("protocol"), Protocol.Version.toLong)
+        Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings"))
       case Protocol.Open =>
         val have = list(fields \ "have").map(held => (long(held \ "version"), attempt(held \ "attempt")))
-        Some(all(Protocol.open(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"), have)))
-      case Protocol.Begin =>
-        Some(all(Protocol.begin(text(fields \ "store"), runOf(fields), long(fields \ "base"),
-          attempt(fields \ "parent"), attempt(fields \ "attempt"))))
+        Protocol.open(text(store), number("version"), id(), have)
+      case Protocol.Begin => Protocol.begin(text(store), runOf(fields), number("base"), id("parent"), id())
       case Protocol.Append =>
-        val run = bytes(fields \ "run")
         val head = Protocol.appendHead(
-          long(fields \ "records").toInt, long(fields \ "hash_min").toInt, long(fields \ "hash_max").toInt, run.length)
+          number("records").toInt, number("hash_min").toInt, number("hash_max").toInt, bytes(run).length)
         same(head.remaining, Protocol.AppendHeadBytes)
-        Some(all(head) ++ run)
+        ByteBuffer.wrap(all(head) ++ bytes(run))
       case Protocol.Commit =>
         // The JVM numbers families without gaps.
-        val keys = list(fields \ "keys").map { case JArray(pair) => (long(pair.head), long(pair(1))); case other => throw new AssertionError(other) }
-        if (keys.map(_._1) == keys.indices.map(_.toLong)) Some(all(Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")))) else None
-      case Protocol.Abort => Some(all(Protocol.abort()))
-      case Protocol.Changes =>
-        Some(all(Protocol.changes(text(fields \ "store"), long(fields \ "first"), long(fields \ "last"), attempt(fields \ "attempt"))))
-      case Protocol.Find => Some(all(Protocol.find(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"))))
+        if (keys.map(_._1) == keys.indices.map(_.toLong)) Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")) else null
+      case Protocol.Abort => Protocol.abort()
+      case Protocol.Changes => Protocol.changes(text(store), number("first"), number("last"), id())
+      case Protocol.Find => Protocol.find(text(store), number("version"), id())
       case Protocol.Read =>
-        Some(all(Protocol.read(text(fields \ "store"), long(fields \ "version"), attempt(fields \ "attempt"),
-          long(fields \ "snapshot"), long(fields \ "held"), attempt(fields \ "held_attempt"),
-          long(fields \ "bits").toInt, list(fields \ "buckets").map(long(_).toInt))))
+        Protocol.read(text(store), number("version"), id(), number("snapshot"), number("held"), id("held_attempt"),
+          number("bits").toInt, list(fields \ "buckets").map(long(_).toInt))
       case Protocol.Snapshot =>
-        Some(all(Protocol.snapshot(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
-          long(fields \ "state_bytes"), long(fields \ "min_deltas").toInt)))
+        Protocol.snapshot(text(store), text(run), number("version"), id(), number("state_bytes"), number("min_deltas").toInt)
       case Protocol.Whole =>
-        val keys = list(fields \ "keys").map { case JArray(pair) => long(pair(1)); case other => throw new AssertionError(other) }
-        Some(all(Protocol.whole(text(fields \ "store"), runOf(fields), long(fields \ "version"),
-          attempt(fields \ "attempt"), long(fields \ "state_bytes"), keys.toArray, text(fields \ "schema"))))
-      case Protocol.Bucket => Some(all(Protocol.bucket(long(fields \ "bucket").toInt)))
-      case Protocol.Check => Some(all(Protocol.check()))
-      case Protocol.SnapshotEnd => Some(all(Protocol.snapshotEnd()))
+        Protocol.whole(text(store), runOf(fields), number("version"), id(), number("state_bytes"), keys.map(_._2).toArray, text(fields \ "schema"))
+      case Protocol.Bucket => Protocol.bucket(number("bucket").toInt)
+      case Protocol.Check => Protocol.check()
+      case Protocol.SnapshotEnd => Protocol.snapshotEnd()
       case Protocol.CleanUp =>
-        Some(all(Protocol.cleanUp(text(fields \ "store"), text(fields \ "run"), long(fields \ "version"), attempt(fields \ "attempt"),
-          long(fields \ "retain").toInt, long(fields \ "least").toInt, long(fields \ "most").toInt)))
-      case _ => None
+        Protocol.cleanUp(text(store), text(run), number("version"), id(), number("retain").toInt, number("least").toInt, number("most").toInt)
+      case _ => null
     }
+    Option(frame).map(all)
   }
 
   private def compare(vector: JValue): Unit = {
@@ -267,9 +265,6 @@ final class VectorChecks(checks: Checks, folder: Path) {
     val key = bytes(change \ "key")
     open.put(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
   }
-
-  private def encoded(key: Array[Byte], value: Array[Byte]): Array[Byte] =
-    EncodedRow.put(key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
 
   private final class Recorded extends ChangeSink {
     var run: Array[Byte] = Array.emptyByteArray

@@ -5,6 +5,7 @@ import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 import java.util.UUID
 
+import io.dynastate.conformance.{Scene, Shape}
 import io.dynastate.spark.ProviderSettings
 import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -48,33 +49,28 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   /** Path of an interpreter that was not used before. */
   def interpreter(): String = script(s"""exec $python "$$@"""")
 
+  /** What a provider makes of conf. */
+  def settings(conf: (String, String)*): ProviderSettings = {
+    val session = new SQLConf
+    conf.foreach { case (name, value) => session.setConfString(name, value) }
+    val hadoop = new Configuration(false)
+    hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
+    ProviderSettings(freshStore(), new StateStoreConf(session), hadoop)
+  }
+
   /** A provider of a new run of a query. `conf` overrides the session's. */
   def provider(
       id: StateStoreId,
       conf: Map[String, String] = Map.empty,
       run: String = UUID.randomUUID().toString,
-      key: StructType = KeySchema,
-      value: StructType = ValueSchema,
-      spec: Option[KeyStateEncoderSpec] = None,
-      columnFamilies: Boolean = false,
-      multipleValues: Boolean = false,
+      lists: Boolean = false,
       hadoop: Configuration = new Configuration): StateStoreProvider = {
-    val session = new SQLConf
     // Without the sidecar's cache, unless a check sets it.
     val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0").map { case (name, setting) =>
       s"$Prefix.dynastate.$name" -> setting
     }
-    // There is no driver to report a commit to.
-    val all = Map(s"$Prefix.providerClass" -> ProviderClass, s"$Prefix.commitValidation.enabled" -> "false", Format -> "2") ++ ours ++ conf
-    all.foreach { case (name, setting) =>
-      session.setConfString(name, setting)
-      hadoop.set(name, setting)
-    }
-    hadoop.set("sql.streaming.runId", run)
-    val provider = StateStoreProvider.create(ProviderClass)
-    provider.init(id, key, value, spec.getOrElse(NoPrefixKeyStateEncoderSpec(key)), columnFamilies,
-      new StateStoreConf(session, Map.empty[String, String]), hadoop, multipleValues)
-    provider
+    val all = Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours ++ conf
+    Scene.make(id, Rows, all, run, hadoop, families = lists, multiple = lists)
   }
 }
 
@@ -86,6 +82,7 @@ object World {
 
   val KeySchema: StructType = StructType(Seq(StructField("name", StringType), StructField("id", LongType)))
   val ValueSchema: StructType = StructType(Seq(StructField("count", LongType), StructField("note", StringType)))
+  private val Rows = Shape(Family, KeySchema, ValueSchema, NoPrefixKeyStateEncoderSpec(KeySchema))
 
   private val keys = new UnsafeRowWriter(2, 64)
   private val values = new UnsafeRowWriter(2, 64)
@@ -120,13 +117,23 @@ object World {
 
   def put(store: StateStore, id: Long, count: Long): Unit = store.put(key(id), value(count), Family)
 
-  /** Put rows at a version, commit; the new version's checkpoint id. */
-  def commit(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] = {
+  /** The checkpoint id of a commit. */
+  def idOf(store: StateStore): Option[String] = store.getStateStoreCheckpointInfo().stateStoreCkptId
+
+  /** Change a version, and commit; the new version's checkpoint id. */
+  def write(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(change: StateStore => Unit): Option[String] = {
     val store = provider.getStore(version, checkpointId)
-    changes.foreach { case (id, count) => put(store, id, count) }
+    change(store)
     Checks.same(store.commit(), version + 1, "version that commit answered")
-    store.getStateStoreCheckpointInfo().stateStoreCkptId
+    idOf(store)
   }
+
+  /** Put rows at a version, and commit. */
+  def commit(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] =
+    write(provider, version, checkpointId)(store => changes.foreach { case (id, count) => put(store, id, count) })
+
+  /** As many rows, each with its number as its count. */
+  def numbered(rows: Long): Seq[(Long, Long)] = (0L until rows).map(each => each -> each)
 
   def metric(store: StateStore, name: String): Long =
     store.metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value }

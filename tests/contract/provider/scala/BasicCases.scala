@@ -8,15 +8,14 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 
 /** Keys and values, one of each: what the base suite of Spark's state stores tests, and what every operator does. */
-object BasicCases extends Cases {
+final class BasicCases(scene: Scene) extends Cases {
+  import scene._
   import Scene.OutOfOrder
 
   private val BadKey = Seq("STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.KEY_ROW_FORMAT_VALIDATION_FAILURE")
   private val BadValue = Seq("STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.VALUE_ROW_FORMAT_VALIDATION_FAILURE")
 
-  testBothWays("get-put-remove-commit-iterate") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("get-put-remove-commit-iterate") {
     val store = open(provider, 0)
     val t = table(store)
     same("an empty store has no rows", t.sorted, Nil)
@@ -39,43 +38,49 @@ object BasicCases extends Cases {
     same("in the next version", rowsAt(provider, 1), Seq(v("a", 0) -> v(1), v("b", 0) -> v(3)))
     write(provider, 1) { t =>
       t.remove(v("b", 0))
+      t.remove(v("a", 0))
       t.put(v("a", 0), v(9))
       t.put(v("c", -1), v(-1))
+      t.put(v("d", 0), v(2))
+      t.remove(v("d", 0))
     }
-    same("by another instance", rowsAt(scene.provider(families = families), 2), Seq(v("a", 0) -> v(9), v("c", -1) -> v(-1)))
-    same("the version before, by another instance", rowsAt(scene.provider(families = families), 1), Seq(v("a", 0) -> v(1), v("b", 0) -> v(3)))
+    for ((when, from) <- Seq("in memory" -> provider, "by another instance" -> fresh())) {
+      same(when, rowsAt(from, 2), Seq(v("a", 0) -> v(9), v("c", -1) -> v(-1)))
+    }
+    same("the version before, by another instance", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("b", 0) -> v(3)))
   }
 
-  testBothWays("prefix-scan") { (scene, families) =>
-    import scene._
-    def provider() = scene.provider(Prefixed, families)
-    def scanned(t: Table, word: String) = t.prefixed(v(word)).sortBy(_.toString)
-    val first = provider()
+  testBothWays("prefix-scan") {
+    val words = Seq("", "a", "aa", "a\u0000", "b", "\uffff", "a" * 300, "a" * 5000)
+    def scanned(t: Table, word: String) = t.prefixed(v(word)).map(_._1(1).asInstanceOf[Int]).sorted
+    def check(t: Table, when: String): Unit = {
+      for (word <- words) same(s"$when, '${word.take(5)}'", scanned(t, word), if (word == "b") Seq(-2, -1, 1, 2) else -2 to 2)
+      same(s"$when, a value", t.prefixed(v("a")).toMap.get(v("a", 2)), Some(v(2)))
+      same(s"$when, a word that is not there", scanned(t, "c"), Nil)
+    }
+    val first = fresh(Prefixed)
     val store = open(first, 0)
     val t = table(store, Prefixed)
     same("an empty store", scanned(t, "a"), Nil)
-    for (word <- Seq("a", "b", "aa"); number <- 1 to 3) t.put(v(word, number), v(number))
-    same("own rows", scanned(t, "a"), (1 to 3).map(n => v("a", n) -> v(n)))
-    t.remove(v("a", 2))
-    same("own rows, one removed", scanned(t, "a"), Seq(1, 3).map(n => v("a", n) -> v(n)))
+    for (word <- words; number <- -2 to 2) t.put(v(word, number), v(number))
+    t.remove(v("b", 0))
+    check(t, "own rows")
     commit(store)
-
-    val second = provider()
+    look(first, 1, Prefixed)(check(_, "in memory"))
+    val second = fresh(Prefixed)
     look(second, 1, Prefixed) { t =>
-      same("reloaded", scanned(t, "a"), Seq(1, 3).map(n => v("a", n) -> v(n)))
-      same("a word that begins with another", scanned(t, "aa"), (1 to 3).map(n => v("aa", n) -> v(n)))
-      same("a word that is not there", scanned(t, "c"), Nil)
+      check(t, "reloaded")
       t.put(v("a", 9), v(9))
       t.remove(v("a", 1))
-      t.put(v("a", 3), v(33))
-      same("own changes over committed rows", scanned(t, "a"), Seq(v("a", 3) -> v(33), v("a", 9) -> v(9)))
+      t.put(v("a", 2), v(33))
+      t.put(v("c", 1), v(1))
+      same("own changes over committed rows", t.prefixed(v("a")).map(_._2.head).toSet, Set(-2, -1, 0, 33, 9))
+      same("of own rows only", t.prefixed(v("c")), Seq(v("c", 1) -> v(1)))
     }
-    same("after abort", look(second, 1, Prefixed)(scanned(_, "a")), Seq(1, 3).map(n => v("a", n) -> v(n)))
+    look(second, 1, Prefixed)(check(_, "after abort"))
   }
 
-  testBothWays("number-of-keys") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("number-of-keys") {
     val store = open(provider, 0)
     for (number <- 1 to 5) table(store).put(v("a", number), v(number))
     commit(store)
@@ -86,14 +91,12 @@ object BasicCases extends Cases {
     table(next).put(v("a", 2), v(22))
     commit(next)
     same("one was removed, one was never there, one put again", next.metrics.numKeys, 4L)
-    val reloaded = open(scene.provider(families = families), 2)
+    val reloaded = open(fresh(), 2)
     commit(reloaded)
     same("counted again by another instance", reloaded.metrics.numKeys, 4L)
   }
 
-  testBothWays("removing-while-iterating") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("removing-while-iterating") {
     write(provider, 0)(t => for (number <- 1 to 50) t.put(v("a", number), v(number)))
     val store = open(provider, 1)
     val t = table(store)
@@ -108,12 +111,10 @@ object BasicCases extends Cases {
     same("every row was shown", seen, 50)
     same("those left", t.sorted.map(_._2.head.asInstanceOf[Int]).sorted, 1 to 49 by 2)
     commit(store)
-    same("those left, reloaded", rowsAt(scene.provider(families = families), 2).length, 25)
+    same("those left, reloaded", rowsAt(fresh(), 2).length, 25)
   }
 
-  testBothWays("changing-while-iterating") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("changing-while-iterating") {
     write(provider, 0)(t => for (number <- 1 to 20) t.put(v("a", number), v(number)))
     val store = open(provider, 1)
     val t = table(store)
@@ -136,9 +137,7 @@ object BasicCases extends Cases {
     store.abort()
   }
 
-  testBothWays("abort") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("abort") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = open(provider, 1)
     table(store).put(v("a", 0), v(2))
@@ -146,14 +145,12 @@ object BasicCases extends Cases {
     store.abort()
     holds("not committed", !store.hasCommitted)()
     same("the base is as it was", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
-    refuses("there is no next version", "CANNOT_LOAD_STATE_STORE")(read(scene.provider(families = families), 2).get(Rows.row(WordAndNumber, v("a", 0)), "default"))
+    refuses("there is no next version", "CANNOT_LOAD_STATE_STORE")(read(fresh(), 2).get(Rows.row(WordAndNumber, v("a", 0)), "default"))
     write(provider, 1)(_.put(v("c", 0), v(3)))
-    same("the next attempt has nothing of it", rowsAt(scene.provider(families = families), 2), Seq(v("a", 0) -> v(1), v("c", 0) -> v(3)))
+    same("the next attempt has nothing of it", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("c", 0) -> v(3)))
   }
 
-  testBothWays("missing-versions") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("missing-versions") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
     def opening(version: Long) = () => provider.getStore(version, if (subject.ids && version > 0) idOf(2) else None).abort()
     refuses("a negative version", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(opening(-1)())
@@ -163,9 +160,7 @@ object BasicCases extends Cases {
     same("it is of use afterwards", rowsAt(provider, 2), Seq(v("a", 0) -> v(0), v("a", 1) -> v(1)))
   }
 
-  testBothWays("a-reader-beside-a-writer") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("a-reader-beside-a-writer") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     // The two stores of an aggregation, without the upgrade.
     val reader = read(provider, 1)
@@ -177,12 +172,10 @@ object BasicCases extends Cases {
     same("nor after commit", new Table(reader, Plain).sorted, Seq(v("a", 0) -> v(1)))
     reader.abort()
     same("abort of the reader takes nothing back", rowsAt(provider, 2), Seq(v("a", 0) -> v(2), v("b", 0) -> v(2)))
-    same("nor for another instance", rowsAt(scene.provider(families = families), 2), Seq(v("a", 0) -> v(2), v("b", 0) -> v(2)))
+    same("nor for another instance", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(2), v("b", 0) -> v(2)))
   }
 
-  testBothWays("memory-is-reported") { (scene, families) =>
-    import scene._
-    val provider = scene.provider(families = families)
+  testBothWays("memory-is-reported") {
     val before = open(provider, 0)
     commit(before)
     val empty = before.metrics.memoryUsedBytes
@@ -192,9 +185,8 @@ object BasicCases extends Cases {
     holds("it grows with the rows", store.metrics.memoryUsedBytes > empty)(s"$empty bytes, then ${store.metrics.memoryUsedBytes}")
   }
 
-  testBothWays("nulls-are-refused") { (scene, families) =>
-    import scene._
-    val store = open(scene.provider(families = families), 0)
+  testBothWays("nulls-are-refused") {
+    val store = open(fresh(), 0)
     val key = Rows.row(WordAndNumber, v("a", 0))
     val value = Rows.row(OneInt, v(1))
     refuses("put of no value", "IllegalArgumentException")(store.put(key, null, "default"))
@@ -206,37 +198,33 @@ object BasicCases extends Cases {
     store.abort()
   }
 
-  testBothWays("null-columns") { (scene, families) =>
-    import scene._
+  testBothWays("null-columns") {
     val rows = Seq(v("a", null) -> v(null), v(null, 1) -> v(2), v(null, null) -> v(3))
-    write(scene.provider(families = families), 0)(t => rows.foreach { case (key, value) => t.put(key, value) })
-    same("reloaded", rowsAt(scene.provider(families = families), 1), rows.sortBy(_.toString))
+    write(fresh(), 0)(t => rows.foreach { case (key, value) => t.put(key, value) })
+    same("reloaded", rowsAt(fresh(), 1), rows.sortBy(_.toString))
   }
 
-  test("row-format-is-validated") { scene =>
-    import scene._
+  test("row-format-is-validated") {
     val conf = Map("spark.sql.streaming.stateStore.formatValidation.enabled" -> "true")
-    write(scene.provider(conf = conf), 0)(_.put(v("a", 0), v(1)))
+    write(fresh(conf = conf), 0)(_.put(v("a", 0), v(1)))
     val fiveStrings = schema((1 to 5).map(n => s"c$n" -> StringType): _*)
     val valueShape = Plain.copy(value = fiveStrings)
     val keyShape = Plain.copy(key = fiveStrings, spec = NoPrefixKeyStateEncoderSpec(fiveStrings))
     def pairs(shape: Shape, extra: Map[String, String] = Map.empty) = {
-      val store = read(scene.provider(shape, conf = conf, extra = extra), 1)
+      val store = read(fresh(shape, conf = conf, extra = extra), 1)
       val found = store.iterator("default")
       while (found.hasNext) found.next()
     }
     refuses("another value schema", BadValue: _*)(pairs(valueShape))
     refuses("another key schema", BadKey: _*)(pairs(keyShape))
     refuses("another value schema, seen by get", BadValue: _*) {
-      read(scene.provider(valueShape, conf = conf), 1).get(Rows.row(WordAndNumber, v("a", 0)), "default")
+      read(fresh(valueShape, conf = conf), 1).get(Rows.row(WordAndNumber, v("a", 0)), "default")
     }
     // dropDuplicates has values of another schema than it declares, and turns their check off.
     allows("values that are not to be checked")(pairs(valueShape, Map("formatValidationCheckValue" -> "false")))
   }
 
-  test("rows-are-copied") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("rows-are-copied") {
     val store = open(provider, 0)
     val key = Rows.row(WordAndNumber, v("a", 1))
     val value = Rows.row(OneInt, v(1))
@@ -256,37 +244,15 @@ object BasicCases extends Cases {
     same("also over the next commit", found.getInt(0), 2)
   }
 
-  test("commit-without-a-change") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("commit-without-a-change") {
     for (version <- 0L to 2L) same(s"commit of version $version", write(provider, version)(_ => ()), version + 1)
     same("no rows", rowsAt(provider, 3), Nil)
     write(provider, 3)(_.put(v("a", 0), v(1)))
     for (version <- 4L to 6L) write(provider, version)(_ => ())
-    same("the rows of before, reloaded", rowsAt(scene.provider(), 7), Seq(v("a", 0) -> v(1)))
+    same("the rows of before, reloaded", rowsAt(fresh(), 7), Seq(v("a", 0) -> v(1)))
   }
 
-  test("changes-that-cancel-out") { scene =>
-    import scene._
-    val provider = scene.provider()
-    write(provider, 0) { t =>
-      t.put(v("a", 0), v(1))
-      t.remove(v("a", 0))
-      t.put(v("b", 0), v(1))
-    }
-    write(provider, 1) { t =>
-      t.remove(v("b", 0))
-      t.put(v("b", 0), v(2))
-      t.put(v("c", 0), v(2))
-      t.remove(v("c", 0))
-    }
-    same("in memory", rowsAt(provider, 2), Seq(v("b", 0) -> v(2)))
-    same("reloaded", rowsAt(scene.provider(), 2), Seq(v("b", 0) -> v(2)))
-  }
-
-  test("reads-after-commit") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("reads-after-commit") {
     val store = open(provider, 0)
     val t = table(store)
     t.put(v("a", 0), v(1))
@@ -296,9 +262,7 @@ object BasicCases extends Cases {
     allows("exists")(same("the key", t.has(v("a", 0)), true))
   }
 
-  test("changes-after-the-end") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("changes-after-the-end") {
     def refusesChanges(store: StateStore, after: String): Unit = {
       val t = table(store)
       refuses(s"put after $after", OutOfOrder: _*)(t.put(v("a", 0), v(2)))
@@ -315,9 +279,7 @@ object BasicCases extends Cases {
     same("what was committed", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
   }
 
-  test("abort-more-than-once") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("abort-more-than-once") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = open(provider, 1)
     table(store).put(v("a", 0), v(2))
@@ -331,9 +293,7 @@ object BasicCases extends Cases {
     same("what was committed stays", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("read-store") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("read-store") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = read(provider, 1)
     same("version", store.version, 1L)
@@ -347,9 +307,7 @@ object BasicCases extends Cases {
     same("nothing was changed", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
   }
 
-  test("exists-and-many-at-once") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("exists-and-many-at-once") {
     write(provider, 0) { t =>
       t.put(v("a", 0), v(1))
       t.put(v("b", 0), v(2))
@@ -368,11 +326,10 @@ object BasicCases extends Cases {
     }
   }
 
-  test("keys-without-columns") { scene =>
-    import scene._
+  test("keys-without-columns") {
     val nothing = new StructType
     val shape = Plain.copy(key = nothing, spec = NoPrefixKeyStateEncoderSpec(nothing))
-    val provider = scene.provider(shape)
+    val provider = fresh(shape)
     val store = open(provider, 0)
     val t = table(store, shape)
     same("absent", t.get(v()), null)
@@ -380,54 +337,49 @@ object BasicCases extends Cases {
     same("own", t.get(v()), v(1))
     commit(store)
     same("one key", store.metrics.numKeys, 1L)
-    val again = scene.provider(shape)
+    val again = fresh(shape)
     same("reloaded", rowsAt(again, 1, shape), Seq(v() -> v(1)))
     write(again, 1, shape)(_.remove(v()))
-    same("removed, reloaded", rowsAt(scene.provider(shape), 2, shape), Nil)
+    same("removed, reloaded", rowsAt(fresh(shape), 2, shape), Nil)
   }
 
-  test("null-type") { scene =>
-    import scene._
+  test("null-type") {
     val nulls = schema("nothing" -> NullType)
     val keys = Plain.copy(key = nulls, spec = NoPrefixKeyStateEncoderSpec(nulls))
-    val provider = scene.provider(keys)
+    val provider = fresh(keys)
     write(provider, 0, keys)(_.put(v(null), v(1)))
-    same("as a key, reloaded", rowsAt(scene.provider(keys), 1, keys), Seq(v(null) -> v(1)))
+    same("as a key, reloaded", rowsAt(fresh(keys), 1, keys), Seq(v(null) -> v(1)))
     val values = Plain.copy(value = nulls)
-    write(scene.provider(values), 0, values)(_.put(v("a", 1), v(null)))
-    same("as a value, reloaded", rowsAt(scene.provider(values), 1, values), Seq(v("a", 1) -> v(null)))
+    write(fresh(values), 0, values)(_.put(v("a", 1), v(null)))
+    same("as a value, reloaded", rowsAt(fresh(values), 1, values), Seq(v("a", 1) -> v(null)))
   }
 
-  test("keys-of-several-kilobytes") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("keys-of-several-kilobytes") {
     val words = Seq(1000, 1024, 1025, 2048, 5000, 70000).flatMap(length => Seq("x" * length, "x" * (length - 1) + "y"))
     write(provider, 0)(t => words.foreach(word => t.put(v(word, 1), v(word.length))))
     write(provider, 1)(_.remove(v(words.head, 1)))
     val expected = words.tail.map(word => v(word, 1) -> v(word.length)).sortBy(_.toString)
     holds("in memory", rowsAt(provider, 2) == expected)()
-    holds("reloaded", rowsAt(scene.provider(), 2) == expected)()
+    holds("reloaded", rowsAt(fresh(), 2) == expected)()
   }
 
-  test("values-of-several-megabytes") { scene =>
-    import scene._
+  test("values-of-several-megabytes") {
     val shape = Plain.copy(value = OneString)
     val random = new scala.util.Random(7)
     // The first cannot be compressed, the second can.
     val large = Seq(v("a", 1) -> v(random.alphanumeric.take(3 << 20).mkString), v("b", 2) -> v("b" * (6 << 20)), v("c", 3) -> v("c"))
-    val provider = scene.provider(shape)
+    val provider = fresh(shape)
     write(provider, 0, shape)(t => large.foreach { case (key, value) => t.put(key, value) })
     holds("in memory", rowsAt(provider, 1, shape) == large)()
-    val again = scene.provider(shape)
+    val again = fresh(shape)
     holds("reloaded", rowsAt(again, 1, shape) == large)()
     write(again, 1, shape)(t => t.put(v("a", 1), v("small")))
-    holds("replaced, reloaded", rowsAt(scene.provider(shape), 2, shape) == Seq(v("a", 1) -> v("small")) ++ large.tail)()
+    holds("replaced, reloaded", rowsAt(fresh(shape), 2, shape) == Seq(v("a", 1) -> v("small")) ++ large.tail)()
   }
 
-  test("more-changes-than-are-sent-at-once") { scene =>
-    import scene._
+  test("more-changes-than-are-sent-at-once") {
     val shape = Plain.copy(value = OneString)
-    val provider = scene.provider(shape)
+    val provider = fresh(shape)
     def value(number: Int, turn: Int) = v(s"$turn-" * 50 + number)
     // Some 12 MB in all: changes of one key on both sides of what was sent.
     val store = open(provider, 0)
@@ -439,7 +391,7 @@ object BasicCases extends Cases {
     holds("before commit", t.rows.toMap == expected)()
     commit(store)
     same("keys", store.metrics.numKeys, expected.size.toLong)
-    holds("reloaded", rowsAt(scene.provider(shape), 1, shape).toMap == expected)()
+    holds("reloaded", rowsAt(fresh(shape), 1, shape).toMap == expected)()
     val dropped = open(provider, 1)
     for (number <- 1 to 40000) table(dropped, shape).put(v("b", number), value(number, 4))
     dropped.abort()

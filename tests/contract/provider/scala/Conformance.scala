@@ -10,20 +10,20 @@ import com.fasterxml.jackson.databind.ObjectMapper
 import io.dynastate.compat.Absent
 
 /** One requirement of state stores. `needs`: a provider without these must refuse. */
-final case class Case(name: String, needs: Set[Need], play: Scene => Unit)
+final case class Case(name: String, needs: Set[Need], play: () => Unit)
 
-/** A file of cases. `test_conformance.py` reads their names from the source, so they are literals. */
+/** A file of cases, to be played on one scene. `test_conformance.py` reads their names from the source, so they are literals. */
 abstract class Cases {
   private val registered = mutable.ListBuffer.empty[Case]
 
   def all: Seq[Case] = registered.toList
 
-  protected def test(name: String, needs: Need*)(play: Scene => Unit): Unit = registered += Case(name, needs.toSet, play)
+  protected def test(name: String, needs: Need*)(play: => Unit): Unit = registered += Case(name, needs.toSet, () => play)
 
   /** The case, without and with column families. */
-  protected def testBothWays(name: String)(play: (Scene, Boolean) => Unit): Unit = {
-    test(name)(play(_, false))
-    test(s"$name-in-families", Need.Families)(play(_, true))
+  protected def testBothWays(name: String)(play: => Unit): Unit = {
+    test(name)(play)
+    test(s"$name-in-families", Need.Families)(play)
   }
 }
 
@@ -40,7 +40,9 @@ abstract class Cases {
  * Arguments: `kind=`, `root=` (a folder), and Spark conf as `name=value`; `only=` a case's name.
  */
 object Conformance {
-  val Suites: Seq[Cases] = Seq(BasicCases, FamilyCases, ScanCases, ListCases, VersionCases, LifeCycleCases)
+  private def casesOn(scene: Scene): Seq[Case] =
+    Seq(new BasicCases(scene), new FamilyCases(scene), new ScanCases(scene), new ListCases(scene), new VersionCases(scene),
+      new LifeCycleCases(scene)).flatMap(_.all)
 
   def main(args: Array[String]): Unit = {
     val arguments = args.map { argument =>
@@ -48,10 +50,11 @@ object Conformance {
       name -> value
     }.toMap
     val folder = Paths.get(arguments("root"))
-    val cases = Suites.flatMap(_.all)
+    val subjects = Subjects.of(arguments("kind"), arguments.filter(_._1.startsWith("spark.")))
+    val cases = casesOn(new Scene(subjects.head, arguments("root"), families = false))
     require(cases.map(_.name).distinct.length == cases.length, "two cases have the same name")
     for {
-      subject <- Subjects.of(arguments("kind"), arguments.filter(_._1.startsWith("spark.")))
+      subject <- subjects
       each <- cases if arguments.get("only").forall(_ == each.name) && isFor(subject, each)
     } print(subject, each, folder.resolve(subject.name).resolve(each.name))
     System.out.flush()
@@ -74,10 +77,11 @@ object Conformance {
   }
 
   private def outcome(subject: Subject, each: Case, folder: Path): String = {
-    val scene = new Scene(subject.copy(ids = subject.ids || each.needs(Need.Ids)), folder.toUri.toString.stripSuffix("/"))
+    val own = subject.copy(ids = subject.ids || each.needs(Need.Ids))
+    val scene = new Scene(own, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families))
     val refusal = each.needs.flatMap(Differences.refusal(subject, _)).headOption
     val raised =
-      try { each.play(scene); None }
+      try { casesOn(scene).find(_.name == each.name).get.play(); None }
       catch { case NonFatal(e) => Some(e) }
       finally scene.close()
     (refusal, raised) match {

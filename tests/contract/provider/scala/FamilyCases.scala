@@ -7,16 +7,15 @@ import io.dynastate.compat._
 import org.apache.spark.sql.execution.streaming.state._
 
 /** Column families: made, removed, made again, independently in every version. */
-object FamilyCases extends Cases {
+final class FamilyCases(scene: Scene) extends Cases {
+  import scene._
   import Need.Families
 
   private val A = Plain.named("a")
   private val B = Plain.named("b")
   private val Missing = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
 
-  test("families-are-apart", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("families-are-apart", Families) {
     val store = open(provider, 0)
     val (a, b, default) = (table(store, A), table(store, B), table(store))
     a.put(v("k", 0), v(1))
@@ -30,27 +29,24 @@ object FamilyCases extends Cases {
     same("removed in a only", Seq(a.get(v("k", 0)), b.get(v("k", 0)), default.get(v("k", 0))), Seq(null, v(2), v(3)))
     commit(store)
     same("keys of all", store.metrics.numKeys, 3L)
-    val again = scene.provider(families = true)
+    val again = fresh()
     same("a reloaded", rowsAt(again, 1, A), Nil)
     same("b reloaded", rowsAt(again, 1, B), Seq(v("k", 0) -> v(2), v("only", 0) -> v(4)))
     same("default reloaded", rowsAt(again, 1), Seq(v("k", 0) -> v(3)))
   }
 
-  test("a-family-is-made-once", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-family-is-made-once", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     for (_ <- 1 to 3) same("still there", table(store, A).sorted, Seq(v("k", 0) -> v(1)))
     table(store, A).put(v("k", 1), v(2))
     same("made again after a put", table(store, A).sorted, Seq(v("k", 0) -> v(1), v("k", 1) -> v(2)))
     commit(store)
-    same("reloaded", rowsAt(scene.provider(families = true), 2, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(2)))
+    same("reloaded", rowsAt(fresh(), 2, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(2)))
   }
 
-  test("names-of-families", Families) { scene =>
-    import scene._
-    val store = open(scene.provider(families = true), 0)
+  test("names-of-families", Families) {
+    val store = open(fresh(), 0)
     for (name <- Seq("", " ", " a", "a ", "default")) {
       refuses(s"made as '$name'", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME")(
         store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
@@ -63,9 +59,8 @@ object FamilyCases extends Cases {
     store.abort()
   }
 
-  test("an-unknown-family", Families) { scene =>
-    import scene._
-    val store = open(scene.provider(families = true), 0)
+  test("an-unknown-family", Families) {
+    val store = open(fresh(), 0)
     val t = new Table(store, Prefixed.named("unknown").lists)
     lazy val ranged = new Table(store, Shapes.TimeFirst.named("unknown").lists)
     val key = v("k", 0)
@@ -90,9 +85,7 @@ object FamilyCases extends Cases {
     store.abort()
   }
 
-  test("a-family-that-was-removed", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-family-that-was-removed", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     val a = table(store, A)
@@ -108,39 +101,37 @@ object FamilyCases extends Cases {
     refuses("get in the next version", Missing)(new Table(next, A).get(v("k", 0)))
     refuses("put in the next version", Missing)(new Table(next, A).put(v("k", 0), v(2)))
     next.abort()
-    val reloaded = open(scene.provider(families = true), 2)
+    val reloaded = open(fresh(), 2)
     refuses("get by another instance", Missing)(new Table(reloaded, A).get(v("k", 0)))
     sameFamilies("without its name, by another instance", reloaded, Set("default"))
     reloaded.abort()
   }
 
-  test("a-family-of-an-aborted-attempt", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
-    write(provider, 0)(_.put(v("k", 0), v(1)))
+  test("families-of-an-aborted-attempt", Families) {
+    write(provider, 0)(_.put(v("k", 0), v(0)))
+    val aborted = open(provider, 1)
+    table(aborted, A).put(v("k", 0), v(1))
+    table(aborted, B)
+    aborted.abort()
     val store = open(provider, 1)
-    table(store, A).put(v("k", 0), v(1))
-    store.abort()
-    val next = open(provider, 1)
-    sameFamilies("its name", next, Set("default"))
-    refuses("get in the next attempt", Missing)(new Table(next, A).get(v("k", 0)))
-    refuses("put in the next attempt", Missing)(new Table(next, A).put(v("k", 0), v(1)))
-    same("made there, it is empty", table(next, A).sorted, Nil)
-    next.abort()
-  }
-
-  test("removing-a-missing-family", Families) { scene =>
-    import scene._
-    val store = open(scene.provider(families = true), 0)
-    same("answer", store.removeColFamilyIfExists("unknown"), false)
-    table(store, A).put(v("k", 0), v(1))
+    sameFamilies("names", store, Set("default"))
+    refuses("get in the next attempt", Missing)(new Table(store, A).get(v("k", 0)))
+    refuses("put in the next attempt", Missing)(new Table(store, A).put(v("k", 0), v(1)))
+    // In another order than before: neither must get the other's rows.
+    val b = table(store, B)
+    val a = table(store, A)
+    same("made there, it is empty", a.sorted, Nil)
+    a.put(v("k", 0), v(1))
+    b.put(v("k", 0), v(2))
+    same("a", a.sorted, Seq(v("k", 0) -> v(1)))
+    same("b", b.sorted, Seq(v("k", 0) -> v(2)))
     commit(store)
-    sameFamilies("names", store, Set("default", "a"))
+    val again = fresh()
+    same("a reloaded", rowsAt(again, 2, A), Seq(v("k", 0) -> v(1)))
+    same("b reloaded", rowsAt(again, 2, B), Seq(v("k", 0) -> v(2)))
   }
 
-  test("a-family-removed-and-made-again", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-family-removed-and-made-again", Families) {
     write(provider, 0, A) { t =>
       t.put(v("k", 0), v(1))
       t.put(v("k", 1), v(1))
@@ -156,31 +147,27 @@ object FamilyCases extends Cases {
     commit(store)
     same("the other family is as it was", rowsAt(provider, 2, B), Seq(v("k", 0) -> v(2)))
     same("in the next version", rowsAt(provider, 2, A), Seq(v("k", 1) -> v(3)))
-    same("reloaded", rowsAt(scene.provider(families = true), 2, A), Seq(v("k", 1) -> v(3)))
-    same("in the version before, reloaded", rowsAt(scene.provider(families = true), 1, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(1)))
+    same("reloaded", rowsAt(fresh(), 2, A), Seq(v("k", 1) -> v(3)))
+    same("in the version before, reloaded", rowsAt(fresh(), 1, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(1)))
   }
 
-  test("a-family-removed-and-made-again-later", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-family-removed-and-made-again-later", Families) {
     write(provider, 0, A)(t => for (number <- 1 to 50) t.put(v("k", number), v(number)))
     val store = open(provider, 1)
     store.removeColFamilyIfExists("a")
     commit(store)
     write(provider, 2, B)(_.put(v("k", 0), v(2)))
     write(provider, 3, A)(_.put(v("new", 0), v(4)))
-    val again = scene.provider(families = true)
+    val again = fresh()
     same("a reloaded", rowsAt(again, 4, A), Seq(v("new", 0) -> v(4)))
     same("b reloaded", rowsAt(again, 4, B), Seq(v("k", 0) -> v(2)))
-    same("the first version, reloaded", rowsAt(scene.provider(families = true), 1, A).length, 50)
+    same("the first version, reloaded", rowsAt(fresh(), 1, A).length, 50)
     val counted = open(again, 4)
     commit(counted)
     same("keys", counted.metrics.numKeys, 2L)
   }
 
-  test("removal-of-a-family-is-aborted", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("removal-of-a-family-is-aborted", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     store.removeColFamilyIfExists("a")
@@ -194,12 +181,10 @@ object FamilyCases extends Cases {
     sameFamilies("names at the base", retry, Set("default", "a"))
     same("rows at the base", table(retry, A).sorted, Seq(v("k", 0) -> v(1)))
     commit(retry)
-    same("after the retry", rowsAt(scene.provider(families = true), 2, A), Seq(v("k", 0) -> v(1)))
+    same("after the retry", rowsAt(fresh(), 2, A), Seq(v("k", 0) -> v(1)))
   }
 
-  test("a-family-made-again-with-other-keys", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-family-made-again-with-other-keys", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     store.removeColFamilyIfExists("a")
@@ -208,58 +193,52 @@ object FamilyCases extends Cases {
     for (number <- Seq(5L, -5L, 0L)) t.put(v(number, "x"), v(s"n$number"))
     same("in order", t.rows, Seq(-5L, 0L, 5L).map(n => v(n, "x") -> v(s"n$n")))
     commit(store)
-    same("reloaded", look(scene.provider(families = true), 2, other)(_.rows), Seq(-5L, 0L, 5L).map(n => v(n, "x") -> v(s"n$n")))
+    same("reloaded", look(fresh(), 2, other)(_.rows), Seq(-5L, 0L, 5L).map(n => v(n, "x") -> v(s"n$n")))
   }
 
-  test("names-of-all-families", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("names-of-all-families", Families) {
     val store = open(provider, 0)
+    same("removal of one that is missing", store.removeColFamilyIfExists("unknown"), false)
     sameFamilies("at first", store, Set("default"))
     table(store, A)
     table(store, B).put(v("k", 0), v(1))
     sameFamilies("after two were made", store, Set("default", "a", "b"))
     commit(store)
-    look(scene.provider(families = true), 1)(t => sameFamilies("by another instance", t.store, Set("default", "a", "b")))
-    val reader = read(scene.provider(families = true), 1)
+    look(fresh(), 1)(t => sameFamilies("by another instance", t.store, Set("default", "a", "b")))
+    val reader = read(fresh(), 1)
     sameFamilies("by a reader", reader, Set("default", "a", "b"))
     reader.release()
   }
 
-  test("many-families", Families) { scene =>
-    import scene._
+  test("many-families", Families) {
     val shapes = (1 to 40).map(number => Plain.named(s"f$number"))
-    val provider = scene.provider(families = true)
     val store = open(provider, 0)
     shapes.zipWithIndex.foreach { case (shape, at) => table(store, shape).put(v("k", 0), v(at)) }
     commit(store)
     // Made in another order by the next instance: families are identified by name, not by order.
-    val again = scene.provider(families = true)
+    val again = fresh()
     val next = open(again, 1)
     val found = shapes.zipWithIndex.reverse.map { case (shape, at) => table(next, shape).get(v("k", 0)) == v(at) }
     same("each has its row", found.distinct, Seq(true))
     next.removeColFamilyIfExists("f7")
     table(next, Plain.named("f41")).put(v("k", 0), v(41))
     commit(next)
-    val last = scene.provider(families = true)
+    val last = fresh()
     same("one that was added", rowsAt(last, 2, Plain.named("f41")), Seq(v("k", 0) -> v(41)))
     same("one that was removed", rowsAt(last, 2, Plain.named("f7")), Nil)
     same("one that stayed", rowsAt(last, 2, Plain.named("f40")), Seq(v("k", 0) -> v(39)))
   }
 
-  test("families-off") { scene =>
-    import scene._
-    val store = open(scene.provider(), 0)
+  test("families-off") {
+    val store = open(fresh(), 0)
     val kinds = Seq("UNSUPPORTED_FEATURE.STATE_STORE", "STATE_STORE_UNSUPPORTED_OPERATION")
     refuses("make one", kinds: _*)(store.createColFamilyIfAbsent("a", A.key, A.value, A.spec))
     refuses("remove one", kinds: _*)(store.removeColFamilyIfExists("a"))
     store.abort()
-    refuses("lists need them", kinds :+ "IllegalArgumentException": _*)(scene.provider(Plain.lists, multiple = true))
+    refuses("lists need them", kinds :+ "IllegalArgumentException": _*)(fresh(Plain.lists, multiple = true))
   }
 
-  test("internal-families-are-not-counted", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("internal-families-are-not-counted", Families) {
     val timers = Plain.named("$timers").copy(internal = true)
     def fill(version: Long) = {
       val store = open(provider, version)
@@ -271,16 +250,14 @@ object FamilyCases extends Cases {
     }
     same("the first version", fill(0), 1L)
     same("the second version", fill(1), 2L)
-    val reloaded = open(scene.provider(families = true), 2)
+    val reloaded = open(fresh(), 2)
     table(reloaded, timers)
     commit(reloaded)
     same("by another instance", reloaded.metrics.numKeys, 2L)
   }
 
-  test("a-family-registered-by-a-reader", Families) { scene =>
-    import scene._
-    write(scene.provider(families = true), 0, A)(_.put(v("k", 0), v(1)))
-    val provider = scene.provider(families = true)
+  test("a-family-registered-by-a-reader", Families) {
+    write(fresh(), 0, A)(_.put(v("k", 0), v(1)))
     // As in the state reader: it registers on one store and reads from the next.
     val first = read(provider, 1)
     first.registerColFamily("a", A.key, A.value, A.spec)
@@ -290,9 +267,7 @@ object FamilyCases extends Cases {
     second.release()
   }
 
-  test("a-family-of-a-later-version", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-family-of-a-later-version", Families) {
     write(provider, 0)(_.put(v("k", 0), v(1)))
     write(provider, 1, A)(_.put(v("k", 0), v(2)))
     val store = open(provider, 1)
@@ -301,27 +276,5 @@ object FamilyCases extends Cases {
     same("made there, it is empty", table(store, A).sorted, Nil)
     store.abort()
     same("in its own version", rowsAt(provider, 2, A), Seq(v("k", 0) -> v(2)))
-  }
-
-  test("two-families-made-by-an-earlier-attempt", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
-    write(provider, 0)(_.put(v("k", 0), v(0)))
-    val aborted = open(provider, 1)
-    table(aborted, A)
-    table(aborted, B)
-    aborted.abort()
-    // In another order than before: neither must get the other's rows.
-    val store = open(provider, 1)
-    val b = table(store, B)
-    val a = table(store, A)
-    a.put(v("k", 0), v(1))
-    b.put(v("k", 0), v(2))
-    same("a", a.sorted, Seq(v("k", 0) -> v(1)))
-    same("b", b.sorted, Seq(v("k", 0) -> v(2)))
-    commit(store)
-    val again = scene.provider(families = true)
-    same("a reloaded", rowsAt(again, 2, A), Seq(v("k", 0) -> v(1)))
-    same("b reloaded", rowsAt(again, 2, B), Seq(v("k", 0) -> v(2)))
   }
 }

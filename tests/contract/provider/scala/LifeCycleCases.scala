@@ -9,20 +9,15 @@ import io.dynastate.compat._
 import org.apache.spark.sql.execution.streaming.state._
 
 /** A provider's life cycle: metrics, maintenance, threads, close. */
-object LifeCycleCases extends Cases {
-  test("metrics-before-init") { scene =>
-    import scene._
+final class LifeCycleCases(scene: Scene) extends Cases {
+  import scene._
+  test("reported-metrics-are-supported") {
     // The driver asks an instance that was never initialised.
     val made = StateStoreProvider.create(subject.providerClass)
     val names = made.supportedCustomMetrics.map(_.name)
     same("no name twice", names.distinct.length, names.length)
     holds("each has a description", made.supportedCustomMetrics.forall(_.desc.nonEmpty))()
-    allows("instance metrics")(made.supportedInstanceMetrics.length)
-  }
-
-  test("reported-metrics-are-supported") { scene =>
-    import scene._
-    val provider = scene.provider()
+    allows("instance metrics before init")(made.supportedInstanceMetrics.length)
     val store = open(provider, 0)
     new Table(store, Plain).put(v("a", 0), v(1))
     commit(store)
@@ -31,15 +26,13 @@ object LifeCycleCases extends Cases {
     holds("some are reported", store.metrics.customMetrics.nonEmpty)()
     val instances = provider.supportedInstanceMetrics.map(_.getClass).toSet
     same("instance metrics", store.metrics.instanceMetrics.keys.map(_.getClass).toSet.diff(instances), Set.empty)
-    val reloaded = open(scene.provider(), 1)
+    val reloaded = open(fresh(), 1)
     commit(reloaded)
     same("custom metrics after a load", reloaded.metrics.customMetrics.keySet.diff(supported), Set.empty)
     holds("none is negative", reloaded.metrics.customMetrics.values.forall(_ >= 0))(s"${reloaded.metrics.customMetrics}")
   }
 
-  test("metrics-at-any-time") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("metrics-at-any-time") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val aborted = open(provider, 1)
     aborted.abort()
@@ -49,10 +42,9 @@ object LifeCycleCases extends Cases {
     store.abort()
   }
 
-  test("both-kinds-of-maintenance-at-once") { scene =>
-    import scene._
+  test("both-kinds-of-maintenance-at-once") {
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.minBatchesToRetain" -> "2")
-    val provider = scene.provider(conf = conf)
+    val provider = fresh(conf = conf)
     val pool = Executors.newFixedThreadPool(2)
     try {
       val stop = new java.util.concurrent.atomic.AtomicBoolean
@@ -64,17 +56,16 @@ object LifeCycleCases extends Cases {
     } finally pool.shutdownNow()
     allows("both, one after the other")(provider.doMaintenance())
     same("rows", rowsAt(provider, 12).map(_._2.head).distinct, Seq(11))
-    same("rows, reloaded", rowsAt(scene.provider(conf = conf), 12).map(_._2.head).distinct, Seq(11))
-    same("the version before, reloaded", rowsAt(scene.provider(conf = conf), 11).map(_._2.head).distinct, Seq(10))
+    same("rows, reloaded", rowsAt(fresh(conf = conf), 12).map(_._2.head).distinct, Seq(11))
+    same("the version before, reloaded", rowsAt(fresh(conf = conf), 11).map(_._2.head).distinct, Seq(10))
   }
 
-  test("snapshots-where-little-changes") { scene =>
-    import scene._
+  test("snapshots-where-little-changes") {
     val shape = Plain.copy(value = OneString)
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
     val random = new scala.util.Random(17)
     def text(length: Int) = v(random.alphanumeric.take(length).mkString)
-    val provider = scene.provider(shape, conf = conf)
+    val provider = fresh(shape, conf = conf)
     var expected = (0 until 1000).map(number => v("a", number) -> text(2000)).toMap
     write(provider, 0, shape)(t => expected.foreach { case (key, value) => t.put(key, value) })
     provider.doMaintenance()
@@ -88,18 +79,16 @@ object LifeCycleCases extends Cases {
       }
       provider.doMaintenance()
       if (version % 4 == 0) {
-        holds(s"version ${version + 1}, reloaded", rowsAt(scene.provider(shape, conf = conf), version + 1, shape).toMap == expected)()
+        holds(s"version ${version + 1}, reloaded", rowsAt(fresh(shape, conf = conf), version + 1, shape).toMap == expected)()
       }
     }
-    val again = scene.provider(shape, conf = conf)
+    val again = fresh(shape, conf = conf)
     write(again, 13, shape)(_.put(v("b", 0), v("last")))
     again.doMaintenance()
-    holds("the next version, reloaded", rowsAt(scene.provider(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
+    holds("the next version, reloaded", rowsAt(fresh(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
   }
 
-  test("maintenance-with-nothing-to-do") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("maintenance-with-nothing-to-do") {
     allows("before the first store") {
       provider.doSnapshotMaintenance()
       provider.doCleanupMaintenance()
@@ -110,19 +99,16 @@ object LifeCycleCases extends Cases {
     same("rows", rowsAt(provider, 1), Nil)
   }
 
-  test("close-more-than-once") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("close-more-than-once") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     provider.close()
     allows("a second close")(provider.close())
-    same("nothing is lost", rowsAt(scene.provider(), 1), Seq(v("a", 0) -> v(1)))
-    allows("close of one never used")(scene.provider().close())
+    same("nothing is lost", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1)))
+    allows("close of one never used")(fresh().close())
   }
 
-  test("closed-beside-another-instance") { scene =>
-    import scene._
-    val (first, second) = (scene.provider(), scene.provider())
+  test("closed-beside-another-instance") {
+    val (first, second) = (fresh(), fresh())
     write(first, 0)(_.put(v("a", 0), v(1)))
     val store = open(second, 1)
     new Table(store, Plain).put(v("b", 0), v(2))
@@ -131,31 +117,24 @@ object LifeCycleCases extends Cases {
     same("the other goes on", rowsAt(second, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("a-store-is-used-by-another-thread") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("a-store-is-used-by-another-thread") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = open(provider, 1)
     val pool = Executors.newSingleThreadExecutor()
     try {
       // PySpark's state server: its thread reads and writes, the task's thread commits.
-      val found = pool.submit(new Callable[Any] {
-        override def call(): Any = {
-          val t = new Table(store, Plain)
-          t.put(v("b", 0), v(2))
-          t.get(v("a", 0))
-        }
-      }).get(30, TimeUnit.SECONDS)
+      val t = new Table(store, Plain)
+      val task: Callable[Any] = () => { t.put(v("b", 0), v(2)); t.get(v("a", 0)) }
+      val found = pool.submit(task).get(30, TimeUnit.SECONDS)
       same("read there", found, v(1))
     } finally pool.shutdownNow()
     commit(store)
-    same("written there", rowsAt(scene.provider(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
+    same("written there", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("readers-in-other-threads") { scene =>
-    import scene._
+  test("readers-in-other-threads") {
     // A provider with one store at a time must wait for it.
-    val provider = scene.provider(Prefixed, conf = Map("spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs" -> "60000"))
+    val provider = fresh(Prefixed, conf = Map("spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs" -> "60000"))
     // At version n every row of every word is n, and there are n words.
     def commitVersion(version: Int): Unit = write(provider, version, Prefixed) { t =>
       for (word <- 0 to version; number <- 1 to 20) t.put(v(s"w$word", number), v(version + 1))
@@ -177,9 +156,8 @@ object LifeCycleCases extends Cases {
     val pool = Executors.newFixedThreadPool(3)
     try {
       val reading = (0 until 3).map { back =>
-        pool.submit(new Callable[Seq[Int]] {
-          override def call(): Seq[Int] = Iterator.continually(newest.get - back).takeWhile(_ => !stop.get).filterNot(isWhole).toList
-        })
+        val task: Callable[Seq[Int]] = () => Iterator.continually(newest.get - back).takeWhile(_ => !stop.get).filterNot(isWhole).toList
+        pool.submit(task)
       }
       for (version <- 5 until 15) {
         commitVersion(version)
@@ -193,9 +171,7 @@ object LifeCycleCases extends Cases {
     }
   }
 
-  test("unreleased-stores") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("unreleased-stores") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     // A task died before the second operator upgraded its read store.
     read(provider, 1)
@@ -205,9 +181,7 @@ object LifeCycleCases extends Cases {
     same("rows", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("unclosed-iterators") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("unclosed-iterators") {
     write(provider, 0)(t => for (number <- 1 to 20) t.put(v("a", number), v(number)))
     for (turn <- 1L to 5L) {
       val store = open(provider, turn)
@@ -218,32 +192,27 @@ object LifeCycleCases extends Cases {
     same("rows", rowsAt(provider, 6).length, 20)
   }
 
-  test("a-snapshot-is-asked-for") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("a-snapshot-is-asked-for") {
     val store = openForSnapshot(provider, 0)
     new Table(store, Plain).put(v("a", 0), v(1))
     commit(store)
-    same("reloaded", rowsAt(scene.provider(), 1), Seq(v("a", 0) -> v(1)))
+    same("reloaded", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1)))
   }
 
-  test("an-empty-store-above-the-last-version") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("an-empty-store-above-the-last-version") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
     // Offline repartition: the rows are written again into the next version.
     val store = openEmpty(provider, 2)
     same("it is empty", new Table(store, Plain).sorted, Nil)
     new Table(store, Plain).put(v("new", 0), v(1))
     commit(store)
-    same("reloaded", rowsAt(scene.provider(), 3), Seq(v("new", 0) -> v(1)))
+    same("reloaded", rowsAt(fresh(), 3), Seq(v("new", 0) -> v(1)))
   }
 
-  test("encoding-as-avro") { scene =>
-    import scene._
+  test("encoding-as-avro") {
     val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
     val made =
-      try Right(scene.provider(families = true, conf = conf))
+      try Right(fresh(families = true, conf = conf))
       catch { case e: Exception => Left(Scene.told(e)) }
     made match {
       // It may be refused with a message that says what to do; rows must never be read in another encoding than they were written in.

@@ -8,16 +8,15 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 
 /** Keys in order: prefix scans, range scans, keys that begin or end with a time, and removal of ranges. */
-object ScanCases extends Cases {
+final class ScanCases(scene: Scene) extends Cases {
+  import scene._
   import Need.Families
 
   private val Longs = ranged(LongType).named("longs")
 
   /** Put keys of one column in a shuffled order; they must be returned in the given order, now and reloaded. */
-  private def comesBackInOrder(scene: Scene, kind: DataType, ordered: Seq[Any]): Unit = {
-    import scene._
+  private def comesBackInOrder(kind: DataType, ordered: Seq[Any]): Unit = {
     val shape = ranged(kind).named(s"by ${kind.simpleString}")
-    val provider = scene.provider(families = true)
     val expected = ordered.map(each => v(Rows.values(shape.key, Rows.row(shape.key, v(each, "x"))).head, "x"))
     def keys(t: Table, from: Option[Any] = None, until: Option[Any] = None) = t.range(from.map(v(_, "x")), until.map(v(_, "x"))).map(_._1).map(_.toString)
     // As text, because NaN is not equal to itself, and -0.0 is equal to 0.0.
@@ -35,38 +34,36 @@ object ScanCases extends Cases {
     new scala.util.Random(1).shuffle(ordered).foreach(each => t.put(v(each, "x"), v(1)))
     check(t, "own")
     commit(store)
-    look(scene.provider(families = true), 1, shape)(check(_, "reloaded"))
+    look(fresh(), 1, shape)(check(_, "reloaded"))
   }
 
-  test("range-of-bytes", Families)(comesBackInOrder(_, ByteType, Seq[Any](-128, -2, -1, 0, 1, 127).map(_.asInstanceOf[Int].toByte) :+ null))
+  test("range-of-bytes", Families)(comesBackInOrder(ByteType, Seq[Any](-128, -2, -1, 0, 1, 127).map(_.asInstanceOf[Int].toByte) :+ null))
 
-  test("range-of-shorts", Families)(comesBackInOrder(_, ShortType, Seq(-32768, -256, -255, -1, 0, 1, 255, 256, 32767).map(_.toShort) :+ null))
+  test("range-of-shorts", Families)(comesBackInOrder(ShortType, Seq(-32768, -256, -255, -1, 0, 1, 255, 256, 32767).map(_.toShort) :+ null))
 
-  test("range-of-ints", Families)(comesBackInOrder(_, IntegerType, Seq(Int.MinValue, -65536, -1, 0, 1, 255, 256, Int.MaxValue, null)))
+  test("range-of-ints", Families)(comesBackInOrder(IntegerType, Seq(Int.MinValue, -65536, -1, 0, 1, 255, 256, Int.MaxValue, null)))
 
-  test("range-of-longs", Families)(comesBackInOrder(_, LongType, Seq(Long.MinValue, -1L << 32, -256L, -1L, 0L, 1L, 1L << 31, 1L << 32, Long.MaxValue, null)))
+  test("range-of-longs", Families)(comesBackInOrder(LongType, Seq(Long.MinValue, -1L << 32, -256L, -1L, 0L, 1L, 1L << 31, 1L << 32, Long.MaxValue, null)))
 
-  test("range-of-floats", Families)(comesBackInOrder(_, FloatType, Seq(
+  test("range-of-floats", Families)(comesBackInOrder(FloatType, Seq(
     Float.NegativeInfinity, -Float.MaxValue, -1.5f, -1f, -Float.MinPositiveValue, -0f, 0f, Float.MinPositiveValue, 1f, 1.5f, Float.MaxValue,
     Float.PositiveInfinity, Float.NaN, null)))
 
-  test("range-of-doubles", Families)(comesBackInOrder(_, DoubleType, Seq(
+  test("range-of-doubles", Families)(comesBackInOrder(DoubleType, Seq(
     Double.NegativeInfinity, -Double.MaxValue, -1e10, -1.5, -Double.MinPositiveValue, -0d, 0d, Double.MinPositiveValue, 0.5, 1e10, Double.MaxValue,
     Double.PositiveInfinity, Double.NaN, null)))
 
-  test("range-by-several-columns", Families) { scene =>
-    import scene._
+  test("range-by-several-columns", Families) {
     val key = schema("name" -> StringType, "low" -> IntegerType, "high" -> LongType)
     // First by the last column, then by the one in the middle; not by the name.
     val shape = Plain.copy(key = key, spec = RangeKeyScanStateEncoderSpec(key, Seq(2, 1))).named("several")
     val keys = for (high <- Seq[Any](-1L, 0L, 7L, null); low <- Seq[Any](-5, 0, 3, null)) yield v(s"n$low", low, high)
-    val provider = scene.provider(families = true)
     val store = open(provider, 0)
     val t = table(store, shape)
     keys.reverse.zipWithIndex.foreach { case (each, at) => t.put(each, v(at)) }
     same("own", t.rows.map(_._1), keys)
     commit(store)
-    look(scene.provider(families = true), 1, shape) { t =>
+    look(fresh(), 1, shape) { t =>
       same("reloaded", t.rows.map(_._1), keys)
       same("between two", t.range(Some(v("n3", 3, -1L)), Some(v("n0", 0, 7L))).map(_._1), keys.slice(2, 9))
       same("get", t.get(v("n-5", -5, 0L)) != null, true)
@@ -74,9 +71,7 @@ object ScanCases extends Cases {
     }
   }
 
-  test("edges-of-ranges", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("edges-of-ranges", Families) {
     write(provider, 0, Longs)(t => for (number <- 0L to 90L by 10L) t.put(v(number, "x"), v(number.toInt)))
     def key(number: Long) = Some(v(number, "x"))
     def numbers(t: Table, from: Option[Values], until: Option[Values]) = t.range(from, until).map(_._1.head)
@@ -95,37 +90,33 @@ object ScanCases extends Cases {
       same(s"$when, wider than all", numbers(t, key(-1000), key(1000)), 0L to 90L by 10L)
     }
     look(provider, 1, Longs)(check(_, "in memory"))
-    look(scene.provider(families = true), 1, Longs)(check(_, "reloaded"))
+    look(fresh(), 1, Longs)(check(_, "reloaded"))
   }
 
-  test("own-changes-in-a-range", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("own-changes-in-a-range", Families) {
     write(provider, 0, Longs)(t => for (number <- 0L to 9L) t.put(v(number, "x"), v(number.toInt)))
     val store = open(provider, 1)
     val t = table(store, Longs)
-    def rows = t.range(Some(v(2L, "x")), Some(v(8L, "x"))).map { case (key, value) => key.head -> value.head }
-    same("before", rows.map(_._1), 2L to 7L)
+    def rows(t: Table) = t.range(Some(v(2L, "x")), Some(v(8L, "x"))).map { case (key, value) => key.head -> value.head }
+    same("before", rows(t).map(_._1), 2L to 7L)
     t.remove(v(2L, "x"))
     t.remove(v(5L, "x"))
     t.put(v(7L, "x"), v(77))
     t.put(v(8L, "x"), v(88))
     t.put(v(3L, "y"), v(33))
-    same("after", rows.map(_._1), Seq(3L, 3L, 4L, 6L, 7L))
-    same("values", rows.map(_._2).sortBy(_.toString.toInt), Seq(3, 4, 6, 33, 77))
+    same("after", rows(t).map(_._1), Seq(3L, 3L, 4L, 6L, 7L))
+    same("values", rows(t).map(_._2).sortBy(_.toString.toInt), Seq(3, 4, 6, 33, 77))
     t.put(v(5L, "x"), v(55))
-    same("put again", rows.map(_._1), Seq(3L, 3L, 4L, 5L, 6L, 7L))
+    same("put again", rows(t).map(_._1), Seq(3L, 3L, 4L, 5L, 6L, 7L))
     commit(store)
     val expected = Seq(3L, 3L, 4L, 5L, 6L, 7L)
-    def scan(t: Table) = t.range(Some(v(2L, "x")), Some(v(8L, "x"))).map(_._1.head)
+    def scan(t: Table) = rows(t).map(_._1)
     same("committed", look(provider, 2, Longs)(scan), expected)
     same("the version before", look(provider, 1, Longs)(scan), 2L to 7L)
-    same("reloaded", look(scene.provider(families = true), 2, Longs)(scan), expected)
+    same("reloaded", look(fresh(), 2, Longs)(scan), expected)
   }
 
-  test("changing-while-scanning", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("changing-while-scanning", Families) {
     write(provider, 0, Longs)(t => for (number <- 0L until 60L) t.put(v(number, "timer"), v(number.toInt)))
     val store = open(provider, 1)
     val t = table(store, Longs)
@@ -143,12 +134,10 @@ object ScanCases extends Cases {
     holds("none twice", fired.distinct.length == fired.length)(s"$fired")
     same("those left", t.rows.map(_._1).filter(_(1) == "timer").map(_.head), 40L until 60L)
     commit(store)
-    same("those left, reloaded", look(scene.provider(families = true), 2, Longs)(_.rows.map(_._1).filter(_(1) == "timer").map(_.head)), 40L until 60L)
+    same("those left, reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1).filter(_(1) == "timer").map(_.head)), 40L until 60L)
   }
 
-  test("a-range-of-thousands", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("a-range-of-thousands", Families) {
     val random = new scala.util.Random(3)
     write(provider, 0, Longs)(t => random.shuffle((0L until 5000L).toList).foreach(number => t.put(v(number, "x"), v(number.toInt))))
     val store = open(provider, 1)
@@ -159,12 +148,10 @@ object ScanCases extends Cases {
     same("over committed rows", t.range(None, None).map(_._1.head), expected)
     same("a part", t.range(Some(v(1000L, "")), Some(v(6000L, ""))).map(_._1.head), expected.filter(number => number >= 1000 && number < 6000))
     commit(store)
-    same("reloaded", look(scene.provider(families = true), 2, Longs)(_.rows.map(_._1.head)), expected)
+    same("reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1.head)), expected)
   }
 
-  test("an-older-version-in-order", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("an-older-version-in-order", Families) {
     for (version <- 0L to 3L) {
       write(provider, version, Longs) { t =>
         t.remove(v(version * 10 - 10, "x"))
@@ -177,9 +164,8 @@ object ScanCases extends Cases {
     for (version <- Seq(4L, 2L, 3L, 1L, 4L)) same(s"version $version", look(provider, version, Longs)(_.rows.map(_._1.head)), at(version))
   }
 
-  test("scans-that-are-refused", Families) { scene =>
-    import scene._
-    val store = open(scene.provider(families = true), 0)
+  test("scans-that-are-refused", Families) {
+    val store = open(fresh(), 0)
     val plain = table(store, Plain.named("plain"))
     val prefixed = table(store, Prefixed.named("prefixed"))
     val (from, until) = (v("a", 0), v("b", 0))
@@ -199,42 +185,18 @@ object ScanCases extends Cases {
     store.abort()
   }
 
-  test("prefixes-in-a-family", Families) { scene =>
-    import scene._
-    val shape = Prefixed.named("prefixed")
-    val provider = scene.provider(families = true)
-    val words = Seq("", "a", "aa", "a\u0000", "b", "\uffff", "a" * 300, "a" * 5000)
-    write(provider, 0, shape)(t => for (word <- words; number <- -2 to 2) t.put(v(word, number), v(number)))
-    def check(t: Table, when: String): Unit = for (word <- words) {
-      same(s"$when, '${word.take(5)}'", t.prefixed(v(word)).map(_._1(1)).sortBy(_.toString), (-2 to 2).sortBy(_.toString))
-    }
-    look(provider, 1, shape)(check(_, "in memory"))
-    look(scene.provider(families = true), 1, shape) { t =>
-      check(t, "reloaded")
-      same("a word that is not there", t.prefixed(v("c")), Nil)
-      t.remove(v("a", 0))
-      t.put(v("a", 7), v(7))
-      t.put(v("c", 1), v(1))
-      same("with own changes", t.prefixed(v("a")).map(_._1(1)).toSet, Set(-2, -1, 1, 2, 7))
-      same("of own rows only", t.prefixed(v("c")), Seq(v("c", 1) -> v(1)))
-    }
-  }
-
-  test("a-null-prefix", Families) { scene =>
-    import scene._
+  test("a-null-prefix", Families) {
     val shape = Prefixed.named("prefixed")
     val rows = Seq(v(null, 1) -> v(1), v(null, null) -> v(2))
-    write(scene.provider(families = true), 0, shape) { t =>
+    write(fresh(), 0, shape) { t =>
       rows.foreach { case (key, value) => t.put(key, value) }
       t.put(v("a", 1), v(3))
     }
-    same("reloaded", look(scene.provider(families = true), 1, shape)(_.prefixed(v(null)).sortBy(_._2.toString)), rows)
+    same("reloaded", look(fresh(), 1, shape)(_.prefixed(v(null)).sortBy(_._2.toString)), rows)
   }
 
-  test("two-scans-at-once", Families) { scene =>
-    import scene._
+  test("two-scans-at-once", Families) {
     val shape = Prefixed.named("prefixed")
-    val provider = scene.provider(families = true)
     write(provider, 0, shape)(t => for (word <- Seq("a", "b"); number <- 1 to 3) t.put(v(word, number), v(number)))
     look(provider, 1, shape) { t =>
       val one = t.store.prefixScan(t.prefixRow(v("a")), shape.name)
@@ -247,11 +209,9 @@ object ScanCases extends Cases {
     }
   }
 
-  test("keys-that-begin-with-a-time", Families) { scene =>
-    import scene._
+  test("keys-that-begin-with-a-time", Families) {
     val shape = TimeFirst.named("times")
     val times = Seq(Long.MinValue, -1000L, -1L, 0L, 1L, 1000L, Long.MaxValue)
-    val provider = scene.provider(families = true)
     write(provider, 0, shape)(t => times.reverse.foreach(time => t.put(v("k", time), v((time % 100).toInt))))
     def check(t: Table, when: String): Unit = {
       same(s"$when, in the order of time", t.rows.map(_._1(1)), times)
@@ -261,17 +221,15 @@ object ScanCases extends Cases {
       same(s"$when, from a time", t.range(Some(v("", 1L)), None).map(_._1(1)), times.drop(4))
     }
     look(provider, 1, shape)(check(_, "in memory"))
-    val again = scene.provider(families = true)
+    val again = fresh()
     look(again, 1, shape)(check(_, "reloaded"))
     write(again, 1, shape)(t => t.range(None, Some(v("", 0L))).foreach { case (key, _) => t.remove(key) })
-    same("without what expired", look(scene.provider(families = true), 2, shape)(_.rows.map(_._1(1))), times.drop(3))
+    same("without what expired", look(fresh(), 2, shape)(_.rows.map(_._1(1))), times.drop(3))
   }
 
-  test("keys-that-end-with-a-time", Families) { scene =>
-    import scene._
+  test("keys-that-end-with-a-time", Families) {
     val shape = TimeLast.named("times")
     val times = Seq(Long.MinValue, -1000L, -1L, 0L, 1L, 1000L, Long.MaxValue)
-    val provider = scene.provider(families = true)
     write(provider, 0, shape)(t => for (time <- times.reverse; word <- Seq("b", "a", "aa")) t.put(v(word, time), v((time % 100).toInt)))
     def check(t: Table, when: String): Unit = {
       for (word <- Seq("a", "aa", "b")) same(s"$when, of '$word', in the order of time", t.prefixed(v(word)).map(_._1), times.map(v(word, _)))
@@ -281,7 +239,7 @@ object ScanCases extends Cases {
       same(s"$when, all", t.rows.length, 21)
     }
     look(provider, 1, shape)(check(_, "in memory"))
-    look(scene.provider(families = true), 1, shape) { t =>
+    look(fresh(), 1, shape) { t =>
       check(t, "reloaded")
       t.remove(v("a", 0L))
       t.put(v("a", 5L), v(5))
@@ -289,9 +247,7 @@ object ScanCases extends Cases {
     }
   }
 
-  test("removal-of-a-range", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
+  test("removal-of-a-range", Families) {
     def numbers(t: Table) = t.rows.map(_._1.head)
     write(provider, 0, Longs)(t => for (number <- 0L to 99L) t.put(v(number, "x"), v(number.toInt)))
     val store = open(provider, 1)
@@ -307,29 +263,17 @@ object ScanCases extends Cases {
     val expected = (0L to 9L) ++ Seq(50L) ++ (90L to 99L) :+ 200L
     same("empty ranges", numbers(t), expected)
     commit(store)
-    same("reloaded", look(scene.provider(families = true), 2, Longs)(numbers), expected)
-    same("the version before, reloaded", look(scene.provider(families = true), 1, Longs)(numbers), 0L to 99L)
+    same("keys", store.metrics.numKeys, expected.length.toLong)
+    same("reloaded", look(fresh(), 2, Longs)(numbers), expected)
+    same("the version before, reloaded", look(fresh(), 1, Longs)(numbers), 0L to 99L)
     look(provider, 2, Longs)(_.deleteRange(v(0L, "x"), v(99L, "x")))
     same("after abort", look(provider, 2, Longs)(numbers), expected)
   }
 
-  test("removal-of-a-range-the-wrong-way-round", Families) { scene =>
-    import scene._
-    val store = open(scene.provider(families = true), 0)
-    val t = table(store, Longs)
+  test("removal-of-a-range-the-wrong-way-round", Families) {
+    val t = table(open(provider, 0), Longs)
     for (number <- 0L to 9L) t.put(v(number, "x"), v(number.toInt))
     allows("it holds no rows")(t.deleteRange(v(7L, "x"), v(3L, "x")))
     same("nothing was removed", t.rows.map(_._1.head), 0L to 9L)
-    store.abort()
-  }
-
-  test("number-of-keys-after-removal-of-a-range", Families) { scene =>
-    import scene._
-    val provider = scene.provider(families = true)
-    write(provider, 0, Longs)(t => for (number <- 0L to 99L) t.put(v(number, "x"), v(number.toInt)))
-    val store = open(provider, 1)
-    table(store, Longs).deleteRange(v(10L, "x"), v(90L, "x"))
-    commit(store)
-    same("keys", store.metrics.numKeys, 20L)
   }
 }

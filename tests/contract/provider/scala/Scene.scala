@@ -20,7 +20,7 @@ final case class Failure(label: String, message: String)
  * The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case continues, so that
  * a provider's known difference in one of them does not hide the others.
  */
-final class Scene(val subject: Subject, root: String) {
+final class Scene(val subject: Subject, root: String, families: Boolean) {
   import Rows.Values
 
   private val providers = mutable.ListBuffer.empty[StateStoreProvider]
@@ -32,26 +32,16 @@ final class Scene(val subject: Subject, root: String) {
 
   // ---------------------------------------------------------------------------------------------------------- providers
 
+  /** The first provider. */
+  lazy val provider: StateStoreProvider = fresh()
+
   /** A provider as an executor makes it: a new instance, of a new run of the query if none is given. */
-  def provider(
-      shape: Shape = Shapes.Plain, families: Boolean = false, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
-      multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: Option[String] = None): StateStoreProvider = {
-    val session = new SQLConf
-    val hadoop = new Configuration(Scene.Hadoop)
-    val fixed = Map(
-      "spark.sql.streaming.stateStore.providerClass" -> subject.providerClass,
-      // There is no driver to report a commit to.
-      "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
+  def fresh(
+      shape: Shape = Shapes.Plain, families: Boolean = families, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
+      multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString): StateStoreProvider = {
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
-    (fixed ++ subject.conf + format ++ conf).foreach { case (name, value) =>
-      session.setConfString(name, value)
-      hadoop.set(name, value)
-    }
-    hadoop.set("sql.streaming.runId", run.getOrElse(UUID.randomUUID().toString))
-    val made = StateStoreProvider.create(subject.providerClass)
-    made.init(
-      storeId, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
-      useMultipleValuesPerKey = multiple)
+    val own = Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
+    val made = Scene.make(storeId, shape, own, run, new Configuration(Scene.Hadoop), families, multiple, extra)
     providers += made
     made
   }
@@ -134,6 +124,22 @@ final class Scene(val subject: Subject, root: String) {
 }
 
 object Scene {
+  /** A provider in a run of a query. `conf` names its class. */
+  def make(
+      id: StateStoreId, shape: Shape, conf: Map[String, String], run: String, hadoop: Configuration, families: Boolean, multiple: Boolean,
+      extra: Map[String, String] = Map.empty): StateStoreProvider = {
+    val session = new SQLConf
+    // There is no driver to report a commit to.
+    (conf + ("spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")).foreach { case (name, value) =>
+      session.setConfString(name, value)
+      hadoop.set(name, value)
+    }
+    hadoop.set("sql.streaming.runId", run)
+    val made = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
+    made.init(id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop, useMultipleValuesPerKey = multiple)
+    made
+  }
+
   /** Hadoop's defaults, read once: without them files are not replaced by a rename. */
   private val Hadoop = new Configuration
 

@@ -23,8 +23,8 @@ import org.apache.spark.sql.types._
  *                            Ends what was begun before. Optional: `only` one of the two kinds of store; `families` false;
  *                            `conf`, an object
  * open version ids           a store to write, in place of the one that is open; ids is [ours, rocksdb], or null
- * put | merge family key value       remove family key       putList family key values       dropFamily family
  * batch changes              many of put, merge, remove and putList: [operation, family, key, value or values] each
+ * dropFamily family
  * get | list family key      rows family      prefix family prefix      range family from until
  * commit                     answers [version, id, number of keys]
  * abort | maintain
@@ -71,7 +71,7 @@ object StoreServer {
           val retain = Map(
             "spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
-          new Side(new Scene(subject, s"${order.get("root").asText}/$kind"), families, retain ++ more, at = if (kind == "dynastate") 0 else 1)
+          new Side(new Scene(subject, s"${order.get("root").asText}/$kind", families.length > 1), families, retain ++ more, at = if (kind == "dynastate") 0 else 1)
         }
       }
       val answers = new JLinkedHashMap[String, Any]
@@ -83,7 +83,7 @@ object StoreServer {
 
   /** One provider, and the store of it that is open. `at` is its place in lists of ids. */
   private final class Side(scene: Scene, families: Seq[Shape], conf: Map[String, String], at: Int) {
-    private var provider: StateStoreProvider = fresh(None)
+    private var provider: StateStoreProvider = fresh()
     private var store: StateStore = _
     private var tables = Map.empty[String, Table]
     private var beside: Thread = _
@@ -107,10 +107,6 @@ object StoreServer {
         case "begin" => null
         case "open" => open(order.get("version").asLong, idOf(order))
         case "batch" => order.get("changes").asScala.foreach(change)
-        case "put" => table.put(key, valueOf(order.get("value")))
-        case "merge" => table.merge(key, valueOf(order.get("value")))
-        case "putList" => table.putList(key, order.get("values").asScala.map(valueOf).toSeq: _*)
-        case "remove" => table.remove(key)
         case "dropFamily" => dropFamily(table.shape)
         case "get" => shownValue(table.get(key))
         case "list" => listed(table.list(key).map(shownValue))
@@ -127,7 +123,7 @@ object StoreServer {
           await()
           abort()
           provider.close()
-          provider = fresh(Option(order.get("run")).map(_.asText))
+          provider = fresh(order.path("run").asText(newRun))
         case "snapshot" => provider.doSnapshotMaintenance()
         case "cleanUp" => provider.doCleanupMaintenance()
         case "maintainBeside" => maintainBeside()
@@ -138,8 +134,10 @@ object StoreServer {
       }
     }
 
-    private def fresh(run: Option[String]): StateStoreProvider =
-      scene.provider(if (families.length > 1) Shapes.Plain else families.head, families = families.length > 1, conf = conf, run = run)
+    private def newRun: String = java.util.UUID.randomUUID().toString
+
+    private def fresh(run: String = newRun): StateStoreProvider =
+      scene.fresh(if (families.length > 1) Shapes.Plain else families.head, conf = conf, run = run)
 
     private def idOf(order: JsonNode): Option[String] = Option(order.get("ids")).filterNot(_.isNull).map(_.get(at).asText)
 
@@ -175,7 +173,7 @@ object StoreServer {
     }
 
     private def readAfresh(version: Long, id: Option[String]): Any = {
-      val reader = fresh(None)
+      val reader = fresh()
       try {
         val opened = reader.getStore(version, id)
         val found = new JLinkedHashMap[String, Any]

@@ -29,7 +29,7 @@ object Subjects {
     case "dynastate" => Seq(
       Subject("dynastate", kind, Ours, ids = false, conf),
       Subject("dynastate-v2", kind, Ours, ids = true, conf),
-      Subject("dynastate-bounded", kind, Ours, ids = true, conf + (s"$Conf.dynastate.memoryMb" -> "1")))
+      Subject("dynastate-bounded", kind, Ours, ids = true, conf ++ Seq(s"$Conf.dynastate.memoryMb" -> "1", s"$Conf.dynastate.diskMb" -> "0")))
     case _ => throw new IllegalArgumentException(s"no provider is called $kind")
   }
 }

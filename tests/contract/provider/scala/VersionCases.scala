@@ -11,7 +11,8 @@ import io.dynastate.compat._
 import org.apache.spark.sql.execution.streaming.state._
 
 /** The attempt that is read: retries, older versions, twins, checkpoint ids, upgraded read stores, replay and change feed. */
-object VersionCases extends Cases {
+final class VersionCases(scene: Scene) extends Cases {
+  import scene._
   import Need.{Families, Ids}
   import Scene.OutOfOrder
 
@@ -19,9 +20,12 @@ object VersionCases extends Cases {
 
   private def one(value: Int): Seq[(Values, Values)] = Seq(v("a", 0) -> v(value))
 
-  test("a-task-is-run-again-after-its-commit") { scene =>
-    import scene._
-    val provider = scene.provider()
+  private def rowsOf(provider: StateStoreProvider, version: Long, id: Option[String]): Seq[(Values, Values)] = {
+    val reader = provider.getReadStore(version, id)
+    try new Table(reader, Plain).sorted finally reader.release()
+  }
+
+  test("a-task-is-run-again-after-its-commit") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     for (attempt <- 2 to 4) {
       same(s"base of attempt $attempt", rowsAt(provider, 1), one(1))
@@ -32,29 +36,27 @@ object VersionCases extends Cases {
     }
     val expected = Seq(v("a", 0) -> v(4), v("only", 4) -> v(0))
     same("the last is read", rowsAt(provider, 2), expected)
-    same("the last is read by another instance", rowsAt(scene.provider(), 2), expected)
+    same("the last is read by another instance", rowsAt(fresh(), 2), expected)
     write(provider, 2)(_.put(v("b", 0), v(5)))
-    same("and is the base of the next version", rowsAt(scene.provider(), 3), Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
+    same("and is the base of the next version", rowsAt(fresh(), 3), Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
   }
 
-  test("run-again-by-another-executor") { scene =>
-    import scene._
-    val run = Some(java.util.UUID.randomUUID().toString)
-    val first = scene.provider(run = run)
+  test("run-again-by-another-executor") {
+    val run = java.util.UUID.randomUUID().toString
+    val first = fresh(run = run)
     write(first, 0)(_.put(v("a", 0), v(1)))
     write(first, 1)(_.put(v("a", 0), v(2)))
-    val second = scene.provider(run = run)
+    val second = fresh(run = run)
     write(second, 1)(_.put(v("a", 0), v(3)))
     // The first still holds its own attempt at version 2 in memory.
     same("the first reads what the second committed", rowsAt(first, 2), one(3))
     write(first, 2)(_.put(v("b", 0), v(4)))
-    same("and its next version is based on it", rowsAt(scene.provider(), 3), one(3) :+ (v("b", 0) -> v(4)))
+    same("and its next version is based on it", rowsAt(fresh(), 3), one(3) :+ (v("b", 0) -> v(4)))
   }
 
-  test("moved-to-another-executor-and-back") { scene =>
-    import scene._
-    val run = Some(java.util.UUID.randomUUID().toString)
-    val (here, there) = (scene.provider(run = run), scene.provider(run = run))
+  test("moved-to-another-executor-and-back") {
+    val run = java.util.UUID.randomUUID().toString
+    val (here, there) = (fresh(run = run), fresh(run = run))
     write(here, 0)(_.put(v("a", 0), v(1)))
     write(there, 1) { t =>
       t.put(v("a", 0), v(2))
@@ -69,9 +71,7 @@ object VersionCases extends Cases {
     same("an older version here", rowsAt(here, 2), one(2) :+ (v("b", 0) -> v(2)))
   }
 
-  test("an-older-version-is-opened-again") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("an-older-version-is-opened-again") {
     for (version <- 0 to 4) {
       write(provider, version) { t =>
         t.put(v("a", 0), v(version + 1))
@@ -83,51 +83,39 @@ object VersionCases extends Cases {
     write(provider, 3)(_.put(v("a", 0), v(40)))
     val expected = Seq(v("a", 0) -> v(40), v("v", 1) -> v(0), v("v", 2) -> v(0))
     same("in memory", rowsAt(provider, 4), expected)
-    same("reloaded", rowsAt(scene.provider(), 4), expected)
-    same("version 3, reloaded", rowsAt(scene.provider(), 3), one(30) ++ expected.tail)
-    same("version 1, reloaded", rowsAt(scene.provider(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
+    same("reloaded", rowsAt(fresh(), 4), expected)
+    same("version 3, reloaded", rowsAt(fresh(), 3), one(30) ++ expected.tail)
+    same("version 1, reloaded", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
+    write(fresh(), 1)(_.put(v("b", 0), v(20)))
+    same("version 2 by another instance", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(20), v("v", 1) -> v(0)))
+    same("version 1 after it", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
   }
 
-  test("an-older-version-by-a-fresh-instance") { scene =>
-    import scene._
-    val first = scene.provider()
-    for (version <- 0 to 3) write(first, version)(_.put(v("a", 0), v(version + 1)))
-    val second = scene.provider()
-    write(second, 1)(_.put(v("b", 0), v(20)))
-    same("version 2", rowsAt(scene.provider(), 2), one(1) :+ (v("b", 0) -> v(20)))
-    same("version 1", rowsAt(scene.provider(), 1), one(1))
-  }
-
-  test("started-over-at-version-0") { scene =>
-    import scene._
-    val first = scene.provider()
+  test("started-over-at-version-0") {
+    val first = fresh()
     for (version <- 0 to 2) write(first, version)(_.put(v("old", version), v(version)))
-    val second = scene.provider()
+    val second = fresh()
     same("version 0 is empty", rowsAt(second, 0), Nil)
     write(second, 0)(_.put(v("a", 0), v(1)))
     same("version 1", rowsAt(second, 1), one(1))
     write(second, 1)(_.put(v("b", 0), v(2)))
-    same("version 2, reloaded", rowsAt(scene.provider(), 2), one(1) :+ (v("b", 0) -> v(2)))
+    same("version 2, reloaded", rowsAt(fresh(), 2), one(1) :+ (v("b", 0) -> v(2)))
   }
 
-  test("every-version-by-a-fresh-instance") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("every-version-by-a-fresh-instance") {
     for (version <- 0 until 23) {
       write(provider, version) { t =>
         t.put(v("a", version), v(version))
         t.remove(v("a", version - 3))
       }
     }
-    val fresh = scene.provider()
+    val other = fresh()
     for (version <- Seq(23, 9, 10, 11, 20, 1, 19, 23)) {
-      same(s"version $version", rowsAt(fresh, version).map(_._1(1)).toSet, (math.max(0, version - 3) until version).toSet)
+      same(s"version $version", rowsAt(other, version).map(_._1(1)).toSet, (math.max(0, version - 3) until version).toSet)
     }
   }
 
-  test("stores-side-by-side") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("stores-side-by-side") {
     for (version <- 0 to 3) write(provider, version)(_.put(v("a", 0), v(version + 1)))
     val readers = (1L to 4L).map(version => read(provider, version))
     val writers = Seq(open(provider, 2), open(provider, 4))
@@ -142,9 +130,7 @@ object VersionCases extends Cases {
     readers.foreach(_.release())
   }
 
-  test("a-zombie-commits-last") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("a-zombie-commits-last") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val zombie = open(provider, 1)
     new Table(zombie, Plain).put(v("zombie", 0), v(1))
@@ -153,48 +139,44 @@ object VersionCases extends Cases {
     retry.commit()
     val wanted = retry.getStateStoreCheckpointInfo().stateStoreCkptId
     zombie.commit()
-    val rows = { val store = provider.getReadStore(2, wanted); val found = new Table(store, Plain).sorted; store.release(); found }
-    val cold = { val store = scene.provider().getReadStore(2, wanted); val found = new Table(store, Plain).sorted; store.release(); found }
     // By number the last commit is read; by id the one that the driver names, whichever was last.
     val expected = if (subject.ids) "retry" else "zombie"
-    same("in memory", rows.map(_._1.head), Seq("a", expected))
-    same("reloaded", cold.map(_._1.head), Seq("a", expected))
+    same("in memory", rowsOf(provider, 2, wanted).map(_._1.head), Seq("a", expected))
+    same("reloaded", rowsOf(fresh(), 2, wanted).map(_._1.head), Seq("a", expected))
   }
 
-  test("twins-on-two-executors") { scene =>
-    import scene._
-    val (first, second) = (scene.provider(), scene.provider())
+  test("twins-on-two-executors") {
+    val (first, second) = (fresh(), fresh())
     write(first, 0)(_.put(v("a", 0), v(1)))
     val stores = Seq(first, second).map(open(_, 1))
     stores.zipWithIndex.foreach { case (store, at) => new Table(store, Plain).put(v("twin", at), v(at)) }
     stores.foreach(commit)
-    same("one of them is read", rowsAt(scene.provider(), 2), one(1) :+ (v("twin", 1) -> v(1)))
+    same("one of them is read", rowsAt(fresh(), 2), one(1) :+ (v("twin", 1) -> v(1)))
     same("by the other too", rowsAt(first, 2), one(1) :+ (v("twin", 1) -> v(1)))
   }
 
-  test("a-commit-that-fails") { scene =>
-    import scene._
+  test("a-commit-that-fails") {
     val shape = Plain.copy(value = OneString)
     // Large enough that ours has sent some of it before commit.
     val large = v("x" * (5 << 20))
-    val provider = scene.provider(shape)
+    val provider = fresh(shape)
     write(provider, 0, shape)(_.put(v("a", 0), v("1")))
     val store = open(provider, 1)
     new Table(store, shape).put(v("b", 0), large)
-    val mend = break(scene)
-    refuses("commit", "CANNOT_WRITE_STATE_STORE")(scene.commit(store))
+    val mend = break()
+    refuses("commit", "CANNOT_WRITE_STATE_STORE")(commit(store))
     mend()
     holds("it has not committed", !store.hasCommitted)()
-    refuses("a second commit", "CANNOT_WRITE_STATE_STORE" +: OutOfOrder: _*)(scene.commit(store))
+    refuses("a second commit", "CANNOT_WRITE_STATE_STORE" +: OutOfOrder: _*)(commit(store))
     allows("abort")(store.abort())
     same("the base", rowsAt(provider, 1, shape), Seq(v("a", 0) -> v("1")))
     write(provider, 1, shape)(_.put(v("c", 0), v("3")))
-    same("the next attempt, reloaded", rowsAt(scene.provider(shape), 2, shape), Seq(v("a", 0) -> v("1"), v("c", 0) -> v("3")))
+    same("the next attempt, reloaded", rowsAt(fresh(shape), 2, shape), Seq(v("a", 0) -> v("1"), v("c", 0) -> v("3")))
   }
 
   /** Break what a commit needs; returns how to repair it. */
-  private def break(scene: Scene): () => Unit =
-    if (scene.subject.kind == "dynastate") {
+  private def break(): () => Unit =
+    if (subject.kind == "dynastate") {
       // The sidecar is this process's only child. The next task starts another.
       ProcessHandle.current().children().forEach { sidecar =>
         sidecar.destroyForcibly()
@@ -203,7 +185,7 @@ object VersionCases extends Cases {
       () => ()
     } else {
       // A file where the partition's folder should be.
-      val folder = Paths.get(java.net.URI.create(scene.storeId.storeCheckpointLocation().toString))
+      val folder = Paths.get(java.net.URI.create(storeId.storeCheckpointLocation().toString))
       val aside = folder.resolveSibling("aside")
       Files.move(folder, aside)
       Files.createFile(folder)
@@ -213,15 +195,10 @@ object VersionCases extends Cases {
       }
     }
 
-  test("checkpoint-ids", Ids) { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("checkpoint-ids", Ids) {
     val store = open(provider, 0)
     commit(store)
     val first = store.getStateStoreCheckpointInfo()
-    same("partition and version", (first.partitionId, first.batchVersion), (3, 1L))
-    same("no base at version 0", first.baseStateStoreCkptId, None)
-    holds("an id", first.stateStoreCkptId.exists(_.nonEmpty))()
     val next = provider.getStore(1, first.stateStoreCkptId)
     new Table(next, Plain).put(v("a", 0), v(1))
     next.commit()
@@ -232,42 +209,35 @@ object VersionCases extends Cases {
     again.commit()
     val third = again.getStateStoreCheckpointInfo()
     same("ids are fresh", Seq(first, second, third).flatMap(_.stateStoreCkptId).distinct.length, 3)
-    def valueOf(from: StateStoreProvider, id: Option[String]) = {
-      val reader = from.getReadStore(2, id)
-      try new Table(reader, Plain).sorted finally reader.release()
-    }
-    for ((when, from) <- Seq("in memory" -> provider, "reloaded" -> scene.provider())) {
-      same(s"the first attempt, $when", valueOf(from, second.stateStoreCkptId), one(1))
-      same(s"the second attempt, $when", valueOf(from, third.stateStoreCkptId), one(2))
+    for ((when, from) <- Seq("in memory" -> provider, "reloaded" -> fresh())) {
+      same(s"the first attempt, $when", rowsOf(from, 2, second.stateStoreCkptId), one(1))
+      same(s"the second attempt, $when", rowsOf(from, 2, third.stateStoreCkptId), one(2))
     }
   }
 
-  test("unknown-checkpoint-ids", Ids) { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("unknown-checkpoint-ids", Ids) {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", 0), v(version + 1)))
     val ids = Seq(
       "of no attempt" -> "6f9619ff-8b86-4011-b42d-00c04fc964ff",
       "of another version" -> idOf(1).get,
       "of no form at all" -> "nonsense",
       "of zeros" -> "00000000-0000-0000-0000-000000000000")
-    for ((what, id) <- ids; (when, from) <- Seq("warm" -> provider, "cold" -> scene.provider())) {
+    for ((what, id) <- ids; (when, from) <- Seq("warm" -> provider, "cold" -> fresh())) {
       refuses(s"$what, $when, to write", NotThere)(from.getStore(2, Some(id)).abort())
       refuses(s"$what, $when, to read", NotThere)(from.getReadStore(2, Some(id)).release())
     }
     same("the known one", rowsAt(provider, 2), one(2))
   }
 
-  test("from-v1-to-v2", Ids) { scene =>
-    import scene._
-    val v1 = scene.provider(ids = false)
+  test("from-v1-to-v2", Ids) {
+    val v1 = fresh(ids = false)
     for (version <- 0 to 1) {
       val store = v1.getStore(version)
       new Table(store, Plain).put(v("a", 0), v(version + 1))
       store.commit()
       same("no id in v1", store.getStateStoreCheckpointInfo().stateStoreCkptId, None)
     }
-    val v2 = scene.provider()
+    val v2 = fresh()
     // The commit log of v1 has no ids to give.
     val store = v2.getStore(2, None)
     same("by number", new Table(store, Plain).sorted, one(2))
@@ -276,29 +246,21 @@ object VersionCases extends Cases {
     val info = store.getStateStoreCheckpointInfo()
     same("no base id", info.baseStateStoreCkptId, None)
     val expected = one(2) :+ (v("b", 0) -> v(3))
-    for ((when, from) <- Seq("in memory" -> v2, "reloaded" -> scene.provider())) {
-      val reader = from.getReadStore(3, info.stateStoreCkptId)
-      same(s"by id, $when", new Table(reader, Plain).sorted, expected)
-      reader.release()
-    }
+    for ((when, from) <- Seq("in memory" -> v2, "reloaded" -> fresh())) same(s"by id, $when", rowsOf(from, 3, info.stateStoreCkptId), expected)
   }
 
-  test("from-v2-to-v1", Ids) { scene =>
-    import scene._
-    write(scene.provider(), 0)(_.put(v("a", 0), v(1)))
-    val v1 = scene.provider(ids = false)
+  test("from-v2-to-v1", Ids) {
+    write(fresh(), 0)(_.put(v("a", 0), v(1)))
+    val v1 = fresh(ids = false)
     val store = v1.getStore(1)
     same("by number", new Table(store, Plain).sorted, one(1))
     new Table(store, Plain).put(v("a", 0), v(2))
     store.commit()
-    val reader = scene.provider(ids = false).getReadStore(2)
-    same("reloaded", new Table(reader, Plain).sorted, one(2))
-    reader.release()
+    same("reloaded", rowsOf(fresh(ids = false), 2, None), one(2))
   }
 
-  test("checkpoint-info-before-commit") { scene =>
-    import scene._
-    val store = open(scene.provider(), 0)
+  test("checkpoint-info-before-commit") {
+    val store = open(fresh(), 0)
     refuses("before commit", OutOfOrder: _*)(store.getStateStoreCheckpointInfo())
     store.commit()
     val info = store.getStateStoreCheckpointInfo()
@@ -307,10 +269,11 @@ object VersionCases extends Cases {
     same("no base", info.baseStateStoreCkptId, None)
   }
 
-  test("a-reader-becomes-a-writer") { scene =>
-    import scene._
-    val provider = scene.provider()
-    write(provider, 0)(_.put(v("a", 0), v(1)))
+  test("a-reader-becomes-a-writer") {
+    val first = provider.upgradeReadStoreToWriteStore(read(provider, 0), 0, None)
+    new Table(first, Plain).put(v("a", 0), v(1))
+    commit(first)
+    same("of version 0, reloaded", rowsAt(fresh(), 1), one(1))
     val reader = read(provider, 1)
     same("read", new Table(reader, Plain).get(v("a", 0)), v(1))
     val writer = provider.upgradeReadStoreToWriteStore(reader, 1, idOf(1))
@@ -320,13 +283,11 @@ object VersionCases extends Cases {
     same("commit answers", commit(writer), 2L)
     val expected = one(1) :+ (v("b", 0) -> v(2))
     same("in memory", rowsAt(provider, 2), expected)
-    same("reloaded", rowsAt(scene.provider(), 2), expected)
+    same("reloaded", rowsAt(fresh(), 2), expected)
     same("base id", writer.getStateStoreCheckpointInfo().baseStateStoreCkptId, idOf(1))
   }
 
-  test("an-upgraded-store-is-aborted") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("an-upgraded-store-is-aborted") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val reader = read(provider, 1)
     val writer = provider.upgradeReadStoreToWriteStore(reader, 1, idOf(1))
@@ -335,35 +296,22 @@ object VersionCases extends Cases {
     same("nothing of it is left", rowsAt(provider, 1), one(1))
     val again = read(provider, 1)
     commit(provider.upgradeReadStoreToWriteStore(again, 1, idOf(1)))
-    same("the next one commits", rowsAt(scene.provider(), 2), one(1))
+    same("the next one commits", rowsAt(fresh(), 2), one(1))
   }
 
-  test("upgraded-at-version-0") { scene =>
-    import scene._
-    val provider = scene.provider()
-    val reader = read(provider, 0)
-    val writer = provider.upgradeReadStoreToWriteStore(reader, 0, None)
-    new Table(writer, Plain).put(v("a", 0), v(1))
-    commit(writer)
-    same("reloaded", rowsAt(scene.provider(), 1), one(1))
-  }
-
-  test("upgraded-by-another-instance") { scene =>
-    import scene._
-    val first = scene.provider()
+  test("upgraded-by-another-instance") {
+    val first = fresh()
     write(first, 0)(_.put(v("a", 0), v(1)))
     val reader = read(first, 1)
     // The provider was unloaded between the two operators of the task.
-    val second = scene.provider()
+    val second = fresh()
     val writer = second.upgradeReadStoreToWriteStore(reader, 1, idOf(1))
     new Table(writer, Plain).put(v("b", 0), v(2))
     commit(writer)
-    same("reloaded", rowsAt(scene.provider(), 2), one(1) :+ (v("b", 0) -> v(2)))
+    same("reloaded", rowsAt(fresh(), 2), one(1) :+ (v("b", 0) -> v(2)))
   }
 
-  test("upgraded-at-another-version") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("upgraded-at-another-version") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", 0), v(version + 1)))
     val reader = read(provider, 1)
     refuses("it is not what was read", "IllegalArgumentException", "AssertionError", "STATE_STORE", "INTERNAL_ERROR") {
@@ -372,17 +320,15 @@ object VersionCases extends Cases {
     reader.release()
   }
 
-  test("upgraded-with-families", Families) { scene =>
-    import scene._
+  test("upgraded-with-families", Families) {
     val shape = Prefixed.named("sessions")
-    val provider = scene.provider(families = true)
     write(provider, 0, shape)(_.put(v("a", 0), v(1)))
     val writer = provider.upgradeReadStoreToWriteStore(read(provider, 1), 1, idOf(1))
     val t = table(writer, shape)
     t.put(v("a", 1), v(2))
     same("prefix scan", t.prefixed(v("a")).sortBy(_.toString), Seq(v("a", 0) -> v(1), v("a", 1) -> v(2)))
     commit(writer)
-    same("reloaded", rowsAt(scene.provider(families = true), 2, shape), Seq(v("a", 0) -> v(1), v("a", 1) -> v(2)))
+    same("reloaded", rowsAt(fresh(), 2, shape), Seq(v("a", 0) -> v(1), v("a", 1) -> v(2)))
   }
 
   // ------------------------------------------------------------------------------------------------ replay and change feed
@@ -392,8 +338,8 @@ object VersionCases extends Cases {
   private type Change = (String, Values, Values, Long)
 
   private def feed(
-      scene: Scene, provider: StateStoreProvider, first: Long, last: Long, shape: Shape = Plain, family: Option[String] = None): Seq[Change] = {
-    val reader = compat.changes(replay(provider), first, last, family, scene.idOf(last))
+      provider: StateStoreProvider, first: Long, last: Long, shape: Shape = Plain, family: Option[String] = None): Seq[Change] = {
+    val reader = compat.changes(replay(provider), first, last, family, idOf(last))
     try {
       reader.map { case (kind, key, value, batch) =>
         (kind.toString, Rows.values(shape.key, key), Rows.values(shape.value, value), batch)
@@ -403,9 +349,7 @@ object VersionCases extends Cases {
 
   private def put(key: Values, value: Int, batch: Long): Change = ("put_record", key, v(value), batch)
 
-  test("change-feed") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("change-feed") {
     write(provider, 0) { t =>
       t.put(v("a", 0), v(1))
       t.put(v("b", 0), v(1))
@@ -422,21 +366,19 @@ object VersionCases extends Cases {
       Nil,
       Seq(put(v("c", 0), 4, 3)))
     def of(found: Seq[Change]) = found.sortBy(change => (change._4, change._2.toString))
-    val reader = scene.provider()
-    same("all", of(feed(scene, reader, 1, 4)), expected.flatten)
-    same("one version", of(feed(scene, reader, 2, 2)), expected(1))
-    same("a version without changes", of(feed(scene, reader, 3, 3)), Nil)
-    same("the rest", of(feed(scene, reader, 2, 4)), expected.tail.flatten)
-    same("by the instance that wrote", of(feed(scene, provider, 1, 4)), expected.flatten)
-    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(feed(scene, reader, 0, 4))
-    refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(feed(scene, reader, 3, 2))
-    refuses("a version to come", "CANNOT_LOAD_STATE_STORE", "FileNotFoundException")(feed(scene, reader, 1, 9))
+    val reader = fresh()
+    same("all", of(feed(reader, 1, 4)), expected.flatten)
+    same("one version", of(feed(reader, 2, 2)), expected(1))
+    same("a version without changes", of(feed(reader, 3, 3)), Nil)
+    same("the rest", of(feed(reader, 2, 4)), expected.tail.flatten)
+    same("by the instance that wrote", of(feed(provider, 1, 4)), expected.flatten)
+    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(feed(reader, 0, 4))
+    refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(feed(reader, 3, 2))
+    refuses("a version to come", "CANNOT_LOAD_STATE_STORE", "FileNotFoundException")(feed(reader, 1, 9))
     same("it is of use afterwards", rowsAt(reader, 4), Seq(v("a", 0) -> v(2), v("c", 0) -> v(4)))
   }
 
-  test("change-feed-left-early") { scene =>
-    import scene._
-    val provider = scene.provider()
+  test("change-feed-left-early") {
     for (version <- 0 to 2) write(provider, version)(t => for (number <- 1 to 100) t.put(v("a", number), v(version)))
     for (_ <- 1 to 3) {
       val reader = compat.changes(replay(provider), 1, 3, None, idOf(3))
@@ -444,32 +386,28 @@ object VersionCases extends Cases {
       reader.next()
       reader.closeIfNeeded()
     }
-    same("what was written", rowsAt(scene.provider(), 3).map(_._2.head).distinct, Seq(2))
+    same("what was written", rowsAt(fresh(), 3).map(_._2.head).distinct, Seq(2))
   }
 
-  test("change-feed-of-a-family", Families) { scene =>
-    import scene._
+  test("change-feed-of-a-family", Families) {
     val (a, lists) = (Plain.named("a"), Plain.named("lists").lists)
-    val provider = scene.provider(families = true)
     val store = open(provider, 0)
     table(store, a).put(v("k", 0), v(1))
     table(store, lists).merge(v("l", 0), v(2))
     commit(store)
     write(provider, 1, lists)(_.merge(v("l", 0), v(3)))
-    val reader = scene.provider(families = true)
+    val reader = fresh()
     // The state reader registers families on a store that it opens before.
     look(reader, 2, a)(t => table(t.store, lists))
-    same("of a", feed(scene, reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)), Seq((v("k", 0), v(1), 0L)))
-    same("of lists", feed(scene, reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
+    same("of a", feed(reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)), Seq((v("k", 0), v(1), 0L)))
+    same("of lists", feed(reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
       Seq((v("l", 0), v(2), 0L), (v("l", 0), v(3), 1L)))
-    same("what was appended is a merge", feed(scene, reader, 2, 2, lists, Some("lists")).map(_._1), Seq("merge_record"))
+    same("what was appended is a merge", feed(reader, 2, 2, lists, Some("lists")).map(_._1), Seq("merge_record"))
   }
 
-  test("change-feed-of-lists", Families) { scene =>
-    import scene._
+  test("change-feed-of-lists", Families) {
     val lists = Plain.named("lists").lists
     val key = v("l", 0)
-    val provider = scene.provider(families = true)
     write(provider, 0, lists) { t =>
       t.merge(key, v(1))
       t.merge(key, v(2))
@@ -485,40 +423,39 @@ object VersionCases extends Cases {
       t.put(key, v(5))
       t.merge(key, v(6))
     }
-    val reader = scene.provider(families = true)
+    val reader = fresh()
     look(reader, 3, lists)(t => same("the list", t.list(key), Seq(v(5), v(6))))
-    same("every write, in order", feed(scene, reader, 1, 3, lists, Some("lists")).map(change => (change._1, change._3, change._4)), Seq(
+    same("every write, in order", feed(reader, 1, 3, lists, Some("lists")).map(change => (change._1, change._3, change._4)), Seq(
       ("merge_record", v(1), 0L), ("merge_record", v(2), 0L),
       ("merge_record", v(3), 1L), ("delete_record", null, 1L), ("put_record", v(3), 1L),
       ("delete_record", null, 2L), ("merge_record", v(4), 2L), ("put_record", v(5), 2L), ("merge_record", v(6), 2L)))
   }
 
-  test("replay-from-a-snapshot") { scene =>
-    import scene._
+  test("replay-from-a-snapshot") {
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "2")
-    val provider = scene.provider(conf = conf)
+    val provider = fresh(conf = conf)
     for (version <- 0 until 8) {
       write(provider, version)(_.put(v("a", version), v(version)))
       provider.doMaintenance()
     }
-    val fresh = scene.provider(conf = conf)
+    val other = fresh(conf = conf)
     // The shipped providers need a snapshot at that version, ours does not.
     def replayed(from: Long, to: Long): Option[Seq[Int]] =
       try {
-        val store = replayReadState(replay(fresh), from, to, idOf(from), idOf(to))
+        val store = replayReadState(replay(other), from, to, idOf(from), idOf(to))
         try Some(new Table(store, Plain).sorted.map(_._2.head.asInstanceOf[Int])) finally store.abort()
       } catch { case e: Exception if Scene.names(e).exists(name => name.startsWith("CANNOT_LOAD_STATE_STORE") || name.contains("FileNotFound")) => None }
     val found = (1L to 7L).map(replayed(_, 7))
     holds("from one version at least", found.exists(_.isDefined))()
     same("always to the same rows", found.flatten.distinct, Seq(0 until 7))
     val from = 1L + found.indexWhere(_.isDefined)
-    val store = replayState(replay(fresh), from, 8, idOf(from), idOf(8))
+    val store = replayState(replay(other), from, 8, idOf(from), idOf(8))
     same("version", store.version, 8L)
     same("to write", new Table(store, Plain).sorted.map(_._2.head), 0 until 8)
     store.abort()
-    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(replay(fresh), 0, 8, None, idOf(8)).abort())
+    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(replay(other), 0, 8, None, idOf(8)).abort())
     refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE") {
-      replayState(replay(fresh), 5, 4, idOf(5), idOf(4)).abort()
+      replayState(replay(other), 5, 4, idOf(5), idOf(4)).abort()
     }
   }
 }

@@ -2,30 +2,24 @@ package io.dynastate.spark
 
 import java.nio.{ByteBuffer, ByteOrder}
 
-import io.dynastate.memory.{ChangeRecords, EncodedRow, RowChecksum}
+import io.dynastate.memory.{ChangeRecords, EncodedRow, Row, RowChecksum}
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 
 /** Verifies the checksums of rows, if they have one, by Spark's own verifier: its count, its log line, its error. */
 private[spark] final class RowVerifier private (private[spark] val verifier: KeyValueIntegrityVerifier) {
-  /** Verify the value of an encoded row. */
-  def verify(encoded: Array[Byte]): Unit =
-    verify(encoded, encoded, EncodedRow.HeaderBytes + EncodedRow.keyLength(encoded), EncodedRow.valueLength(encoded))
-
-  /** Verify a later value of a list that begins with an encoded row. */
-  def verify(first: Array[Byte], value: Array[Byte]): Unit = verify(first, value, 0, value.length)
+  /** Verify a value of a row. */
+  def verify(row: Row, bytes: Array[Byte], at: Int, length: Int): Unit = if (RowChecksum.isIn(length)) {
+    val until = at + RowChecksum.rowLength(length)
+    val key = ArrayIndexRange(row.bytes, row.at + EncodedRow.HeaderBytes, row.at + EncodedRow.HeaderBytes + row.keyLength)
+    verifier.verify(key, Some(ArrayIndexRange(bytes, at, until)), Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + until))
+  }
 
   /** Verify all encoded changes that remain in a buffer, which stays as it is. */
   def verifyAll(changes: ByteBuffer): Unit = {
     val records = new ChangeRecords(changes.duplicate().order(ByteOrder.LITTLE_ENDIAN))
-    while (records.advance()) verify(records.encodedRow)
-  }
-
-  private def verify(keyed: Array[Byte], in: Array[Byte], from: Int, length: Int): Unit = if (RowChecksum.isIn(length)) {
-    val until = from + RowChecksum.rowLength(length)
-    val key = ArrayIndexRange(keyed, EncodedRow.HeaderBytes, EncodedRow.HeaderBytes + EncodedRow.keyLength(keyed))
-    verifier.verify(key, Some(ArrayIndexRange(in, from, until)), Platform.getInt(in, Platform.BYTE_ARRAY_OFFSET + until))
+    while (records.advance()) verify(records.row, records.row.bytes, records.row.valueAt, records.row.valueLength)
   }
 }
 

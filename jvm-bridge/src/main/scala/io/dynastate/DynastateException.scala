@@ -18,5 +18,5 @@ object ErrorKind {
 }
 
 /** Every error of dynastate in the JVM. The message says what to do, and carries the facts last, as key=value. */
-final class DynastateException(val kind: Int, message: String, cause: Throwable = null)
+class DynastateException(val kind: Int, message: String, cause: Throwable = null)
   extends RuntimeException(s"dynastate (${ErrorKind.name(kind)}): $message", cause)

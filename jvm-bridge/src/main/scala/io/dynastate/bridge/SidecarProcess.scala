@@ -145,8 +145,8 @@ private[bridge] object SidecarProcess {
   private val SilenceDeadlineSeconds = 20L
   private val LookSeconds = 2L
   private val LastLinesDeadlineMillis = 1000L
-  /** A socket's path may have 107 bytes; YARN's folders for temporary files are longer. */
-  private val FolderBytesMax = 70
+  /** A socket's path may have 106 bytes in Java, of which our own names take up to 38; YARN's folders for temporary files are longer. */
+  private val FolderBytesMax = 106 - 38
 
   private def makeFolder(): Path = {
     val usual = Path.of(System.getProperty("java.io.tmpdir"))

@@ -30,8 +30,9 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   @volatile private[this] var rowBytes = 100L
   @volatile private[this] var sawRows = false
 
-  /** Version 0, without rows. */
-  def empty(schema: String): Version = new BucketedVersion(0L, Attempt.None, schema, this, Array.empty, 0, Array(new Bucket(this, new RowTables)))
+  /** A version without rows. */
+  def empty(schema: String, number: Long = 0L): Version =
+    new BucketedVersion(number, Attempt.None, schema, this, Array.empty, 0, Array(new Bucket(this, new RowTables)))
 
   /** A durable version of which nothing is in memory. */
   def absent(number: Long, attempt: Attempt, schema: String, keys: Array[Long], bits: Int): Version = {
@@ -39,10 +40,10 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     new BucketedVersion(number, attempt, schema, this, keys, bits, Array.fill(1 << bits)(new Bucket(this, null)))
   }
 
-  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = {
+  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
     val of = version.asInstanceOf[BucketedVersion]
     val table = load(of, ChangedBuckets.bucketOf(hash, of.bits)).existing(family)
-    if (table == null) null else table.get(hash, base, offset, length)
+    table != null && table.get(hash, base, offset, length, into)
   }
 
   /** Whether the bucket of a hash is in memory. */
@@ -70,28 +71,27 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   override def scanBatch(isFirst: Boolean): Int = math.max(ScanRowsMin, cache.limit / 16 / rowBytes).min(Int.MaxValue.toLong).toInt
 
   /** Read all buckets, and keep the first `limit` rows. */
-  override def scan(
-      version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] = {
-    val first = new java.util.PriorityQueue[AnyRef](Row.byKey.reversed())
+  override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch = {
+    val first = new java.util.PriorityQueue[Row]((one: Row, other: Row) => other.compareKeys(one))
     val of = version.asInstanceOf[BucketedVersion]
     peekAll(of, of.buckets.indices) { (_, rows, _) =>
       val table = rows.existing(family)
       if (table != null) {
-        val slots = new SlotIterator(Array(table.share()), showDeletes = false)
+        val slots = new SlotIterator(Array(table.share()), showAll = false)
         try while (slots.advance()) {
-          val row = slots.row
-          if (isWithin(row, from, inclusive, to)) {
-            if (first.size < limit) first.add(row)
-            else if (Row.byKey.compare(row, first.peek) < 0) {
-              first.poll()
-              first.add(row)
-            }
+          if (isWithin(slots.row, from, inclusive, to) && (first.size < limit || slots.row.compareKeys(first.peek) < 0)) {
+            if (first.size == limit) first.poll()
+            val row = new Row
+            row.pointTo(slots.row)
+            first.add(row)
           }
         } finally slots.close()
       }
     }
-    val rows = new java.util.ArrayList[AnyRef](first)
-    rows.sort(Row.byKey)
+    val inOrder = new java.util.ArrayList[Row](first)
+    inOrder.sort((one, other) => one.compareKeys(other))
+    val rows = new RowBatch
+    inOrder.forEach(rows.add(_))
     rows
   }
 
@@ -116,13 +116,17 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
       sawRows = true
     }
     val bits = bitsFor(keys.sum * rowBytes, before.bits, bucketBytes)
-    new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, before.bits, bits))
+    val next = new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, before.bits, bits))
+    next.base = before
+    next
   }
 
   /** Replaced buckets are now the first to evict, and new ones can be evicted. */
-  override def committed(base: Version, next: Version): Unit = {
-    val before = base.asInstanceOf[BucketedVersion].buckets
-    val after = next.asInstanceOf[BucketedVersion].buckets
+  override def committed(next: Version): Unit = {
+    val made = next.asInstanceOf[BucketedVersion]
+    val before = made.base.buckets
+    val after = made.buckets
+    made.base = null
     if (before.length != after.length) cache.replace(before, after)
     else {
       val changed = before.indices.filter(bucket => before(bucket) ne after(bucket))
@@ -204,7 +208,10 @@ object BucketedVersions {
   /** A version as its buckets. */
   private final class BucketedVersion(
       number: Long, attempt: Attempt, schema: String, tree: BucketedVersions, keys: Array[Long], val bits: Int, val buckets: Array[Bucket])
-    extends Version(number, attempt, schema, tree, keys)
+    extends Version(number, attempt, schema, tree, keys) {
+    /** The version that it was made of, until it is committed. */
+    var base: BucketedVersion = _
+  }
 
   /** Bits of a bucket's number for buckets of about `bucketBytes`; unchanged until buckets are twice as large. */
   private def bitsFor(stateBytes: Long, now: Int, bucketBytes: Long): Int = {
@@ -216,7 +223,7 @@ object BucketedVersions {
   private def byBucket(rows: RowTables, bits: Int): java.util.HashMap[Integer, RowTables] = {
     val found = new java.util.HashMap[Integer, RowTables]
     rows.foreach { (family, table) =>
-      val all = new SlotIterator(Array(table.share()), showDeletes = true)
+      val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
         found.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(all.hash, all.row)
       }
@@ -224,15 +231,22 @@ object BucketedVersions {
     found
   }
 
-  /** A copy of a bucket's rows with changes applied. */
+  /** A copy of a bucket's rows with changes applied. Lists are without segments, as those that are read: a bucket may be read again at any time. */
   private def changedBy(rows: RowTables, changes: RowTables): RowTables = {
     val made = rows.copy()
+    val replaced = new Row
     changes.foreach { (family, table) =>
-      val all = new SlotIterator(Array(table.share()), showDeletes = true)
+      val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
-        val root = Row.root(all.row)
-        if (Row.isDelete(all.row)) made(family).remove(all.hash, root, EncodedRow.KeyOffset, EncodedRow.keyLength(root))
-        else made(family).put(all.hash, all.row)
+        val row = all.row
+        if (row.isDelete) made(family).remove(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
+        else if (row.segmentCount > 0) {
+          row.findSegments(all.hash, table.get, (hash, base, offset, length, into) => {
+            val before = rows.existing(family)
+            before != null && before.get(hash, base, offset, length, into)
+          })
+          made(family).putWhole(all.hash, row)
+        } else if (!row.isSegment) made(family).put(all.hash, row)
       }
     }
     made
@@ -244,8 +258,8 @@ object BucketedVersions {
       at(keys) - at(before) + at(after)
     }
 
-  private def isWithin(row: AnyRef, from: Array[Byte], inclusive: Boolean, to: Array[Byte]): Boolean = {
-    val order = if (from == null) 1 else Row.byKey.compare(row, from)
-    (order > 0 || order == 0 && inclusive) && (to == null || Row.byKey.compare(row, to) < 0)
+  private def isWithin(row: Row, from: Row, inclusive: Boolean, to: Row): Boolean = {
+    val order = if (from == null) 1 else row.compareKeys(from)
+    (order > 0 || order == 0 && inclusive) && (to == null || row.compareKeys(to) < 0)
   }
 }

@@ -6,9 +6,11 @@ final class BucketwiseIterator(base: Version, family: Int, own: List[Slots]) ext
   private[this] var bucket = -1
   private[this] var closed = false
   own.foreach(_.retain())
-  private[this] var current = new SlotIterator(own.toArray, showDeletes = false)
+  private[this] var current = new SlotIterator(own.toArray, showAll = false, durable = durable)
 
-  override def row: AnyRef = current.row
+  override def row: Row = current.row
+
+  def hash: Int = current.hash
 
   override def advance(): Boolean = {
     while (!closed) {
@@ -17,11 +19,13 @@ final class BucketwiseIterator(base: Version, family: Int, own: List[Slots]) ext
       if (bucket < buckets) {
         val theirs = base.versions.share(base, family, bucket)
         own.foreach(_.retain())
-        current = new SlotIterator((own ++ theirs).toArray, showDeletes = false, firstLayer = own.length)
+        current = new SlotIterator((own ++ theirs).toArray, showAll = false, firstLayer = own.length, durable)
       } else close()
     }
     false
   }
+
+  private def durable: Row.Get = base.versions.get(base, family, _, _, _, _, _)
 
   override def close(): Unit = if (!closed) {
     closed = true

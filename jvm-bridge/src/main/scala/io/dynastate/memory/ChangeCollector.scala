@@ -6,19 +6,24 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 /**
  * Collects the changes from one version to another, as the engine sends them, oldest first. With `isWanted`, only those of some hashes.
+ * With `storage`, rows are there: for the rows of a version, of which about `expected` may come, by family.
  *
- * {{{ [startFrom] add* [markFromHere add*] (asRows | asChanges) }}}
+ * {{{ add* [markFromHere add*] asRows               the rows that the changes make of an empty store
+ *     startFrom add* [markFromHere add*] asChanges  the changes, with their delete markers }}}
  */
-final class ChangeCollector(isWanted: Int => Boolean = null) {
-  private[this] val rows = new RowTables
-  private[this] var base: Option[Version] = None
+final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage = null, expected: Array[Long] = Array.empty) {
+  private[this] val rows = new RowTables(storage)
+  private[this] var base: Version = _
   private[this] var isMarking = false
+  private[this] val before = new Row
+  private[this] val hashes = new Array[Int](RowTable.BlockRows)
+  expected.indices.foreach(family => if (expected(family) > 0) rows(family, math.min(expected(family), Int.MaxValue.toLong).toInt))
 
   /** The hashes of the changes since `markFromHere`. */
   val marked: Array[Long] = new Array[Long](ChangedBuckets.Words)
 
   /** Set the base of the changes, if it is not version 0. Merges append to its lists. */
-  def startFrom(version: Version): Unit = base = Some(version)
+  def startFrom(version: Version): Unit = base = version
 
   /** Mark the hashes of changes from now on: those before were a snapshot's. */
   def markFromHere(): Unit = isMarking = true
@@ -26,42 +31,53 @@ final class ChangeCollector(isWanted: Int => Boolean = null) {
   /** Add encoded changes (docs/storage-format.md, "Changes"). */
   def add(records: Int, encodedChanges: ByteBuffer): Unit = {
     val changes = new ChangeRecords(encodedChanges)
-    var added = 0
-    while (changes.advance()) {
-      val hash = changes.hash
-      if (isMarking) ChangedBuckets.mark(marked, hash)
-      if (isWanted == null || isWanted(hash)) {
-        val encoded = changes.encodedRow
-        val table = rows(changes.family)
-        table.put(hash, if (changes.isMerge) appended(table, changes.family, hash, encoded) else encoded)
+    val ahead = new ChangeRecords(encodedChanges.duplicate().order(encodedChanges.order))
+    var added, block = 0
+    do {
+      block = readAhead(ahead)
+      var each = 0
+      while (each < block) {
+        changes.advance()
+        add(changes, hashes(each))
+        each += 1
       }
-      added += 1
-    }
+      added += block
+    } while (block > 0)
     if (added != records) throw new DynastateException(ErrorKind.Corrupt, s"changes hold another number of records than announced: $added, not $records")
+  }
+
+  /** Take the hashes of the next changes, and bring their slots into the processor's cache. Returns their number. */
+  private def readAhead(ahead: ChangeRecords): Int = {
+    var block = 0
+    while (block < hashes.length && ahead.advance()) {
+      hashes(block) = ahead.hash
+      block += 1
+    }
+    // Most chunks are of one family.
+    val table = if (block > 0) rows.existing(ahead.family) else null
+    if (table != null) table.touch(hashes, block)
+    block
+  }
+
+  private def add(changes: ChangeRecords, hash: Int): Unit = {
+    if (isMarking) ChangedBuckets.mark(marked, hash)
+    if (isWanted == null || isWanted(hash)) {
+      val row = changes.row
+      if (changes.isMerge) append(changes.family, hash, row)
+      else if (base == null && row.isDelete) rows(changes.family).remove(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, before)
+      else rows(changes.family).put(hash, row)
+    }
   }
 
   /** The changes, with their delete markers. */
   def asChanges: RowTables = rows
 
   /** The rows that the changes make of an empty store. */
-  def asRows(): RowTables = {
-    rows.foreach { (_, table) =>
-      val all = new SlotIterator(Array(table.share()), showDeletes = true)
-      while (all.advance()) {
-        if (Row.isDelete(all.row)) {
-          val encoded = Row.root(all.row)
-          table.remove(all.hash, encoded, EncodedRow.KeyOffset, EncodedRow.keyLength(encoded))
-        }
-      }
-    }
-    rows
-  }
+  def asRows: RowTables = rows
 
-  private def appended(table: RowTable, family: Int, hash: Int, encoded: Array[Byte]): AnyRef = {
-    val keyLength = EncodedRow.keyLength(encoded)
-    var before = table.get(hash, encoded, EncodedRow.KeyOffset, keyLength)
-    if (before == null) before = base.map(version => version.versions.get(version, family, hash, encoded, EncodedRow.KeyOffset, keyLength)).orNull
-    if (before == null || Row.isDelete(before)) encoded
-    else new ValueList(before, EncodedRow.value(encoded))
+  private def append(family: Int, hash: Int, row: Row): Unit = {
+    val hasBefore = base != null && base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, before)
+    rows(family).append(
+      hash, row.bytes, row.keyOffset, row.keyLength, row.bytes, EncodedRow.offset(row.valueAt), row.valueLength, if (hasBefore) before else null)
   }
 }

@@ -10,6 +10,7 @@ import org.apache.spark.unsafe.Platform
 final class ChangeRecords(changes: ByteBuffer) {
   private[this] var tag = 0
   private[this] var at, keyLength, length = 0
+  private[this] val current = new Row
 
   def isMerge: Boolean = tag >>> 12 == 1
 
@@ -18,11 +19,10 @@ final class ChangeRecords(changes: ByteBuffer) {
   /** Hash of the key. */
   def hash: Int = EncodedRow.hash(changes.array, Platform.BYTE_ARRAY_OFFSET + changes.arrayOffset + at + EncodedRow.HeaderBytes, keyLength)
 
-  /** A copy of the record without its tag. */
-  def encodedRow: Array[Byte] = {
-    val copy = new Array[Byte](length)
-    System.arraycopy(changes.array, changes.arrayOffset + at, copy, 0, length)
-    copy
+  /** The record without its tag: a cursor, which moves with `advance`. It lies in the buffer. */
+  def row: Row = {
+    current.pointTo(changes.array, changes.arrayOffset + at)
+    current
   }
 
   /** Write the record, with its tag. */

@@ -66,7 +66,7 @@ object ChangedBuckets {
       val slots = table.share()
       var slot = 0
       while (slot < slots.capacity) {
-        if (slots.rowAt(slot) != null) mark(bits, slots.hashAt(slot))
+        if (!slots.isFree(slot)) mark(bits, slots.hashAt(slot))
         slot += 1
       }
       slots.release()

@@ -12,30 +12,33 @@ private[memory] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
   private[this] var chunk = new Array[Byte](math.min(expectedBytes, Chunks.Bytes).toInt)
   private[this] var length, records, hashMin, hashMax = 0
 
-  /** Add a put or remove: the record is the encoded row after a tag. */
-  def add(family: Int, hash: Int, encoded: Array[Byte]): Unit = {
-    begin(PutOrRemove, family, hash, encoded.length)
-    System.arraycopy(encoded, 0, chunk, length, encoded.length)
-    length += encoded.length
+  /** Add a put or remove: the record is the row of one value, after a tag. */
+  def add(family: Int, hash: Int, row: Row): Unit = {
+    val bytes = row.length
+    begin(PutOrRemove, family, hash, bytes)
+    System.arraycopy(row.bytes, row.at, chunk, length, bytes)
+    length += bytes
   }
 
-  /** Add a merge: a value appended to the list of the key of `first`. */
-  def addMerge(family: Int, hash: Int, first: Array[Byte], value: Array[Byte]): Unit = {
-    val keyLength = EncodedRow.keyLength(first)
-    begin(Merge, family, hash, EncodedRow.HeaderBytes + keyLength + value.length)
-    EncodedRow.writeHeader(chunk, length, keyLength, value.length)
-    System.arraycopy(first, EncodedRow.HeaderBytes, chunk, length + EncodedRow.HeaderBytes, keyLength)
-    System.arraycopy(value, 0, chunk, length + EncodedRow.HeaderBytes + keyLength, value.length)
-    length += EncodedRow.HeaderBytes + keyLength + value.length
+  /** Add values of a list from the `first`th on: all as merges, but the first of all as a put if `beginsWithPut`. */
+  def addValues(family: Int, hash: Int, row: Row, values: ValueCursor, first: Int, beginsWithPut: Boolean): Unit = {
+    val keyLength = row.keyLength
+    var number = 0
+    while (values.advance()) {
+      if (number >= first) {
+        begin(if (number == 0 && beginsWithPut) PutOrRemove else Merge, family, hash, EncodedRow.HeaderBytes + keyLength + values.length)
+        EncodedRow.writeKey(chunk, length, values.length, row.bytes, row.keyOffset, keyLength)
+        length += EncodedRow.HeaderBytes + keyLength
+        System.arraycopy(values.bytes, values.at, chunk, length, values.length)
+        length += values.length
+      }
+      number += 1
+    }
   }
 
   /** Add a row with all its values: the first as a put, which replaces what was there, the others as merges. */
-  def addRow(family: Int, hash: Int, row: AnyRef): Unit = row match {
-    case encoded: Array[Byte] => add(family, hash, encoded)
-    case list: ValueList =>
-      add(family, hash, list.first)
-      list.valuesSince(null).foreach(addMerge(family, hash, list.first, _))
-  }
+  def addRow(family: Int, hash: Int, row: Row): Unit =
+    if (row.isList) addValues(family, hash, row, row.values, first = 0, beginsWithPut = true) else add(family, hash, row)
 
   /** Send what is left. */
   def end(): Unit = if (records > 0) {

@@ -30,13 +30,17 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def changed: ChangedBuckets = loaded.versions.changed
 
-  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = {
+  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
     val now = meanwhile
-    if (now != null && few.isInMemory(now, hash)) few.get(now, family, hash, base, offset, length)
+    if (now != null && few.isInMemory(now, hash)) few.get(now, family, hash, base, offset, length, into)
     else if (now != null && asked.incrementAndGet() <= AskedMax) {
-      try few.get(now, family, hash, base, offset, length) finally beginToLoad()
-    } else loaded.versions.get(loaded, family, hash, base, offset, length)
+      try few.get(now, family, hash, base, offset, length, into) finally beginToLoad()
+    } else loaded.versions.get(loaded, family, hash, base, offset, length, into)
   }
+
+  override def mayHave(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): Boolean =
+    if (meanwhile == null) loaded.versions.mayHave(loaded, family, hash, base, offset, length)
+    else super.mayHave(version, family, hash, base, offset, length)
 
   override def bucketBits(version: Version): Int = loaded.versions.bucketBits(loaded)
 
@@ -46,12 +50,13 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def scanBatch(isFirst: Boolean): Int = loaded.versions.scanBatch(isFirst)
 
-  override def scan(
-      version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] =
+  override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
     loaded.versions.scan(loaded, family, from, inclusive, to, limit)
 
   override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version =
     loaded.versions.fold(loaded, changes, number, attempt, schema)
+
+  override def durable(version: Version): Version = loaded.versions.durable(loaded)
 
   /** Of the rows in memory: metrics do not wait for the load. */
   override def heapBytes(version: Version): Long = {
@@ -62,6 +67,10 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
   override def undoBytes(version: Version): Long = if (meanwhile != null) 0L else loaded.versions.undoBytes(loaded)
 
   override def isUsable: Boolean = meanwhile != null || loaded.versions.isUsable
+
+  override def isHalfChanged: Boolean = meanwhile == null && loaded.versions.isHalfChanged
+
+  override def disk: DiskUse = if (meanwhile != null) DiskUse.None else loaded.versions.disk
 
   override def stateBytes(version: Version): Long = loaded.versions.stateBytes(loaded)
 

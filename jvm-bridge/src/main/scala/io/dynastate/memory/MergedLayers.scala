@@ -1,43 +1,49 @@
 package io.dynastate.memory
 
-/** A range of a table's rows, in order. */
-private[memory] object RangeOf {
-  def add(table: RowTable, from: Array[Byte], inclusive: Boolean, to: Array[Byte], layers: java.util.List[java.util.Iterator[AnyRef]]): Unit =
-    if (table != null && table.size > 0) layers.add(rows(table, from, inclusive, to).iterator)
+/**
+ * Rows of several tables in the order of their keys: of rows with the same key, the topmost table's. Delete markers are included.
+ *
+ * @param atOnce rows on disk that are read at once
+ */
+private[memory] final class MergedLayers(from: Row, inclusive: Boolean, to: Row, atOnce: Int) {
+  private[this] val cursors = new java.util.ArrayList[KeyOrder#RangeCursor]
+  /** The next row of each layer; null: it has no more. */
+  private[this] val heads = new java.util.ArrayList[Row]
+  private[this] val current = new Row
+  private[this] var isAtRow = false
 
-  def rows(table: RowTable, from: Array[Byte], inclusive: Boolean, to: Array[Byte]): java.util.NavigableSet[AnyRef] = {
-    val all = table.inOrder
-    if (from == null && to == null) all
-    else if (from == null) all.headSet(to, false)
-    else if (to == null) all.tailSet(from, inclusive)
-    else if (Row.byKey.compare(from, to) >= 0) java.util.Collections.emptyNavigableSet[AnyRef]
-    else all.subSet(from, inclusive, to, false)
+  /** Add a table below those that were added before; null: none. */
+  def add(table: RowTable): Unit = if (table != null && table.size > 0) {
+    cursors.add(table.inOrder.range(from, inclusive, to, atOnce))
+    heads.add(new Row)
+    step(heads.size - 1)
   }
-}
 
-/** Ordered layers, merged: of rows with the same key, the topmost layer's. Delete markers are included. */
-private[memory] final class MergedLayers(layers: java.util.List[java.util.Iterator[AnyRef]]) {
-  private[this] val heads: Array[AnyRef] = Array.tabulate(layers.size)(layer => nextOf(layer))
-  private[this] var current: AnyRef = _
-
-  def row: AnyRef = current
+  def row: Row = current
 
   def advance(): Boolean = {
-    var least = -1
+    // Not earlier: no more rows are read from disk than are wanted.
+    if (isAtRow) pass()
+    var least: Row = null
     var layer = 0
-    while (layer < heads.length) {
-      if (heads(layer) != null && (least < 0 || Row.byKey.compare(heads(layer), heads(least)) < 0)) least = layer
+    while (layer < heads.size) {
+      val head = heads.get(layer)
+      if (head != null && (least == null || head.compareKeys(least) < 0)) least = head
       layer += 1
     }
-    if (least < 0) return false
-    current = heads(least)
-    layer = least
-    while (layer < heads.length) {
-      if (heads(layer) != null && (layer == least || Row.byKey.compare(heads(layer), current) == 0)) heads(layer) = nextOf(layer)
-      layer += 1
-    }
-    true
+    isAtRow = least != null
+    if (isAtRow) current.pointTo(least)
+    isAtRow
   }
 
-  private def nextOf(layer: Int): AnyRef = if (layers.get(layer).hasNext) layers.get(layer).next() else null
+  /** Pass the rows with the key of the current one. */
+  private def pass(): Unit = {
+    var layer = 0
+    while (layer < heads.size) {
+      if (heads.get(layer) != null && (heads.size == 1 || heads.get(layer).compareKeys(current) == 0)) step(layer)
+      layer += 1
+    }
+  }
+
+  private def step(layer: Int): Unit = if (!cursors.get(layer).advance(heads.get(layer))) heads.set(layer, null)
 }

@@ -5,7 +5,11 @@ trait RowIterator {
   /** Go to the next row; false at the end. */
   def advance(): Boolean
 
-  def row: AnyRef
+  /** The row; the cursor moves with `advance`. */
+  def row: Row
+
+  /** The row, if it is one of the base, whose rows are on disk in part; else null. */
+  private[memory] def baseRow: Row = null
 
   /** Release what it reads. The iterator does so itself at the end. */
   def close(): Unit

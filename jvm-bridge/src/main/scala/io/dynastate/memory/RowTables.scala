@@ -1,8 +1,22 @@
 package io.dynastate.memory
 
-/** Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads. */
-final class RowTables {
+/**
+ * Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads.
+ *
+ * @param storage where their rows are; null: on the heap
+ */
+final class RowTables(storage: RowStorage = null) {
+  /** What they take of the storage; null: they have none. */
+  private[memory] val share: StorageShare = if (storage == null) null else new StorageShare(storage)
   private[this] var tables = new Array[RowTable](1)
+  private[this] val scanned = new java.util.BitSet
+  /** Of changes: rows that they replace, as they are on disk, as far as they were read; null: none. */
+  private[memory] var replaced: RowTables = _
+
+  /** Put rows of a family where its other rows are in the order of their keys: it is scanned. */
+  def keepInOrder(family: Int): Unit = scanned.set(family)
+
+  def isKeptInOrder(family: Int): Boolean = scanned.get(family)
 
   /** One more than the largest family id that may have a table. */
   def bound: Int = tables.length
@@ -13,7 +27,7 @@ final class RowTables {
   /** The table of a family, made with room for the expected rows if it has none. */
   def apply(family: Int, expectedRows: Int = 0): RowTable = {
     if (family >= tables.length) tables = java.util.Arrays.copyOf(tables, Integer.highestOneBit(family) * 2)
-    if (tables(family) == null) tables(family) = new RowTable(expectedRows)
+    if (tables(family) == null) tables(family) = new RowTable(expectedRows, share)
     tables(family)
   }
 
@@ -27,6 +41,16 @@ final class RowTables {
   }
 
   def heapBytes: Long = sum(_.heapBytes)
+
+  /** Bytes of live rows on the heap and on disk. */
+  def bytes: Long = sum(_.bytes)
+
+  /** Evacuate one page of each table in which more than a share is garbage. Returns whether there was one. */
+  def evacuate(share: Double): Boolean = {
+    var some = false
+    foreach((_, table) => some |= table.evacuate(share))
+    some
+  }
 
   /** Independent tables with the same rows. */
   def copy(): RowTables = {

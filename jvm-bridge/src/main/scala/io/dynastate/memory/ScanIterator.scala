@@ -4,43 +4,48 @@ package io.dynastate.memory
  * Rows of a range in order: an attempt's own, merged with those of its base. The base is read a batch at a time, because a version never
  * changes, even if the tree does.
  */
-final class ScanIterator(base: Version, family: Int, from: Array[Byte], to: Array[Byte], own: java.util.List[AnyRef]) extends RowIterator {
+final class ScanIterator(base: Version, family: Int, from: Row, to: Row, own: RowBatch) extends RowIterator {
   private[this] var ownAt = 0
-  private[this] var batch: java.util.List[AnyRef] = _
+  private[this] var batch: RowBatch = _
   private[this] var batchAt = 0
   private[this] var batchLimit = base.versions.scanBatch(isFirst = true)
-  private[this] var currentRow: AnyRef = _
+  private[this] val mine, theirs = new Row
+  private[this] var current: Row = _
+  private[this] var isClosed = false
+  private[this] val isOnDisk = base.versions.disk.bytes > 0
 
-  override def row: AnyRef = currentRow
+  override def row: Row = current
+
+  private[memory] override def baseRow: Row = if (isOnDisk && (current eq theirs)) current else null
 
   override def advance(): Boolean = {
-    while (true) {
-      val mine = if (ownAt < own.size) own.get(ownAt) else null
-      val theirs = peekBase()
-      if (mine == null && theirs == null) return false
-      val order = if (mine == null) 1 else if (theirs == null) -1 else Row.byKey.compare(mine, theirs)
+    while (!isClosed) {
+      val hasMine = ownAt < own.size
+      val hasTheirs = hasBase
+      if (!hasMine && !hasTheirs) return false
+      if (hasMine) own.read(ownAt, mine)
+      if (hasTheirs) batch.read(batchAt, theirs)
+      val order = if (!hasMine) 1 else if (!hasTheirs) -1 else mine.compareKeys(theirs)
       if (order <= 0) ownAt += 1
       if (order >= 0) batchAt += 1
-      currentRow = if (order <= 0) mine else theirs
-      if (!Row.isDelete(currentRow)) return true
+      current = if (order <= 0) mine else theirs
+      if (!current.isDelete) return true
     }
     false
   }
 
-  override def close(): Unit = {
-    ownAt = own.size
-    batch = java.util.Collections.emptyList[AnyRef]
-    batchAt = 0
-  }
+  override def close(): Unit = isClosed = true
 
-  private def peekBase(): AnyRef = {
+  /** Read the next batch, where one is needed; false at the end. */
+  private def hasBase: Boolean = {
     if (batch == null) batch = base.versions.scan(base, family, from, inclusive = true, to, batchLimit)
     else if (batchAt == batch.size && batch.size == batchLimit) {
-      val last = Row.root(batch.get(batch.size - 1))
+      val last = new Row
+      batch.read(batch.size - 1, last)
       batchLimit = base.versions.scanBatch(isFirst = false)
       batch = base.versions.scan(base, family, last, inclusive = false, to, batchLimit)
       batchAt = 0
     }
-    if (batchAt < batch.size) batch.get(batchAt) else null
+    batchAt < batch.size
   }
 }

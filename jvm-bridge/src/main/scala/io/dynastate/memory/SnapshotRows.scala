@@ -1,5 +1,7 @@
 package io.dynastate.memory
 
+import scala.collection.mutable
+
 /** Receives rows bucket by bucket: `bucket`, then the chunks of its rows, of which there may be none. */
 trait BucketSink extends ChangeSink {
   def bucket(number: Int): Unit
@@ -8,7 +10,7 @@ trait BucketSink extends ChangeSink {
 /**
  * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (over one bucket after the
  * other, if the version has buckets), and ordered by a counting sort. The tree is not locked while they are sent, so that commits
- * continue. Takes 12 bytes a row of a pass until the end.
+ * continue. Takes 16 bytes a row of a pass until the end; rows on disk are read when they are sent.
  */
 private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
   private[this] val buckets = isWanted.length
@@ -18,8 +20,11 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
   /** A pass covers one value of this many first bits: whole buckets of the snapshot and of the version. */
   private[this] val passBits = math.min(bucketBits, ownBits)
   private[this] val families = version.keys.length
-  private[this] var rows = new Array[AnyRef](expectedRows)
-  private[this] var hashes = new Array[Int](rows.length)
+  /** The rows of a pass: their hashes, and where they are: the address in one of `layers`. */
+  private[this] var hashes, addresses, layerOf = new Array[Int](expectedRows)
+  /** The layers of a pass, each with those that belong together. */
+  private[this] val layers = mutable.ArrayBuffer.empty[(Slots, Array[Slots])]
+  private[this] val current = new Row
   private[this] var count = 0
   /** Index after the last row of each family: rows are gathered family by family. */
   private[this] val familyEnds = new Array[Int](families)
@@ -37,12 +42,19 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     val perPass = 1 << (ownBits - passBits)
     val shared = (pass * perPass until (pass + 1) * perPass).map(version.versions.share(version, _))
     count = 0
-    var family = 0
-    while (family < families) {
-      shared.foreach(layers => gather(layers(family)))
-      familyEnds(family) = count
-      family += 1
+    try {
+      (0 until families).foreach { family =>
+        shared.foreach(each => gather(each(family)))
+        familyEnds(family) = count
+      }
+      sendGathered(sent, chunks, sink)
+    } finally {
+      layers.foreach(_._1.release())
+      layers.clear()
     }
+  }
+
+  private def sendGathered(sent: Range, chunks: Chunks, sink: BucketSink): Unit = {
     val cellEnds = new Array[Int](1 << ChangedBuckets.HashBits)
     val ordered = order(cellEnds)
     var at = 0
@@ -55,7 +67,8 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
           val row = ordered(at)
           if (familyAt > 0 && row < familyEnds(familyAt - 1)) familyAt = 0
           while (row >= familyEnds(familyAt)) familyAt += 1
-          chunks.addRow(familyAt, hashes(row), rows(row))
+          read(row)
+          chunks.addRow(familyAt, hashes(row), current)
           at += 1
         }
         chunks.end()
@@ -63,16 +76,33 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     }
   }
 
-  private def gather(layers: List[Slots]): Unit = {
-    val all = new SlotIterator(layers.toArray, showDeletes = false)
+  private def gather(some: List[Slots]): Unit = {
+    val firstLayer = layers.size
+    // The iterator releases them, too.
+    some.foreach(_.retain())
+    val together = some.toArray
+    layers ++= together.map((_, together))
+    val all = new SlotIterator(together, showAll = false)
     try while (all.advance()) {
       if (isWanted(ChangedBuckets.cellOf(all.hash) >>> shift)) {
-        if (count == rows.length) grow()
-        rows(count) = all.row
+        if (count == hashes.length) {
+          val length = Math.addExact(count, count / 4 + 16)
+          hashes = java.util.Arrays.copyOf(hashes, length)
+          addresses = java.util.Arrays.copyOf(addresses, length)
+          layerOf = java.util.Arrays.copyOf(layerOf, length)
+        }
         hashes(count) = all.hash
+        addresses(count) = together(all.layer).addressAt(all.slot)
+        layerOf(count) = firstLayer + all.layer
         count += 1
       }
     } finally all.close()
+  }
+
+  private def read(row: Int): Unit = {
+    val (layer, together) = layers(layerOf(row))
+    layer.readRow(addresses(row), current)
+    Slots.findSegments(current, hashes(row), together, Slots.Nothing)
   }
 
   /** Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the end of each cell. */
@@ -105,12 +135,6 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     val all = version.keys.sum
     val wanted = if (passBits > 0) buckets.toLong >> passBits else isWanted.count(identity).toLong
     Math.toIntExact(if (wanted == buckets) all else math.min(all, all / buckets * wanted * 9 / 8 + 1024))
-  }
-
-  private def grow(): Unit = {
-    val length = Math.addExact(rows.length, rows.length / 4 + 16)
-    rows = java.util.Arrays.copyOf(rows, length)
-    hashes = java.util.Arrays.copyOf(hashes, length)
   }
 }
 

@@ -18,27 +18,45 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private[this] var fresh = new RowTables
   private[this] var freshBytes = 0L
   private[this] var sent: RowTables = _
-  private[this] val everyWrite = new java.util.BitSet
+  private[this] val everyWrite, inOrder = new java.util.BitSet
+  /** The last iterator of each family; null: none. */
+  private[this] var iterators = new Array[RowIterator](1)
+  /** Rows of the base that were read from disk one by one, the last ones; null: none. */
+  private[this] var readRows: RowTables = _
+  /** Rows of the base that were changed after they were read: the fold does not read them from disk again. Null: none. */
+  private[this] var replacedRows: RowTables = _
   /** Of families that keep every write: the earlier fresh changes of a key, by family and key; null: there are none. */
-  private[this] var earlier: java.util.HashMap[(Int, ByteBuffer), java.util.ArrayList[AnyRef]] = _
-  /** Fresh rows that an append began, where there was none; null: there are none. */
-  private[this] var begun: java.util.IdentityHashMap[AnyRef, AnyRef] = _
+  private[this] var earlier: java.util.HashMap[(Int, ByteBuffer), RowBatch] = _
+  private[this] val found, replaced = new Row
 
   def version: Version = base
 
   /** Write every change of a family from now on, not only the last one of a key: for lists. */
   def keepEveryWrite(family: Int): Unit = everyWrite.set(family)
 
+  /** Let rows of a family be neighbours where their keys are: it is scanned. */
+  def keepInOrder(family: Int): Unit = inOrder.set(family)
+
   /** The row of a key, or null. */
-  def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef =
-    rowOf(family, EncodedRow.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
+  def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Row = {
+    val row = new Row
+    val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
+    val isOwn = isIn(fresh, family, hash, keyBase, keyOffset, keyLength, row) || sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, row)
+    if (if (isOwn) !row.isDelete else base.versions.get(base, family, hash, keyBase, keyOffset, keyLength, row)) {
+      if (!isOwn && row.isCopy) keepRead(family, hash, row)
+      if (row.segmentCount > 0) findSegments(family, hash, row)
+      row
+    } else null
+  }
 
   /** Put one value, which replaces all values of the key. */
   def put(
       family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
-    val encoded = EncodedRow.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    change(family, EncodedRow.hash(keyBase, keyOffset, keyLength), encoded, encoded.length)
+    val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
+    keepReplaced(family, hash, keyBase, keyOffset, keyLength)
+    val existed = fresh(family).put(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, replaced)
+    changed(family, existed, EncodedRow.HeaderBytes + keyLength + valueLength)
   }
 
   /** Append a value to those of the key. */
@@ -46,24 +64,21 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
       family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
-    val before = rowOf(family, hash, keyBase, keyOffset, keyLength)
-    if (before == null) {
-      val encoded = EncodedRow.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-      if (begun == null) begun = new java.util.IdentityHashMap
-      begun.put(encoded, encoded)
-      change(family, hash, encoded, encoded.length)
-    } else {
-      val value = EncodedRow.copyOf(keyLength, valueBase, valueOffset, valueLength)
-      change(family, hash, new ValueList(before, value), EncodedRow.HeaderBytes + keyLength + value.length)
-    }
+    val table = fresh(family)
+    val isFresh = table.get(hash, keyBase, keyOffset, keyLength, replaced)
+    val below = if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, found) && !found.isDelete) found else null
+    table.append(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, below)
+    // What it appends to here is sent with it.
+    changed(family, isFresh && replaced.isDelete, EncodedRow.HeaderBytes + keyLength + valueLength)
   }
 
   /** Remove a key, if it exists. */
   def remove(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
-    if (rowOf(family, hash, keyBase, keyOffset, keyLength) != null) {
-      val encoded = EncodedRow.delete(keyBase, keyOffset, keyLength)
-      change(family, hash, encoded, encoded.length)
+    if (mayBeThere(family, hash, keyBase, keyOffset, keyLength)) {
+      keepReplaced(family, hash, keyBase, keyOffset, keyLength)
+      val existed = fresh(family).putDelete(hash, keyBase, keyOffset, keyLength, replaced)
+      changed(family, existed, EncodedRow.HeaderBytes + keyLength)
     }
   }
 
@@ -72,8 +87,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val all = rows(family)
     var removed = 0L
     while (all.advance()) {
-      val root = Row.root(all.row)
-      remove(family, root, EncodedRow.KeyOffset, EncodedRow.keyLength(root))
+      remove(family, all.row.bytes, all.row.keyOffset, all.row.keyLength)
       removed += 1
     }
     removed
@@ -84,8 +98,10 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     var own = List.empty[Slots]
     if (sent != null && sent.existing(family) != null) own ::= sent.existing(family).share()
     if (fresh.existing(family) != null) own ::= fresh.existing(family).share()
-    if (base.versions.bucketBits(base) == 0) new SlotIterator((own ++ base.versions.share(base, family, 0)).toArray, showDeletes = false)
-    else new BucketwiseIterator(base, family, own)
+    begun(family) {
+      if (base.versions.bucketBits(base) == 0) FallbackIterator(base, family, own)
+      else new BucketwiseIterator(base, family, own)
+    }
   }
 
   /**
@@ -93,7 +109,33 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
    * now, without later changes.
    */
   def scan(family: Int, from: Array[Byte], to: Array[Byte]): RowIterator =
-    new ScanIterator(base, family, probe(from), probe(to), ownRows(family, probe(from), probe(to)))
+    begun(family)(new ScanIterator(base, family, probe(from), probe(to), ownRows(family, probe(from), probe(to))))
+
+  private def begun(family: Int)(rows: RowIterator): RowIterator = {
+    if (family >= iterators.length) iterators = java.util.Arrays.copyOf(iterators, family + 1)
+    iterators(family) = rows
+    rows
+  }
+
+  private def keepRead(family: Int, hash: Int, row: Row): Unit = {
+    if (readRows == null || readRows.heapBytes > VersionOverlay.ReadBytes) readRows = new RowTables
+    readRows(family).put(hash, row)
+    ()
+  }
+
+  /** Keep the base's row of a key that is changed, if an iterator is at it, or it was read. */
+  private def keepReplaced(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = {
+    val row = if (family < iterators.length && iterators(family) != null) iterators(family).baseRow else null
+    val known =
+      if (row != null && EncodedRow.hasKey(row.bytes, row.at, keyBase, keyOffset, keyLength)) row
+      else if (readRows != null && isIn(readRows, family, hash, keyBase, keyOffset, keyLength, found)) found
+      else null
+    // A list may be another one where it is durable.
+    if (known != null && !known.isList) {
+      if (replacedRows == null) replacedRows = new RowTables
+      replacedRows(family).put(hash, known)
+    }
+  }
 
   /** Send the fresh changes. */
   def flush(): Unit = if (freshBytes > 0) {
@@ -105,8 +147,12 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   }
 
   /** Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until `show`. */
-  def fold(attempt: Attempt, schema: String): Version =
-    base.versions.fold(base, if (sent == null) new RowTables else sent, base.number + 1, attempt, schema)
+  def fold(attempt: Attempt, schema: String): Version = {
+    val changes = if (sent == null) new RowTables else sent
+    changes.replaced = replacedRows
+    inOrder.stream.forEach(changes.keepInOrder(_))
+    base.versions.fold(base, changes, base.number + 1, attempt, schema)
+  }
 
   /** Show another version, without changes. */
   def show(version: Version): Unit = {
@@ -118,53 +164,58 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   def discard(): Unit = {
     forgetFresh()
     sent = null
+    readRows = null
+    replacedRows = null
+    java.util.Arrays.fill(iterators.asInstanceOf[Array[AnyRef]], null)
   }
 
   private def forgetFresh(): Unit = {
     fresh = new RowTables
     freshBytes = 0
     earlier = null
-    begun = null
   }
 
   /** Bytes of heap of this attempt's changes. */
-  def heapBytes: Long = fresh.heapBytes + (if (sent == null) 0L else sent.heapBytes)
+  def heapBytes: Long = Seq(fresh, sent, readRows, replacedRows).filter(_ != null).map(_.heapBytes).sum
 
-  private def rowOf(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef = {
-    var row = rowIn(fresh, family, hash, keyBase, keyOffset, keyLength)
-    if (row == null) row = sentRow(family, hash, keyBase, keyOffset, keyLength)
-    if (row == null || !Row.isDelete(row)) row else null
-  }
+  /** Point a cursor to the row of a key; false: there is none. */
+  private def isThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =
+    (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, into) || isSent(family, hash, keyBase, keyOffset, keyLength, into)) && !into.isDelete
 
-  /** The row of a key as the engine has it: as sent by this attempt, else as in the base. May be a delete marker. */
-  private def sentRow(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef = {
-    val row = if (sent == null) null else rowIn(sent, family, hash, keyBase, keyOffset, keyLength)
-    if (row != null) row else base.versions.get(base, family, hash, keyBase, keyOffset, keyLength)
-  }
+  /** Whether there is a row of a key; what is on disk is not read, so it may be wrongly true. A remove of no row changes nothing. */
+  private def mayBeThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
+    if (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, found) || sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, found)) !found.isDelete
+    else base.versions.mayHave(base, family, hash, keyBase, keyOffset, keyLength)
 
-  private def rowIn(in: RowTables, family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): AnyRef = {
+  /** Point a cursor to the row of a key as the engine has it: as sent by this attempt, else as in the base. May be a delete marker. */
+  private def isSent(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =
+    sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, into) ||
+      base.versions.get(base, family, hash, keyBase, keyOffset, keyLength, into)
+
+  private def findSegments(family: Int, hash: Int, row: Row): Unit = row.findSegments(hash, isThere(family, _, _, _, _, _), { (hash, keyBase, keyOffset, keyLength, into) =>
+    val durable = base.versions.durable(base)
+    durable.versions.get(durable, family, hash, keyBase, keyOffset, keyLength, into)
+  })
+
+  private def isIn(in: RowTables, family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean = {
     val table = in.existing(family)
-    if (table == null) null else table.get(hash, keyBase, keyOffset, keyLength)
+    table != null && table.get(hash, keyBase, keyOffset, keyLength, into)
   }
 
-  private def change(family: Int, hash: Int, row: AnyRef, bytes: Int): Unit = {
-    val replaced = fresh(family).put(hash, row)
+  /** Count a change, which replaced another one, if `hasReplaced`. */
+  private def changed(family: Int, hasReplaced: Boolean, bytes: Int): Unit = {
     freshBytes += bytes + EncodedRow.TagBytes
-    // A list is what it replaces with one more value.
-    if (replaced != null && row.isInstanceOf[Array[Byte]]) {
+    if (hasReplaced) {
       if (everyWrite.get(family)) {
         if (earlier == null) earlier = new java.util.HashMap
-        earlier.computeIfAbsent((family, keyOf(replaced)), _ => new java.util.ArrayList).add(replaced)
-      } else replaced match {
-        case encoded: Array[Byte] => freshBytes -= encoded.length + EncodedRow.TagBytes
-        case _ =>
-      }
+        earlier.computeIfAbsent((family, keyOf(replaced)), _ => new RowBatch).add(replaced)
+      } else if (!replaced.isList) freshBytes -= replaced.length + EncodedRow.TagBytes
     }
     if (freshBytes >= VersionOverlay.FlushBytes) flush()
   }
 
   private def putAll(from: RowTables, to: RowTables): Unit = from.foreach { (family, table) =>
-    val rows = new SlotIterator(Array(table.share()), showDeletes = true)
+    val rows = new SlotIterator(Array(table.share()), showAll = true)
     while (rows.advance()) to(family).put(rows.hash, rows.row)
   }
 
@@ -173,63 +224,51 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val isLastOnly = !everyWrite.get(family)
     val ordered = table.slotsByHash()
     val slots = table.share()
+    val row, before = new Row
     var at = 0
     while (at < ordered.length) {
+      slots.read(ordered(at), row)
       val hash = slots.hashAt(ordered(at))
-      slots.rowAt(ordered(at)) match {
-        case encoded: Array[Byte] if isLastOnly => chunks.add(family, hash, encoded)
-        case row => sendWrites(family, hash, row, chunks)
+      if (!row.isSegment) {
+        val batch = if (isLastOnly || earlier == null) null else earlier.get((family, keyOf(row)))
+        if (batch != null) (0 until batch.size).foreach { number =>
+          batch.read(number, before)
+          sendChange(family, hash, before, chunks)
+        }
+        sendChange(family, hash, row, chunks)
       }
       at += 1
     }
     slots.release()
   }
 
-  /** Send the fresh changes of a key: the earlier ones, where they are kept, and the last. */
-  private def sendWrites(family: Int, hash: Int, row: AnyRef, chunks: Chunks): Unit = {
-    val root = Row.root(row)
-    var known = sentRow(family, hash, root, EncodedRow.KeyOffset, EncodedRow.keyLength(root))
-    val before = if (earlier == null) null else earlier.get((family, keyOf(row)))
-    if (before != null) before.forEach { each =>
-      sendWrite(family, hash, known, each, chunks)
-      known = each
-    }
-    sendWrite(family, hash, known, row, chunks)
-  }
-
   /** Send one change: of a list that continues what the engine has, the new values; else all values. */
-  private def sendWrite(family: Int, hash: Int, known: AnyRef, row: AnyRef, chunks: Chunks): Unit = row match {
-    case encoded: Array[Byte] =>
-      // An append begins a list only where there is none; else the row replaces what the engine has.
-      if (begun != null && begun.containsKey(encoded) && (known == null || Row.isDelete(known))) chunks.addMerge(family, hash, encoded, EncodedRow.value(encoded))
-      else chunks.add(family, hash, encoded)
-    case list: ValueList =>
-      val isContinued = list.continues(known)
-      if (!isContinued) sendWrite(family, hash, known, list.first, chunks)
-      list.valuesSince(if (isContinued) known else null).foreach(chunks.addMerge(family, hash, list.first, _))
-  }
+  private def sendChange(family: Int, hash: Int, row: Row, chunks: Chunks): Unit =
+    // What is in segments was there before.
+    if (row.isList) chunks.addValues(family, hash, row, row.newestValues, math.max(0, row.known - row.countInSegments), beginsWithPut = row.known == 0)
+    else chunks.add(family, hash, row)
 
-  private def keyOf(row: AnyRef): ByteBuffer = {
-    val root = Row.root(row)
-    ByteBuffer.wrap(root, EncodedRow.HeaderBytes, EncodedRow.keyLength(root))
-  }
+  private def keyOf(row: Row): ByteBuffer = ByteBuffer.wrap(row.bytes, row.at + EncodedRow.HeaderBytes, row.keyLength)
 
   /** This attempt's rows in a range, in order, with delete markers; a copy, without later changes. */
-  private def ownRows(family: Int, from: Array[Byte], to: Array[Byte]): java.util.ArrayList[AnyRef] = {
-    val layers = new java.util.ArrayList[java.util.Iterator[AnyRef]]
-    RangeOf.add(fresh.existing(family), from, inclusive = true, to, layers)
-    if (sent != null) RangeOf.add(sent.existing(family), from, inclusive = true, to, layers)
-    val merged = new MergedLayers(layers)
-    val rows = new java.util.ArrayList[AnyRef]
-    while (merged.advance()) rows.add(merged.row)
+  private def ownRows(family: Int, from: Row, to: Row): RowBatch = {
+    val merged = new MergedLayers(from, inclusive = true, to, RowTable.BlockRows)
+    merged.add(fresh.existing(family))
+    if (sent != null) merged.add(sent.existing(family))
+    val rows = new RowBatch
+    while (merged.advance()) {
+      if (merged.row.segmentCount > 0) findSegments(family, EncodedRow.hash(merged.row.bytes, merged.row.at), merged.row)
+      rows.add(merged.row)
+    }
     rows
   }
 
-  private def probe(key: Array[Byte]): Array[Byte] =
-    if (key == null) null else EncodedRow.delete(key, org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET, key.length)
+  private def probe(key: Array[Byte]): Row = if (key == null) null else Row.probe(key)
 }
 
 object VersionOverlay {
   /** Changes are sent when they take this much: a small batch is sent once, with the last change to each key only. */
   val FlushBytes: Long = 4L * 1024 * 1024
+  /** Rows that were read and may be changed next take about this much. */
+  private val ReadBytes = 2L * 1024 * 1024
 }

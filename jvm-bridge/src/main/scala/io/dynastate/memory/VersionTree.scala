@@ -1,6 +1,7 @@
 package io.dynastate.memory
 
-import io.dynastate.{DynastateException, ErrorKind}
+import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.locks.StampedLock
 
 /**
  * One version in a tree. Either it is the head, whose rows are in the tree's tables; or it has a link to a version nearer to the head,
@@ -26,68 +27,135 @@ private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: 
  * `changed` has what changed in each version. It belongs to the tree, not the provider: a version that was loaded with all its rows
  * begins its own tree, and the changes of another tree's versions are unknown in it.
  *
- * An error within a fold, such as a lack of memory, leaves the head half changed. Nothing of the tree can be read from then on.
+ * An error within a fold, such as a lack of memory, leaves the head half changed. Nothing of the tree can be read from then on. What cannot
+ * be read, here or from local disk, is read from where it is durable, with `fallback`; versions that are made then do not belong to the tree.
  *
- * Safe for threads: the tree is its own lock, held for one key, or for one fold.
+ * Safe for threads: a fold, and the begin of an iterator or scan, has a lock. Reads of single rows take none, unless one of these came between.
  */
-final class VersionTree private (private[this] val tables: RowTables, val changed: ChangedBuckets) extends Versions {
+final class VersionTree private (private[this] val tables: RowTables, val changed: ChangedBuckets, fallback: Version => Version) extends Versions {
   private var head: TreeVersion = _
   /** The error that left the head half changed. */
-  private[this] var failure: Throwable = _
+  @volatile private[this] var failure: Throwable = _
+  private[this] val lock = new StampedLock
+  private[this] val previous, changedRow = new Row
+  private[this] var countedUndo = 0L
+  /** Versions that could not be read here, as they are durable. */
+  private[this] val elsewhere = new ConcurrentHashMap[Version, Version]
 
-  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): AnyRef = synchronized {
+  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
+    // No lock is needed while no other thread folds.
+    val stamp = lock.tryOptimisticRead()
+    val found = stamp != 0 && {
+      try find(version, family, hash, base, offset, length, into)
+      catch {
+        case e: RowsUnreadable if lock.validate(stamp) => return durableGet(version, family, hash, base, offset, length, into, e)
+        // Versions may have been linked the other way meanwhile, and a page on disk given to other rows.
+        case e: RuntimeException => if (lock.validate(stamp)) throw e else false
+      }
+    }
+    if (stamp != 0 && lock.validate(stamp)) found
+    else
+      try reading(find(version, family, hash, base, offset, length, into))
+      catch { case e: RowsUnreadable => durableGet(version, family, hash, base, offset, length, into, e) }
+  }
+
+  /** What is durable has no segments. */
+  private def durableGet(
+      version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row, error: RowsUnreadable): Boolean = {
+    if (fallback == null) throw error
+    (length & EncodedRow.SegmentBit) == 0 && {
+      val durable = this.durable(version)
+      durable.versions.get(durable, family, hash, base, offset, length, into)
+    }
+  }
+
+  override def durable(version: Version): Version = if (fallback == null) version else elsewhere.computeIfAbsent(version, fallback(_))
+
+  private def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
     requireUsable()
     var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
-      val table = at.undo.existing(family)
-      if (table != null) {
-        val row = table.get(hash, base, offset, length)
-        if (row != null) return if (Row.isDelete(row)) null else row
-      }
+      val undo = at.undo
+      val table = if (undo == null) null else undo.existing(family)
+      if (table != null && table.get(hash, base, offset, length, into)) return !into.isDelete
       at = at.next
     }
     val table = tables.existing(family)
-    if (table == null) null else table.get(hash, base, offset, length)
+    table != null && table.get(hash, base, offset, length, into)
+  }
+
+  override def mayHave(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): Boolean =
+    try reading(mayFind(version, family, hash, base, offset, length))
+    catch { case e: RowsUnreadable => durableGet(version, family, hash, base, offset, length, new Row, e) }
+
+  private def mayFind(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): Boolean = {
+    requireUsable()
+    val row = new Row
+    var at = version.asInstanceOf[TreeVersion]
+    while (at.next != null) {
+      val undo = at.undo
+      val table = if (undo == null) null else undo.existing(family)
+      if (table != null && table.get(hash, base, offset, length, row)) return !row.isDelete
+      at = at.next
+    }
+    val table = tables.existing(family)
+    table != null && table.hasHash(hash)
   }
 
   override def bucketBits(version: Version): Int = 0
 
-  override def share(version: Version, family: Int, bucket: Int): List[Slots] = synchronized {
+  override def share(version: Version, family: Int, bucket: Int): List[Slots] = writing {
     requireUsable()
     var layers = List.empty[Slots]
     var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
       val table = at.undo.existing(family)
-      if (table != null && table.size > 0) layers ::= table.share()
+      if (table != null && !table.isEmpty) layers ::= table.share()
       at = at.next
     }
     val table = tables.existing(family)
-    if (table != null && table.size > 0) layers ::= table.share()
+    if (table != null && !table.isEmpty) layers ::= table.share()
     layers.reverse
   }
 
   override def share(version: Version, bucket: Int): Array[List[Slots]] = version.keys.indices.toArray.map(share(version, _, bucket))
 
   /** Most scans are of one prefix, and short. */
-  override def scanBatch(isFirst: Boolean): Int = if (isFirst) 32 else 1024
+  override def scanBatch(isFirst: Boolean): Int = {
+    val durable = elsewhere.values.iterator
+    if (durable.hasNext) durable.next().versions.scanBatch(isFirst) else if (isFirst) 32 else 1024
+  }
 
-  override def scan(version: Version, family: Int, from: Array[Byte], inclusive: Boolean, to: Array[Byte], limit: Int): java.util.ArrayList[AnyRef] =
-    synchronized {
+  override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
+    orDurable(version)(scanHere(version, family, from, inclusive, to, limit))(each => each.versions.scan(each, family, from, inclusive, to, limit))
+
+  private def scanHere(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
+    writing {
       requireUsable()
-      val layers = new java.util.ArrayList[java.util.Iterator[AnyRef]]
+      val merged = new MergedLayers(from, inclusive, to, limit)
       var at = version.asInstanceOf[TreeVersion]
       while (at.next != null) {
-        RangeOf.add(at.undo.existing(family), from, inclusive, to, layers)
+        merged.add(at.undo.existing(family))
         at = at.next
       }
-      RangeOf.add(tables.existing(family), from, inclusive, to, layers)
-      val merged = new MergedLayers(layers)
-      val rows = new java.util.ArrayList[AnyRef]
-      while (rows.size < limit && merged.advance()) if (!Row.isDelete(merged.row)) rows.add(merged.row)
+      merged.add(tables.existing(family))
+      val rows = new RowBatch
+      while (rows.size < limit && merged.advance()) if (!merged.row.isDelete) {
+        val row = merged.row
+        if (row.segmentCount > 0) row.findSegments(EncodedRow.hash(row.bytes, row.at), find(version, family, _, _, _, _, _), Slots.Nothing)
+        rows.add(row)
+      }
       rows
     }
 
-  override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version = synchronized {
+  override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version =
+    orDurable(base)(foldHere(base, changes, number, attempt, schema)) { each =>
+      // From now on the new version has them.
+      elsewhere.remove(base)
+      each.versions.fold(each, changes, number, attempt, schema)
+    }
+
+  private def foldHere(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version = writing {
     requireUsable()
     require(base.versions eq this, "a version of another tree")
     val before = base.asInstanceOf[TreeVersion]
@@ -100,6 +168,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
       before.next = version
       before.undo = undo
       head = version
+      Evacuator.submit(this)
       version
     } catch {
       case e: Throwable =>
@@ -108,21 +177,48 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     }
   }
 
-  override def isUsable: Boolean = synchronized(failure == null)
+  /** Evacuate pages of the head's rows. Returns whether more may be due. */
+  private[memory] def evacuate(): Boolean = writing {
+    try failure == null && tables.evacuate(Evacuator.GarbageShare)
+    catch {
+      // A page is read before anything changes.
+      case _: RowsUnreadable => false
+      case e: Throwable =>
+        failure = e
+        throw e
+    }
+  }
+
+  override def isUsable: Boolean = failure == null && (tables.share == null || tables.share.isUsable)
+
+  override def isHalfChanged: Boolean = failure != null && !failure.isInstanceOf[RowsUnreadable]
+
+  override def disk: DiskUse = if (tables.share == null) DiskUse.None else tables.share.disk
 
   /** Of the head, for any version: they share nearly all rows. */
-  override def heapBytes(version: Version): Long = synchronized(tables.heapBytes)
+  override def heapBytes(version: Version): Long = reading(tables.heapBytes)
 
-  override def undoBytes(version: Version): Long = synchronized {
+  override def undoBytes(version: Version): Long = reading {
     val undo = version.asInstanceOf[TreeVersion].undo
     if (undo == null) 0L else undo.heapBytes
   }
 
-  override def stateBytes(version: Version): Long = heapBytes(version)
+  /** Counts the order of keys, too, which changes with folds and scans. */
+  override def countUndo(bytes: Long): Unit = if (tables.share != null) writing {
+    tables.share.addIndex(bytes - countedUndo)
+    countedUndo = bytes
+    tables.foreach((_, table) => table.countOrder())
+  }
+
+  override def stateBytes(version: Version): Long = reading(tables.bytes)
+
+  override def close(): Unit = {
+    if (tables.share != null) tables.share.close()
+    elsewhere.values.forEach(_.versions.close())
+  }
 
   private def requireUsable(): Unit = if (failure != null) {
-    throw new DynastateException(ErrorKind.Unavailable,
-      s"rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: $failure", failure)
+    throw new RowsUnreadable(s"rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: $failure", failure)
   }
 
   /** Reverse the links between a version and the head. */
@@ -148,41 +244,88 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   /** Apply changes to the head's tables. Returns the changes that would undo them. */
   private def apply(changes: RowTables): RowTables = {
     val undo = new RowTables
-    changes.foreach((family, changed) => if (changed.size > 0) applyTo(tables(family), changed, undo(family, changed.size)))
+    changes.foreach { (family, changed) =>
+      val replaced = if (changes.replaced == null) null else changes.replaced.existing(family)
+      if (!changed.isEmpty) applyTo(tables(family), changed, changes.isKeptInOrder(family), replaced, undo(family, changed.size))
+    }
     undo
   }
 
-  private def applyTo(table: RowTable, changed: RowTable, undo: RowTable): Unit = {
+  private def applyTo(table: RowTable, changed: RowTable, isInOrder: Boolean, replaced: RowTable, undo: RowTable): Unit = {
     val slots = changed.share()
-    var slot = 0
-    while (slot < slots.capacity) {
-      val row = slots.rowAt(slot)
-      if (row != null) {
-        val hash = slots.hashAt(slot)
-        val root = Row.root(row)
-        val keyLength = EncodedRow.keyLength(root)
-        val previous = if (Row.isDelete(row)) table.remove(hash, root, EncodedRow.KeyOffset, keyLength) else table.put(hash, row)
-        undo.put(hash, if (previous != null) previous else EncodedRow.delete(root, EncodedRow.KeyOffset, keyLength))
+    // Neighbours in the order of keys are neighbours in pages then, and on disk.
+    val ordered = if (isInOrder) KeyOrder.slotsInOrder(slots) else null
+    val end = if (isInOrder) ordered.length else slots.capacity
+    val block, hashes = new Array[Int](RowTable.BlockRows)
+    var next = 0
+    while (next < end) {
+      var rows = 0
+      val first = next
+      while (rows < block.length && next < end) {
+        val slot = if (isInOrder) ordered(next) else next
+        if (!slots.isFree(slot)) {
+          block(rows) = slot
+          hashes(rows) = slots.hashAt(slot)
+          rows += 1
+        }
+        next += 1
       }
-      slot += 1
+      if (!isInOrder) slots.touchRows(first, next)
+      table.touch(hashes, rows)
+      var each = 0
+      while (each < rows) {
+        slots.read(block(each), changedRow)
+        applyTo(table, hashes(each), changedRow, replaced, undo)
+        each += 1
+      }
     }
     slots.release()
+  }
+
+  private def applyTo(table: RowTable, hash: Int, row: Row, replaced: RowTable, undo: RowTable): Unit = {
+    val keyLength = row.keyLengthAndKind
+    val existed =
+      if (row.isDelete) table.remove(hash, row.bytes, row.keyOffset, keyLength, previous, undo, replaced)
+      else table.put(hash, row, previous, undo, replaced)
+    if (existed) undo.put(hash, previous)
+    // A segment may have gone with its list.
+    else if (!row.isSegment || !undo.get(hash, row.bytes, row.keyOffset, keyLength, previous)) {
+      undo.putDelete(hash, row.bytes, row.keyOffset, keyLength, previous)
+    }
+  }
+
+  private def orDurable[A](version: Version)(use: => A)(instead: Version => A): A =
+    try use catch { case e: RowsUnreadable => if (fallback == null) throw e else instead(durable(version)) }
+
+  private def reading[A](use: => A): A = {
+    val stamp = lock.readLock()
+    try use finally lock.unlockRead(stamp)
+  }
+
+  private def writing[A](use: => A): A = {
+    val stamp = lock.writeLock()
+    try use finally lock.unlockWrite(stamp)
   }
 }
 
 object VersionTree {
   /** A version without rows: version 0, or the base of a version that is written without a parent. */
-  def empty(schema: String, number: Long = 0L): Version = load(new RowTables, number, Attempt.None, schema)
+  def empty(schema: String, number: Long = 0L, storage: RowStorage = null, fallback: Version => Version = null): Version =
+    load(new RowTables(storage), number, Attempt.None, schema, new ChangedBuckets(number), fallback)
 
   /** A tree whose head is a version that the engine sent. The tables belong to the tree from then on. */
   def load(tables: RowTables, number: Long, attempt: Attempt, schema: String): Version =
-    load(tables, number, attempt, schema, new ChangedBuckets(number))
+    load(tables, number, attempt, schema, new ChangedBuckets(number), null)
 
-  /** The same, with the changes since an earlier version, as far as they are known. */
-  def load(tables: RowTables, number: Long, attempt: Attempt, schema: String, changed: ChangedBuckets): Version = {
-    val tree = new VersionTree(tables, changed)
+  /**
+   * The same, with the changes since an earlier version, as far as they are known.
+   *
+   * @param fallback makes of a version that cannot be read here the same, read from where it is durable; null: there is none
+   */
+  def load(tables: RowTables, number: Long, attempt: Attempt, schema: String, changed: ChangedBuckets, fallback: Version => Version = null): Version = {
+    val tree = new VersionTree(tables, changed, fallback)
     val version = new TreeVersion(number, attempt, schema, tree, tables.counts)
-    tree.synchronized(tree.head = version)
+    tree.writing(tree.head = version)
     version
   }
 }

@@ -46,7 +46,7 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
       (records, changes) => collector.add(records, client.verified(changes))))
     counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
     cache.foreach(hold(version, bits, last, known, _))
-    collector.asRows()
+    collector.asRows
   }
 
   override def close(): Unit = synchronized {

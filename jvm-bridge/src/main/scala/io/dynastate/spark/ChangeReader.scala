@@ -4,11 +4,12 @@ import java.nio.ByteBuffer
 
 import scala.util.control.NonFatal
 
-import io.dynastate.memory.{Attempt, ChangeRecords, EncodedRow, RowChecksum}
+import io.dynastate.memory.{Attempt, ChangeRecords, RowChecksum}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.dynastate.ChangeIterator
 import org.apache.spark.sql.execution.streaming.state.RecordType
+import org.apache.spark.unsafe.Platform
 
 /** The changes of a column family, version by version; the number beside each change is its batch, version - 1. */
 private[spark] final class ChangeReader(
@@ -39,11 +40,11 @@ private[spark] final class ChangeReader(
   override def close(): Unit = if (finished) connection.release() else connection.close()
 
   private def current(): (RecordType.Value, UnsafeRow, UnsafeRow, Long) = {
-    val encoded = changes.encodedRow
-    val changedKey = family.keyOf(encoded, key)
-    if (EncodedRow.isDelete(encoded)) (RecordType.DELETE_RECORD, changedKey, null, version - 1)
+    val row = changes.row
+    val changedKey = family.keyOf(row, key)
+    if (row.isDelete) (RecordType.DELETE_RECORD, changedKey, null, version - 1)
     else {
-      value.pointTo(encoded, EncodedRow.valueOffset(encoded), RowChecksum.rowLength(EncodedRow.valueLength(encoded)))
+      value.pointTo(row.bytes, Platform.BYTE_ARRAY_OFFSET + row.valueAt, RowChecksum.rowLength(row.valueLength))
       (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, value, version - 1)
     }
   }

@@ -4,7 +4,7 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
 
-import io.dynastate.memory.{Attempt, ChangeSink, EncodedRow, Row, RowChecksum, Version, VersionOverlay}
+import io.dynastate.memory.{Attempt, ChangeSink, RowChecksum, Version, VersionOverlay}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.TaskContext
@@ -48,6 +48,7 @@ final class DynamoDBStateStore private[spark] (
   @volatile private[this] var state: Phase = Updating
   private[this] var read, committed, maintained = Map.empty[String, Long]
   private[this] var commitMillis = 0L
+  private[this] val diskBefore = base.versions.disk
 
   // Spark aborts write stores of StateStoreRDD only; joins and others rely on the store itself.
   Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => abort()))
@@ -94,8 +95,7 @@ final class DynamoDBStateStore private[spark] (
     }
     val rows = range(family, Some(beginKey), Some(endKey))
     while (rows.advance()) {
-      val root = Row.root(rows.row)
-      overlay.remove(family.id, root, EncodedRow.KeyOffset, EncodedRow.keyLength(root))
+      overlay.remove(family.id, rows.row.bytes, rows.row.keyOffset, rows.row.keyLength)
     }
   }
 
@@ -175,7 +175,8 @@ final class DynamoDBStateStore private[spark] (
   override def metrics: StateStoreMetrics = {
     val version = overlay.version
     val (internal, rows) = version.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
-    val own = ProviderMetrics.of(load, read, committed, maintained, commitMillis, internal.map(_._1).sum, forcesSnapshot)
+    val disk = version.versions.disk.since(diskBefore)
+    val own = ProviderMetrics.of(load, read, committed, maintained, disk, commitMillis, internal.map(_._1).sum, forcesSnapshot)
     StateStoreMetrics(rows.map(_._1).sum, heapBytes(version), ProviderMetrics.ofJoin(provider.client.store, base.number, own))
   }
 

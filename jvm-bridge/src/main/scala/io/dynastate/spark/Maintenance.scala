@@ -35,7 +35,8 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     val forced = forcedAt
     val least = if (forced > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
     // Numbers also decrease, when a query is started again from an older batch.
-    retained.newestToMaintain.filter(version => math.abs(version.number - offeredAt) >= least).foreach { version =>
+    retained.newestToMaintain.filter(version => math.abs(version.number - offeredAt) >= least).foreach { newest =>
+      val version = if (newest.versions.isUsable) newest else newest.versions.durable(newest)
       maintain("a snapshot was not written", version) { connection =>
         val started = System.nanoTime()
         connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least, deadlineSeconds)

@@ -1,6 +1,6 @@
 package io.dynastate.spark
 
-import io.dynastate.memory.EncodedRow
+import io.dynastate.memory.Row
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, UnsafeRowDataEncoder}
@@ -19,12 +19,15 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
 
   def scansInOrder: Boolean = encoder != null && Spark42.supportsRangeScan(family.spec, encoder)
 
+  /** Whether it is scanned by range or prefix. */
+  def isScanned: Boolean = scansInOrder || encoder != null && encoder.supportPrefixKeyScan
+
   def supportsDeleteRange: Boolean = encoder != null && Spark42.supportsDeleteRange(family.spec, encoder)
 
-  /** The key of an encoded row; without an encoder, `row` is made to point to it. */
-  def keyOf(encoded: Array[Byte], row: UnsafeRow): UnsafeRow =
+  /** The key of a row; without an encoder, `key` is made to point to it. */
+  def keyOf(row: Row, key: UnsafeRow): UnsafeRow =
     if (encoder == null) {
-      row.pointTo(encoded, EncodedRow.KeyOffset, EncodedRow.keyLength(encoded))
-      row
-    } else encoder.decodeKey(java.util.Arrays.copyOfRange(encoded, EncodedRow.HeaderBytes, EncodedRow.HeaderBytes + EncodedRow.keyLength(encoded)))
+      key.pointTo(row.bytes, row.keyOffset, row.keyLength)
+      key
+    } else encoder.decodeKey(row.key)
 }

@@ -2,6 +2,8 @@ package io.dynastate.spark
 
 import java.util.concurrent.ConcurrentHashMap
 
+import io.dynastate.memory.DiskUse
+
 import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric}
 
 /** Custom metrics in query progress and in the SQL tab; docs/metrics.md says what each of them counts. */
@@ -36,6 +38,12 @@ object ProviderMetrics {
     "storedItems" -> StateStoreCustomSumMetric("dynastateStoredItems", "DynamoDB items stored"),
     "storedBytes" -> StateStoreCustomSumMetric("dynastateStoredBytes", "bytes stored in DynamoDB"))
 
+  /** Rows on local disk. */
+  private val disk: Seq[(StateStoreCustomMetric, DiskUse => Long)] = Seq(
+    StateStoreCustomSumMetric("dynastateDiskBytes", "bytes of rows on local disk") -> (_.bytes),
+    StateStoreCustomSumMetric("dynastateDiskReads", "reads of local disk") -> (_.reads),
+    StateStoreCustomSumMetric("dynastatePagesSpilled", "pages of rows moved to local disk") -> (_.spilled))
+
   private val loadMs = StateStoreCustomTimingMetric("dynastateLoadMs", "time to load state from DynamoDB")
   private val commitMs = StateStoreCustomTimingMetric("dynastateCommitMs", "time to commit to DynamoDB")
   private val cacheHits = StateStoreCustomSumMetric("dynastateCacheHits", "versions found in the executor's memory")
@@ -46,21 +54,22 @@ object ProviderMetrics {
   /** By the name that Spark's HDFS-backed provider gives it. */
   private val forcedSnapshots = StateStoreCustomSumMetric("forceSnapshotCount", "stores of which Spark forced a snapshot")
 
-  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
+  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
 
   /**
    * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version was in memory; `read`
-   * has the counters of single buckets and of loads in the background.
+   * has the counters of single buckets and of loads in the background, `used` those of local disk since the store was opened.
    */
   def of(
-      loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], commitMillis: Long,
+      loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], used: DiskUse, commitMillis: Long,
       internal: Long, forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
       metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
     }
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
     val fromCommit = stored.map { case (name, metric) => metric -> committed.getOrElse(name, 0L) }
-    (fromEngine ++ fromMaintenance ++ fromCommit).toMap ++ Map(
+    val fromDisk = disk.map { case (metric, of) => metric -> of(used) }
+    (fromEngine ++ fromMaintenance ++ fromCommit ++ fromDisk).toMap ++ Map(
       loadMs -> (loaded.map(_.millis).getOrElse(0L) + read.getOrElse("loadMs", 0L)),
       commitMs -> commitMillis,
       internalKeys -> internal,

@@ -25,17 +25,19 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStor
  * @param run             the run of the query
  * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a task
  *                        from a sidecar that hangs
- * @param memoryBytes     limit of the heap that rows of all stores of this executor take; 0: none
+ * @param memory          where the rows of all stores of this executor may be
  */
 final case class ProviderSettings(
-    python: String, engine: String, store: String, run: QueryRun, deadlineSeconds: Long, memoryBytes: Long)
+    python: String, engine: String, store: String, run: QueryRun, deadlineSeconds: Long, memory: MemorySettings) {
+  /** Limit of the heap that rows take where there is no disk tier; 0: none. */
+  def memoryBytes: Long = if (memory.isHeapGiven) memory.heapBytes else 0L
+}
 
 object ProviderSettings {
   val Prefix = "spark.sql.streaming.stateStore.dynastate."
   private val DefaultDeadlineSeconds = 60L
-  private val MemoryMbMax = 1048576L
   /** Settings that the sidecar does not get. */
-  private val OfProvider = Seq("namespace", "python", "memoryMb")
+  private val OfProvider = Seq("namespace", "python") ++ MemorySettings.Names
   private val RunId = "sql.streaming.runId"
   val QueryId = "sql.streaming.queryId"
 
@@ -43,7 +45,6 @@ object ProviderSettings {
     val location = locationOf(id.checkpointRootLocation, hadoopConf)
     val configured = conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
     val namespace = namespaceOf(configured.getOrElse("namespace", ""), location)
-    val memoryMb = memoryMbOf(configured.getOrElse("memoryMb", "0"))
     // The sidecar refuses what is not a number, with a message that names the setting.
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
@@ -57,7 +58,7 @@ object ProviderSettings {
         queryId = queryId(hadoopConf),
         checkpoint = location),
       deadlineSeconds = 15 * requestDeadline + 60,
-      memoryBytes = memoryMb << 20)
+      memory = MemorySettings.of(configured))
   }
 
   private def namespaceOf(configured: String, location: String): String =
@@ -65,11 +66,12 @@ object ProviderSettings {
     else if (configured.matches("[A-Za-z0-9._-]{1,128}")) configured
     else refuse("namespace", "1 to 128 characters of A-Z a-z 0-9 . _ -", configured)
 
-  private def memoryMbOf(configured: String): Long =
-    if (configured.matches("[0-9]{1,7}") && configured.toLong <= MemoryMbMax) configured.toLong
-    else refuse("memoryMb", s"a whole number from 0 to $MemoryMbMax", configured)
+  /** The bytes of a setting in MiB. */
+  private[spark] def mebibytes(name: String, configured: String, most: Long): Long =
+    if (configured.matches("[0-9]{1,9}") && configured.toLong <= most) configured.toLong << 20
+    else refuse(name, s"a whole number from 0 to $most", configured)
 
-  private def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
+  private[spark] def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
     ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
 
   def refuseUnsupported(conf: StateStoreConf): Unit = if (conf.stateStoreEncodingFormat != "unsaferow") {
@@ -89,9 +91,9 @@ object ProviderSettings {
     qualified.toString.replaceFirst("^s3[an]:", "s3:")
   }
 
-  /** The query's id, which a task has from its driver, and an import from the checkpoint. */
+  /** The query's id: from its session, or the checkpoint of an import; without the extension from the thread that submitted the job. */
   private def queryId(hadoopConf: Configuration): String =
-    Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(QueryId))).orElse(Option(hadoopConf.get(QueryId))).getOrElse("")
+    Option(hadoopConf.get(QueryId)).orElse(Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(QueryId)))).getOrElse("")
 
   /** The interpreter PySpark itself would use on this executor. */
   private def sparkPython(hadoopConf: Configuration): String =

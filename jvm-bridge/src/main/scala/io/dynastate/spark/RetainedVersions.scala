@@ -22,23 +22,24 @@ private[spark] final class RetainedVersions(limit: Int) {
     versions -= version
     versions.prepend(version)
     // Without the newest, every batch would load the whole state.
-    while (versions.size > math.max(1, limit)) {
-      val discarded = versions.remove(versions.size - 1).versions
-      if (!versions.exists(_.versions eq discarded)) discarded.close()
-    }
+    while (versions.size > math.max(1, limit)) discard(versions.last)
   }
 
   /** Retain a version that was committed here, and its base. */
   def retainCommitted(base: Version, next: Version): Unit = {
-    next.versions.committed(base, next)
+    next.versions.committed(next)
     synchronized {
       if (base.number > 0) retain(base)
       retain(next)
       hasCommitted = true
+      versions.toList.groupBy(_.versions).foreach { case (tree, some) => tree.countUndo(some.map(tree.undoBytes(_)).sum) }
     }
   }
 
-  def discard(version: Version): Unit = synchronized(versions -= version)
+  def discard(version: Version): Unit = synchronized {
+    versions -= version
+    if (!versions.exists(_.versions eq version.versions)) version.versions.close()
+  }
 
   /** The newest version, if there is anything to maintain; of several with its number the one used last. */
   def newestToMaintain: Option[Version] = synchronized(if (isClosed || !hasCommitted) None else versions.maxByOption(_.number))

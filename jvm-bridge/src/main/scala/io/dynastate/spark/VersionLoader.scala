@@ -7,7 +7,7 @@ import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{Content, Found}
-import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, ChangeCollector, ChangedBuckets, LoadingVersions, Version, VersionTree}
+import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, ChangeCollector, ChangedBuckets, LoadingVersions, RowStorage, RowsUnreadable, Version, VersionTree}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.sql.dynastate.SparkInternals
@@ -15,8 +15,9 @@ import org.apache.spark.sql.dynastate.SparkInternals
 /**
  * Opens versions: from memory, or through the engine, which sends only what comes after the nearest version in memory.
  *
- * With `memoryMb`, a version's rows are read bucket by bucket, when they are needed (docs/decisions/0007). A large version of which
- * nothing is in memory is read in both ways at once (docs/decisions/0008).
+ * Rows that do not fit on the heap are on local disk (docs/decisions/0017). Without it, or when it is full, a version's rows are read
+ * bucket by bucket, when they are needed (docs/decisions/0007). A large version of which nothing is in memory is read in both ways at
+ * once (docs/decisions/0008).
  *
  * @param counters of buckets, and of loads in the background
  */
@@ -24,14 +25,17 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   import VersionLoader._
   import client.{deadlineSeconds, store}
 
-  private[this] val memoryBytes = client.settings.memoryBytes
+  /** Where rows are that do not fit on the heap; null: all are on the heap, or in buckets. */
+  private[this] val storage = client.settings.memory.disk.map { disk =>
+    RowStorage.of(client.settings.memory.heapBytes, disk.folders, SparkInternals.localFolders, disk.limitBytes, disk.isEncrypted)
+  }.orNull
 
   /** A version and, if the engine was asked for it, the cost. */
   def open(version: Long, checkpointId: Option[String]): (Version, Option[Load]) = {
     if (version < 0) throw SparkInternals.unexpectedVersion(version)
     if (version == 0) {
       client.check()
-      return (if (memoryBytes > 0) bucketed(0L).empty("") else VersionTree.empty(""), None)
+      return (if (readsBuckets) bucketed(0L).empty("") else empty(0L), None)
     }
     val attempt = attemptOf(version, checkpointId)
     val held = usable()
@@ -40,19 +44,31 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       case Some(found) => (found, None)
       case None =>
         try {
-          if (memoryBytes > 0) openInBuckets(version, attempt, held)
+          if (readsBuckets) openInBuckets(version, attempt, held)
           else if (held.isEmpty) openCold(version, attempt)
-          else load(version, attempt, held.filter(_.number <= version))
+          else loadOrRead(version, attempt, held.filter(_.number <= version))
         } catch { case e @ (_: DynastateException | SparkInternals.WrongRowChecksum()) => throw SparkInternals.cannotLoad(e) }
     }
   }
 
-  /** The versions in memory, without those that an error left half changed. */
+  /** A version without rows. */
+  def empty(number: Long): Version = VersionTree.empty("", number, storage, fallback)
+
+  /** Whether rows are read bucket by bucket, since not all of them may be in memory, and there is no room on disk. */
+  private def readsBuckets: Boolean = if (storage == null) client.settings.memoryBytes > 0 else !storage.hasRoom
+
+  /** The versions in memory, without those that an error left half changed, and those whose rows are not where they may be. */
   private def usable(): List[Version] = {
-    val (usable, halfChanged) = retained.all.partition(_.versions.isUsable)
-    halfChanged.foreach { version =>
+    val bucketed = retained.all.filter(_.versions.isInstanceOf[BucketedVersions])
+    if (storage != null && bucketed.exists(version => storage.hasRoomFor(version.versions.stateBytes(version)))) {
+      log.info(s"rows are loaded, since local disk has room for them again store=$store")
+      bucketed.foreach(retained.discard(_))
+    }
+    val (usable, others) = retained.all.partition(_.versions.isUsable)
+    others.foreach { version =>
       retained.discard(version)
-      log.warn(s"rows in memory were left half changed by an error, and are loaded again store=$store version=$version")
+      if (version.versions.isHalfChanged) log.warn(s"rows in memory were left half changed by an error, and are loaded again store=$store version=$version")
+      else log.info(s"rows do not fit into memory and on local disk, or cannot be read from it, and are read from DynamoDB store=$store version=$version")
     }
     usable
   }
@@ -64,8 +80,13 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=$store version=$version id=$text")))
   }
 
-  /** Load all rows of a version, from the newest of `held` among its ancestors. */
-  private def load(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
+  /** Load a version, or open it without rows if the disk fails, or is full, meanwhile. */
+  private def loadOrRead(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long] = Array.empty): (Version, Option[Load]) =
+    try load(version, attempt, held, keys)
+    catch { case _: RowsUnreadable => openInBuckets(version, attempt, held) }
+
+  /** Load all rows of a version, from the newest of `held` among its ancestors; `keys` by family, if they are known. */
+  private def load(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long]): (Version, Option[Load]) = {
     val started = System.nanoTime()
     var collector: ChangeCollector = null
     var answer: Found = null
@@ -73,7 +94,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     val cost = client.converse(_.open(store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
       found => {
         answer = found
-        collector = new ChangeCollector
+        collector = if (found.base > 0) new ChangeCollector else new ChangeCollector(storage = storage, expected = keys)
         from = 0L
         if (found.base > 0) collector.startFrom(baseOf(held, found))
       },
@@ -81,7 +102,10 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
         from = snapshot
         collector.markFromHere()
       },
-      (records, changes) => collector.add(records, client.verified(changes))))
+      (records, changes) => {
+        collector.add(records, client.verified(changes))
+        if (storage != null && answer.base == 0 && !storage.isUsable) throw new RowsUnreadable(s"rows do not fit into memory and on local disk store=$store version=$version")
+      }))
     val loaded = versionOf(answer, from, held, collector)
     retained.retain(loaded)
     val millis = millisSince(started)
@@ -98,7 +122,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     if (found.base == 0) {
       val changed = new ChangedBuckets(if (snapshot == 0) found.version else snapshot)
       changed.add(found.version, collector.marked)
-      VersionTree.load(collector.asRows(), found.version, found.attempt, found.schema, changed)
+      VersionTree.load(collector.asRows, found.version, found.attempt, found.schema, changed, fallback)
     } else {
       val base = baseOf(held, found)
       if (found.version == base.number) base
@@ -117,7 +141,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     val started = System.nanoTime()
     val (answer, content, cost) = find(version, attempt)
     if (content.keys.sum < BackgroundRowsMin) {
-      val (loaded, load) = this.load(version, answer.attempt, Nil)
+      val (loaded, load) = loadOrRead(version, answer.attempt, Nil, content.keys)
       (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
     } else {
       lazy val loading: Version = new LoadingVersions(new BucketReads(client, counters, loaders, None), whole => loaders.execute(() => loadInBackground(loading, whole)))
@@ -129,7 +153,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 
   private def loadInBackground(loading: Version, whole: CompletableFuture[Version]): Unit =
     try {
-      val (loaded, load) = this.load(loading.number, loading.attempt, Nil)
+      val (loaded, load) = loadOrRead(loading.number, loading.attempt, Nil, loading.keys)
       load.foreach(each => counters.add(each.counters + ("loadMs" -> each.millis)))
       whole.complete(loaded)
     } catch {
@@ -153,10 +177,20 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
   }
 
+  /** The same version as one that cannot be read, without rows: they are read when they are needed. Null without a disk. */
+  private val fallback: Version => Version = if (storage == null) null else { version =>
+    if (version.keys.sum == 0) bucketed(version.number).empty(version.schema, version.number)
+    else {
+      val (answer, content, cost) = find(version.number, version.attempt)
+      counters.add(cost)
+      bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
+    }
+  }
+
   private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) = client.converse(_.find(store, version, attempt, deadlineSeconds))
 
   private def bucketed(startsAt: Long): BucketedVersions = {
-    val cache = BucketCache.of(memoryBytes)
+    val cache = BucketCache.of(client.settings.memory.heapBytes)
     new BucketedVersions(cache, new BucketReads(client, counters, loaders, Some(cache)), startsAt)
   }
 

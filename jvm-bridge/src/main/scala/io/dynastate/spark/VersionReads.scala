@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{EncodedRow, Row, RowChecksum, RowIterator, ValueList, VersionOverlay}
+import io.dynastate.memory.{Row, RowChecksum, RowIterator, VersionOverlay}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
@@ -36,7 +36,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val row = rowOf(family, key)
     if (row == null) null
     else {
-      val value = valueOf(Row.root(row), new UnsafeRow(family.valueColumns))
+      val value = valueOf(row, new UnsafeRow(family.valueColumns))
       provider.families.validateFormat(key, value)
       value
     }
@@ -101,6 +101,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
   private def opened(operation: String, name: String): OpenFamily = {
     val family = provider.families.open(operation, name, schema, isWriter)
     if (family.family.multipleValues) overlay.keepEveryWrite(family.id)
+    if (family.isScanned) overlay.keepInOrder(family.id)
     family
   }
 
@@ -112,7 +113,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     family
   }
 
-  protected def rowOf(family: OpenFamily, key: UnsafeRow): AnyRef = {
+  protected def rowOf(family: OpenFamily, key: UnsafeRow): Row = {
     requireKey(key)
     if (family.encoder == null) overlay.get(family.id, key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
     else {
@@ -143,8 +144,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val value = new UnsafeRow(family.valueColumns)
     val pair = new UnsafeRowPair()
     val converted = iteratorOf(rows).map { row =>
-      val encoded = Row.root(row)
-      pair.withRows(family.keyOf(encoded, key), valueOf(encoded, value))
+      pair.withRows(family.keyOf(row, key), valueOf(row, value))
       provider.families.validateFormat(pair.key, pair.value)
       pair
     }
@@ -155,31 +155,35 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val key = new UnsafeRow(family.keyColumns)
     val pair = new UnsafeRowPair()
     val values = iteratorOf(rows).flatMap { row =>
-      val rowKey = family.keyOf(Row.root(row), key)
+      val rowKey = family.keyOf(row, key)
       valuesOf(row, family).map(pair.withRows(rowKey, _))
     }
     new StateStoreIterator(values, () => rows.close())
   }
 
-  private def iteratorOf(rows: RowIterator): Iterator[AnyRef] = Iterator.continually(rows).takeWhile(_.advance()).map(_.row)
+  private def iteratorOf(rows: RowIterator): Iterator[Row] = Iterator.continually(rows).takeWhile(_.advance()).map(_.row)
 
   /** The values of a row, in the order in which they were appended; of null, none. */
-  private def valuesOf(row: AnyRef, family: OpenFamily): Iterator[UnsafeRow] = row match {
-    case null => Iterator.empty
-    case encoded: Array[Byte] => Iterator.single(valueOf(encoded, new UnsafeRow(family.valueColumns)))
-    case list: ValueList =>
+  private def valuesOf(row: Row, family: OpenFamily): Iterator[UnsafeRow] =
+    if (row == null) Iterator.empty
+    else {
       val value = new UnsafeRow(family.valueColumns)
-      Iterator.single(list.first).map(valueOf(_, value)) ++ list.valuesSince(null).iterator.map { bytes =>
-        if (rowVerifier != null) rowVerifier.verify(list.first, bytes)
-        value.pointTo(bytes, RowChecksum.rowLength(bytes.length))
-        value
-      }
-  }
+      val values = row.values
+      Iterator.continually(values).takeWhile(_.advance()).map(each => pointTo(row, each.bytes, each.at, each.length, value))
+    }
 
-  private def valueOf(encoded: Array[Byte], row: UnsafeRow): UnsafeRow = {
-    if (rowVerifier != null) rowVerifier.verify(encoded)
-    row.pointTo(encoded, EncodedRow.valueOffset(encoded), RowChecksum.rowLength(EncodedRow.valueLength(encoded)))
-    row
+  /** The first value of a row. */
+  private def valueOf(row: Row, value: UnsafeRow): UnsafeRow =
+    if (row.isList) {
+      val values = row.values
+      values.advance()
+      pointTo(row, values.bytes, values.at, values.length, value)
+    } else pointTo(row, row.bytes, row.valueAt, row.valueLength, value)
+
+  private def pointTo(row: Row, bytes: Array[Byte], at: Int, length: Int, value: UnsafeRow): UnsafeRow = {
+    if (rowVerifier != null) rowVerifier.verify(row, bytes, at, length)
+    value.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + at, RowChecksum.rowLength(length))
+    value
   }
 }
 

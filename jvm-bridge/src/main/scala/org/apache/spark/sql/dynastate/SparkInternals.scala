@@ -1,12 +1,14 @@
 package org.apache.spark.sql.dynastate
 
-import org.apache.spark.{QueryContext, SparkException}
+import java.nio.file.Path
+
+import org.apache.spark.{QueryContext, SparkEnv, SparkException}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state.RecordType
 import org.apache.spark.util.NextIterator
 
-/** Spark's own errors that only code in `org.apache.spark.sql` can make. */
+/** What only code in `org.apache.spark.sql` can reach: Spark's own errors, and its folders on local disk. */
 object SparkInternals {
   def unexpectedVersion(version: Long): Throwable = QueryExecutionErrors.unexpectedStateStoreVersion(version)
 
@@ -20,6 +22,10 @@ object SparkInternals {
     new SparkException(s"[$condition] An error occurred during loading state: ${cause.getMessage}", cause, Some(condition),
       Map.empty[String, String], Array.empty[QueryContext])
   }
+
+  /** Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary files. */
+  def localFolders: Seq[Path] = Option(SparkEnv.get).map(_.blockManager.diskBlockManager.localDirs.toSeq.map(_.toPath.toAbsolutePath))
+    .getOrElse(Seq(Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath))
 
   /** Spark's error for a row that does not fit its checksum. */
   object WrongRowChecksum {

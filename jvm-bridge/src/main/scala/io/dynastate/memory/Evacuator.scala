@@ -1,0 +1,32 @@
+package io.dynastate.memory
+
+import java.util.concurrent.{ConcurrentHashMap, Executors, ExecutorService}
+import java.util.concurrent.locks.LockSupport
+
+/**
+ * The thread of this process that evacuates pages of version trees after their folds, while their tasks wait for DynamoDB. It has the
+ * lock of a tree for one page of each table at a time, about 0.2 ms each.
+ */
+private[memory] object Evacuator {
+  /** What is left as garbage. With less, more rows have to move for each one that changes. */
+  val GarbageShare: Double = 1.0 / 8
+
+  /** Its rest after each page, in which tasks read and fold undisturbed, is this often the time of the page. */
+  private val RestPerWork = 2L
+
+  private val submitted = ConcurrentHashMap.newKeySet[VersionTree]()
+  private val thread: ExecutorService = Executors.newSingleThreadExecutor { task =>
+    val thread = new Thread(task, "dynastate-evacuator")
+    thread.setDaemon(true)
+    thread
+  }
+
+  def submit(tree: VersionTree): Unit = if (submitted.add(tree)) thread.execute { () =>
+    submitted.remove(tree)
+    var started = System.nanoTime()
+    while (tree.evacuate()) {
+      LockSupport.parkNanos(RestPerWork * (System.nanoTime() - started))
+      started = System.nanoTime()
+    }
+  }
+}

@@ -1,0 +1,347 @@
+package io.dynastate.memory
+
+/**
+ * The rows of a table in the order of their keys, as unsigned bytes: their addresses, in blocks. Each block but the first has a bound, a
+ * key that is not after its own and after those of the blocks before it. The keys of a block begin with the same bytes; the next ones of
+ * each are its mark, so that nearly every place is found without reading rows, which may be on disk. Not safe for threads.
+ */
+final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[KeyOrder.Block], private[this] var count: Int) {
+  import KeyOrder._
+
+  private[this] val other = new Row
+  /** Where `find` ended: the row, or its place. */
+  private[this] var foundBlock, foundAt = 0
+
+  def heapBytes: Long = blocks.length * 4L + count * BlockBytes
+
+  /** Add a row with a new key. */
+  def add(row: Row, address: Int): Unit = {
+    if (count == 0) insertBlock(0, new Block(Row.probe(row.key), row.keyLength))
+    find(row)
+    if (blocks(foundBlock).size == BlockRows) split(foundBlock)
+    blocks(foundBlock).add(foundAt, row, address)
+  }
+
+  /** Set the address of a key that has a row. */
+  def replace(row: Row, before: Int, address: Int): Unit = {
+    findAddress(row, before)
+    blocks(foundBlock).addresses(foundAt) = address
+  }
+
+  /** Remove the row of a key that has one. */
+  def remove(row: Row, address: Int): Unit = {
+    findAddress(row, address)
+    val block = blocks(foundBlock)
+    block.remove(foundAt)
+    if (block.size == 0) {
+      count -= 1
+      System.arraycopy(blocks, foundBlock + 1, blocks, foundBlock, count - foundBlock)
+      blocks(count) = null
+    }
+  }
+
+  /**
+   * The rows from a key (null: the first) up to another, exclusive (null: the end). Valid until the next change.
+   *
+   * @param atOnce rows on disk that are read at once: as many as are wanted
+   */
+  def range(from: Row, inclusive: Boolean, to: Row, atOnce: Int = RowTable.BlockRows): RangeCursor = {
+    var endBlock = count
+    var endAt = 0
+    if (to != null && count > 0) {
+      find(to)
+      endBlock = foundBlock
+      endAt = foundAt
+    }
+    if (from == null || count == 0) {
+      foundBlock = 0
+      foundAt = 0
+    } else if (find(from) && !inclusive) foundAt += 1
+    new RangeCursor(foundBlock, foundAt, endBlock, endAt, atOnce)
+  }
+
+  final class RangeCursor private[KeyOrder] (private[this] var block: Int, private[this] var at: Int, endBlock: Int, endAt: Int, atOnce: Int) {
+    /** Rows that were read at once; null: those on the heap are not. */
+    private[this] var rows: Array[Row] = _
+    private[this] var read, next = 0
+
+    def advance(into: Row): Boolean =
+      if (arena.diskPages == null) hasAddress && {
+        arena.read(blocks(block).addresses(at), into)
+        at += 1
+        true
+      } else {
+        if (next == read) readNext()
+        next < read && {
+          into.pointTo(rows(next))
+          next += 1
+          true
+        }
+      }
+
+    private def hasAddress: Boolean = {
+      while (block < endBlock && at >= blocks(block).size) {
+        block += 1
+        at = 0
+      }
+      block < endBlock || block == endBlock && at < endAt
+    }
+
+    private def readNext(): Unit = {
+      val addresses = new Array[Int](atOnce)
+      read = 0
+      next = 0
+      while (read < atOnce && hasAddress) {
+        addresses(read) = blocks(block).addresses(at)
+        at += 1
+        read += 1
+      }
+      rows = Array.fill(read)(new Row)
+      arena.readAll(addresses, rows)
+    }
+  }
+
+  /** Find the row of a key and an address, which is there. */
+  private def findAddress(row: Row, address: Int): Unit = {
+    foundBlock = blockOf(row)
+    foundAt = 0
+    while (blocks(foundBlock).addresses(foundAt) != address) foundAt += 1
+  }
+
+  /** The last block whose bound is not after a key. */
+  private def blockOf(row: Row): Int = {
+    var low = 0
+    var high = count - 1
+    while (low < high) {
+      val middle = (low + high + 1) >>> 1
+      if (blocks(middle).bound.compareKeys(row) <= 0) low = middle else high = middle - 1
+    }
+    low
+  }
+
+  /** Find the row of a key; false: there is none. */
+  private def find(row: Row): Boolean = {
+    foundBlock = blockOf(row)
+    val block = blocks(foundBlock)
+    val side = block.sideOf(row)
+    var first = if (side > 0) block.size else 0
+    var last = if (side < 0) -1 else block.size - 1
+    val wanted = if (side == 0) mark(row, block.skip) else 0L
+    while (first <= last) {
+      val middle = (first + last) >>> 1
+      var order = java.lang.Long.compareUnsigned(block.marks(middle), wanted)
+      if (order == 0 && isCut(wanted)) {
+        arena.read(block.addresses(middle), other)
+        order = other.compareKeys(row)
+      }
+      if (order == 0) {
+        foundAt = middle
+        return true
+      }
+      if (order < 0) first = middle + 1 else last = middle - 1
+    }
+    foundAt = first
+    false
+  }
+
+  /** Split a full block, and find the same place in its half. */
+  private def split(number: Int): Unit = {
+    val lower = blocks(number)
+    val half = BlockRows / 2
+    arena.read(lower.addresses(half), other)
+    val upper = new Block(Row.probe(other.key), lower.skip)
+    lower.moveTo(upper, half)
+    insertBlock(number + 1, upper)
+    if (lower.areMarksAlike) markAgain(lower)
+    if (upper.areMarksAlike) markAgain(upper)
+    if (foundAt > half) {
+      foundBlock += 1
+      foundAt -= half
+    }
+  }
+
+  /** Make marks that tell more of the keys of a block apart. */
+  private def markAgain(block: Block): Unit = {
+    val rows = Array.fill(block.size)(new Row)
+    arena.readAll(block.addresses, rows)
+    block.mark(rows)
+  }
+
+  private def insertBlock(at: Int, block: Block): Unit = {
+    if (count == blocks.length) blocks = java.util.Arrays.copyOf(blocks, count * 2)
+    System.arraycopy(blocks, at, blocks, at + 1, count - at)
+    blocks(at) = block
+    count += 1
+  }
+}
+
+private[memory] object KeyOrder {
+  private val BlockRows = 256
+  /** How full blocks are at first. */
+  private val BlockRowsAtFirst = 192
+  /** Heap of a block with its bound, about. */
+  private val BlockBytes = BlockRows * 12L + 160
+
+  /** No address of a key: no arena has so many. */
+  private val OnHeap = -1
+  /** Bytes of a key in a mark. The lowest byte is their number, or one more: the key is longer. */
+  private val MarkBytes = 7
+
+  /** Neighbouring rows. All keys, and the bound, begin with the same `skip` bytes. */
+  private final class Block(var bound: Row, var skip: Int) {
+    val addresses = new Array[Int](BlockRows)
+    val marks = new Array[Long](BlockRows)
+    var size = 0
+
+    /** Add a row at a place. */
+    def add(at: Int, row: Row, address: Int): Unit = {
+      val same = commonBytes(row, bound, skip)
+      if (same < skip) {
+        (0 until size).foreach(each => marks(each) = lengthened(marks(each), same))
+        skip = same
+      }
+      System.arraycopy(addresses, at, addresses, at + 1, size - at)
+      System.arraycopy(marks, at, marks, at + 1, size - at)
+      addresses(at) = address
+      marks(at) = KeyOrder.mark(row, skip)
+      size += 1
+    }
+
+    def remove(at: Int): Unit = {
+      size -= 1
+      System.arraycopy(addresses, at + 1, addresses, at, size - at)
+      System.arraycopy(marks, at + 1, marks, at, size - at)
+    }
+
+    /** Move rows to an empty block. */
+    def moveTo(other: Block, from: Int): Unit = {
+      System.arraycopy(addresses, from, other.addresses, 0, size - from)
+      System.arraycopy(marks, from, other.marks, 0, size - from)
+      other.size = size - from
+      size = from
+    }
+
+    /** Where a key is by the bytes that all have: before all others (negative), after them (positive), or between them. */
+    def sideOf(row: Row): Int = {
+      val same = commonBytes(row, bound, skip)
+      if (same == skip) 0
+      else if (same == row.keyLength) -1
+      else Integer.compareUnsigned(row.keyByte(same), bound.keyByte(same))
+    }
+
+    /** Whether so many bytes of all marks are the same that others would tell more keys apart. */
+    def areMarksAlike: Boolean = (marks(0) ^ marks(size - 1)) >>> 32 == 0
+
+    /** Make bound and marks of all rows. */
+    def mark(rows: Array[Row]): Unit = {
+      bound = Row.probe(rows(0).key)
+      skip = commonBytes(rows(0), rows(size - 1), Int.MaxValue)
+      (0 until size).foreach(each => marks(each) = KeyOrder.mark(rows(each), skip))
+    }
+
+    /** The mark for another number of bytes to skip, which is less. */
+    private def lengthened(mark: Long, newSkip: Int): Long = {
+      val more = skip - newSkip
+      val length = math.min(MarkBytes + 1L, (mark & 0xff) + more)
+      val moved = if (more >= MarkBytes) 0L else mark >>> 8 * more
+      (0 until math.min(more, MarkBytes)).foldLeft(moved & ~0xffL)((made, each) => made | bound.keyByte(newSkip + each).toLong << 56 - 8 * each) | length
+    }
+  }
+
+  /** The bytes of a key after some, and their number. */
+  private def mark(row: Row, skip: Int): Long = {
+    val left = math.min(MarkBytes + 1, row.keyLength - skip)
+    var made = left.toLong
+    var each = 0
+    while (each < left && each < MarkBytes) {
+      made |= row.keyByte(skip + each).toLong << 56 - 8 * each
+      each += 1
+    }
+    made
+  }
+
+  /** Whether there are more bytes of the key than a mark has. */
+  private def isCut(mark: Long): Boolean = (mark & 0xff) > MarkBytes
+
+  private def commonBytes(one: Row, other: Row, most: Int): Int = {
+    val length = math.min(most, math.min(one.keyLength, other.keyLength))
+    val from = one.at + EncodedRow.HeaderBytes
+    val otherFrom = other.at + EncodedRow.HeaderBytes
+    val found = java.util.Arrays.mismatch(one.bytes, from, from + length, other.bytes, otherFrom, otherFrom + length)
+    if (found < 0) length else found
+  }
+
+  /** The order of all rows of a table. Takes heap for all keys of rows on disk, until it is made. */
+  def of(slots: Slots, arena: RowArena): KeyOrder = {
+    val one, other = new Row
+    val keys = new RowArena
+    // The address of the row and, above it, that of its key in `keys`, or `OnHeap`.
+    val rows = new java.util.ArrayList[java.lang.Long]
+    slots.retain()
+    val all = new SlotIterator(Array(slots), showAll = true)
+    while (all.advance()) if (!all.row.isSegment) {
+      val key = if (slots.isOnDisk(all.slot)) copyKey(all.row, keys, one) else OnHeap
+      rows.add(key.toLong << 32 | Integer.toUnsignedLong(slots.addressAt(all.slot)))
+    }
+    def read(row: Long, into: Row): Unit = {
+      val key = (row >>> 32).toInt
+      if (key == OnHeap) slots.readRow(row.toInt, into) else keys.read(key, into)
+    }
+    rows.sort { (a, b) =>
+      read(a, one)
+      read(b, other)
+      one.compareKeys(other)
+    }
+    val count = (rows.size + BlockRowsAtFirst - 1) / BlockRowsAtFirst
+    val blocks = new Array[Block](math.max(1, count))
+    val some = Array.fill(BlockRowsAtFirst)(new Row)
+    (0 until count).foreach { number =>
+      val first = number * BlockRowsAtFirst
+      val block = new Block(null, 0)
+      block.size = math.min(BlockRowsAtFirst, rows.size - first)
+      (0 until block.size).foreach { at =>
+        block.addresses(at) = rows.get(first + at).toInt
+        read(rows.get(first + at), some(at))
+      }
+      block.mark(some)
+      blocks(number) = block
+    }
+    new KeyOrder(arena, blocks, count)
+  }
+
+  /** Slots that are not free, in the order of their keys. */
+  def slotsInOrder(slots: Slots): Array[Int] = {
+    val one, other = new Row
+    val used = (0 until slots.capacity).iterator.filterNot(slots.isFree).toArray
+    var skip = Int.MaxValue
+    if (used.nonEmpty) slots.read(used(0), one)
+    used.foreach { slot =>
+      slots.read(slot, other)
+      skip = commonBytes(one, other, skip)
+    }
+    val marked = used.map { slot =>
+      slots.read(slot, other)
+      new MarkedSlot(mark(other, skip), slot)
+    }
+    java.util.Arrays.sort(marked, (a: MarkedSlot, b: MarkedSlot) => {
+      val order = java.lang.Long.compareUnsigned(a.mark, b.mark)
+      if (order != 0 || !isCut(a.mark)) order
+      else {
+        slots.read(a.slot, one)
+        slots.read(b.slot, other)
+        one.compareKeys(other)
+      }
+    })
+    marked.map(_.slot)
+  }
+
+  private final class MarkedSlot(val mark: Long, val slot: Int)
+
+  private def copyKey(row: Row, to: RowArena, into: Row): Int = {
+    val length = EncodedRow.HeaderBytes + row.keyLength
+    val address = to.allocate(length)
+    to.read(address, into)
+    System.arraycopy(row.bytes, row.at, into.bytes, into.at, length)
+    address
+  }
+}

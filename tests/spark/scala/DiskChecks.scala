@@ -1,0 +1,392 @@
+package io.dynastate.tests
+
+import java.io.RandomAccessFile
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets.{ISO_8859_1, UTF_8}
+import java.nio.file.{Files, Path}
+import java.nio.file.attribute.PosixFilePermissions
+import java.util.Random
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import io.dynastate.DynastateException
+import io.dynastate.memory.{Attempt, ChangeCollector, Row, RowFile, RowIterator, RowStorage, Version, VersionOverlay, VersionTree}
+
+import org.apache.spark.unsafe.Platform
+
+/** Rows on local disk: what the disk does wrong, and what no other process may read. */
+final class DiskChecks(checks: Checks, seed: Long) {
+  import Checks._
+  import DiskChecks._
+  import MemoryChecks.{Ignored, Key, compare, drain, get, put, randomBytes, remove, valueOf, valuesOf}
+  import checks.check
+
+  def run(): Unit = {
+    check("disk: the file has no name, and only its user could have read it") {
+      val folder = Files.createTempDirectory("dynastate-disk")
+      val memory = new OnDisk(0, folder = folder)
+      val (version, model) = filled(memory, new Random(seed), 2000)
+      require(memory.storage.diskBytes > 0, "nothing is on disk")
+      same(PosixFilePermissions.toString(Files.getPosixFilePermissions(fileIn(folder))), "rw-------")
+      same(Files.list(folder).iterator.asScala.toList, Nil, "files")
+      compare(new VersionOverlay(version, Ignored), model, "from a file without a name")
+      Files.delete(folder)
+    }
+    check("disk: with encryption, the file has no row as it is") {
+      Seq(false, true).foreach { isEncrypted =>
+        val folder = Files.createTempDirectory("dynastate-disk")
+        val memory = new OnDisk(0, isEncrypted = isEncrypted, folder = folder)
+        val open = new VersionOverlay(memory.empty, Ignored)
+        val secret = "the name of a customer"
+        (0 until 1000).foreach(each => put(open, 0, Key(each), secret.getBytes(UTF_8)))
+        open.flush()
+        val version = open.fold(Attempt.random(), "")
+        same(new String(Files.readAllBytes(fileIn(folder)), ISO_8859_1).contains(secret), !isEncrypted, "the file has the row")
+        same(get(new VersionOverlay(version, Ignored), 0, Key(1)).map(each => new String(each.toArray, UTF_8)), Some(secret))
+        Files.delete(folder)
+      }
+    }
+    check("disk: a full disk leaves pages on the heap") {
+      val memory = new OnDisk(0, limitBytes = 5L * 256 * 1024)
+      val (version, model) = filled(memory, new Random(seed + 1), 3000)
+      require(memory.storage.diskBytes <= 5L * 256 * 1024, s"${memory.storage.diskBytes} bytes of disk")
+      require(!memory.storage.hasRoom && memory.storage.heapBytes > 10000, "the disk is not full")
+      compare(new VersionOverlay(version, Ignored), model, "beside a full disk")
+      require(!version.versions.isUsable, "more rows are on the heap than there may be, and it is not said")
+    }
+    check("disk: a full disk is used again when it has room, and looked at once in a while only") {
+      val memory = new OnDisk(0, limitBytes = 5L * 256 * 1024)
+      def fill(memory: OnDisk): Unit = require(filled(memory, new Random(seed + 8), 3000)._1.number > 0, "there is no version")
+      def empty(memory: OnDisk): Unit = {
+        val deadline = System.nanoTime() + 10000000000L
+        while (memory.storage.diskBytes > 0 && System.nanoTime() < deadline) System.gc()
+        same(memory.storage.diskBytes, 0L, "bytes of disk")
+      }
+      fill(memory)
+      empty(memory)
+      require(!memory.storage.hasRoom, "the disk is looked at in the same minute")
+      lookingOften {
+        val often = new OnDisk(0, limitBytes = 5L * 256 * 1024)
+        (0 until 3).foreach { _ =>
+          fill(often)
+          empty(often)
+          require(often.storage.hasRoomFor(3L * 256 * 1024), "an empty disk is not used again")
+          require(!often.storage.hasRoomFor(4L * 256 * 1024), "there is more room than there is")
+        }
+        val (version, model) = filled(often, new Random(seed + 9), 3000)
+        require(often.storage.diskBytes > 0, "nothing is on disk")
+        require(!often.storage.hasRoom, "there is room beside pages that have readers")
+        compare(new VersionOverlay(version, Ignored), model, "on a disk that was full")
+      }
+    }
+    check("disk: without a folder for the file, the error says what to set") {
+      val file = Files.createTempFile("dynastate-disk", "")
+      mustFail("set diskPath to a folder", "diskMb to 0")(new RowFile(file.resolve("below"), Long.MaxValue, isEncrypted = false))
+      Files.delete(file)
+    }
+    check("disk: a file that has changed is an error, and its rows are not used again") {
+      val folder = Files.createTempDirectory("dynastate-disk")
+      val memory = new OnDisk(0, folder = folder)
+      val (version, model) = filled(memory, new Random(seed + 2), 2000)
+      require(version.versions.isUsable, "before")
+      overwrite(folder)
+      val open = new VersionOverlay(version, Ignored)
+      var (right, failed) = (0, 0)
+      model.foreach { case ((family, key), value) =>
+        try {
+          same(get(open, family, key), Some(value), "a row that is read beside others that cannot be")
+          right += 1
+        } catch { case e: DynastateException =>
+          require(e.getMessage.contains("rows on local disk cannot be read"), e.getMessage)
+          failed += 1
+        }
+      }
+      require(right > 0 && failed > 0, s"$right rows on the heap, $failed on disk")
+      mustFail("rows on local disk cannot be read")(compare(open, model, "read whole"))
+      require(!version.versions.isUsable && !memory.storage.hasRoom, "the file is still used")
+      Files.delete(folder)
+    }
+    check("disk: a load makes the rows of its changes, and reads none that it has written") {
+      val random = new Random(seed + 8)
+      val folder = Files.createTempDirectory("dynastate-disk")
+      val written = (0 until 2000).map(number => Put -> Key(number) -> randomBytes(random, 60))
+      val changed = (2000 until 4000).map(_ => random.nextInt(3) -> Key(10000 + random.nextInt(300)) -> randomBytes(random, 9))
+      Seq(Array.empty[Long], Array(2100L)).foreach { expected =>
+        val memory = new OnDisk(0, folder = folder)
+        val loaded = new ChangeCollector(storage = memory.storage, expected = expected)
+        loaded.add(written.size, encoded(written))
+        overwrite(folder)
+        loaded.markFromHere()
+        changed.grouped(300).foreach(each => loaded.add(each.size, encoded(each)))
+        val version = VersionTree.load(loaded.asRows, 1, Attempt.random(), "")
+        val model = changed.foldLeft(Map.empty[Key, List[Seq[Byte]]]) {
+          case (rows, ((Put, key), value)) => rows + (key -> List(value.toSeq))
+          case (rows, ((Merge, key), value)) => rows + (key -> (rows.getOrElse(key, Nil) :+ value.toSeq))
+          case (rows, ((_, key), _)) => rows - key
+        }
+        same(version.keys.toSeq, Seq(written.size.toLong + model.size), "keys")
+        // Of the changed rows some are on disk, but in pages that came after.
+        val open = new VersionOverlay(version, Ignored)
+        changed.map(_._1._2).distinct.foreach { key =>
+          val row = open.get(0, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
+          same(Option(row).map(valuesOf(_).toList), model.get(key), s"values of $key")
+        }
+      }
+      Files.delete(folder)
+    }
+    check("disk: an iterator that the disk fails gives every row once, also those whose hashes are equal")(failingIterators())
+    check("disk: stores have equal shares of the heap, and a closed one leaves its own to others") {
+      val limit = 400000L
+      val memory = new OnDisk(limit, pageBytes = 8192)
+      val (first, ofFirst) = filled(memory, new Random(seed + 6), 8000)
+      require(first.versions.heapBytes(first) > limit / 4 * 3, "one store does not use the heap")
+      var (second, ofSecond) = filled(memory, new Random(seed + 7), 8000)
+      var last = first
+      (0 until 30).foreach { turn =>
+        def again(version: Version): Version = {
+          val open = new VersionOverlay(version, Ignored)
+          (0 until 500).foreach(each => put(open, 0, Key((turn * 500 + each) % 8000), ofFirst((0, Key(each))).toArray))
+          open.flush()
+          open.fold(Attempt.random(), "")
+        }
+        last = again(last)
+        second = again(second)
+      }
+      val (one, other) = (last.versions.heapBytes(last), second.versions.heapBytes(second))
+      require(one < other * 2 && other < one * 2, s"$one and $other bytes of heap")
+      require(one + other <= limit / 5 * 6 && memory.storage.heapBytes <= limit / 5 * 6, s"${one + other} bytes of heap where $limit may be")
+      last.versions.close()
+      require(memory.storage.heapBytes <= other / 4 * 5, "a closed store still counts")
+    }
+    check("disk: the order of keys, and what leads back to earlier versions, count as heap; a limit below the index is said to be too small") {
+      val limit = 400000L
+      val memory = new OnDisk(limit, pageBytes = 8192)
+      val (first, rows) = filled(memory, new Random(seed + 11), 8000)
+      first.versions.countUndo(first.versions.undoBytes(first))
+      val before = memory.storage.heapBytes
+      val all = new VersionOverlay(first, Ignored).scan(0, null, null)
+      while (all.advance()) ()
+      first.versions.countUndo(100000)
+      val counted = memory.storage.heapBytes - before
+      require(counted > 100000 + 8000 * 4, s"$counted bytes more are counted")
+      val open = new VersionOverlay(first, Ignored)
+      rows.take(1000).foreach { case ((family, key), value) => put(open, family, key, value.toArray) }
+      open.flush()
+      val next = open.fold(Attempt.random(), "")
+      require(memory.storage.heapBytes <= limit / 16 * 18, s"${memory.storage.heapBytes} bytes of heap where $limit may be")
+      next.versions.countUndo(0)
+      next.versions.close()
+      same(memory.storage.heapBytes, 0L, "bytes of heap after the end")
+      filled(new OnDisk(1000, pageBytes = 8192), new Random(seed + 12), 1000)
+      ()
+    }
+    check("disk: rows of a tree that is garbage are released") {
+      val memory = new OnDisk(0)
+      var tree = filled(memory, new Random(seed + 3), 2000)._1
+      require(memory.storage.diskBytes > 0 && tree.number > 0, "nothing is on disk")
+      tree = null
+      val deadline = System.nanoTime() + 10000000000L
+      while (memory.storage.diskBytes + memory.storage.heapBytes > 0 && System.nanoTime() < deadline) System.gc()
+      same((memory.storage.diskBytes, memory.storage.heapBytes), (0L, 0L), "bytes of disk and heap")
+    }
+    check("disk: scanned rows lie together, and their places are found without the disk") {
+      val memory = new OnDisk(0, pageBytes = 65536)
+      val open = new VersionOverlay(memory.empty, Ignored)
+      open.keepInOrder(0)
+      val groups = 1000
+      def key(group: Int, at: Int): Array[Byte] = ByteBuffer.allocate(12).putInt(7).putInt(group).putInt(at).array
+      new scala.util.Random(seed + 8).shuffle((0 until groups * 20).toList).foreach(each => putBytes(open, key(each / 20, each % 20), new Array[Byte](60)))
+      open.flush()
+      val version = open.fold(Attempt.random(), "")
+      def scanned(from: Array[Byte], to: Array[Byte]): Seq[Seq[Byte]] = {
+        val rows = new VersionOverlay(version, Ignored).scan(0, from, to)
+        Iterator.continually(rows).takeWhile(_.advance()).map(_.row.key.toSeq).toList
+      }
+      def reads(use: => Unit): Long = {
+        val before = version.versions.disk.reads
+        use
+        version.versions.disk.reads - before
+      }
+      val all = (0 until groups * 20).map(each => key(each / 20, each % 20).toSeq)
+      same(scanned(null, null), all, "rows in order")
+      val whole = reads(same(scanned(null, null), all, "rows in order, again"))
+      require(whole > 20 && whole < 100, s"$whole reads of ${all.size} rows")
+      val each = reads((0 until groups).foreach(group => same(scanned(key(group, 0), key(group + 1, 0)), all.slice(group * 20, group * 20 + 20), s"group $group")))
+      require(each < groups / 4 * 5, s"$each reads for $groups groups of neighbours")
+      same(reads((0 until groups).foreach(group => same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))), 0L, "reads for no row")
+    }
+    check("disk: a pass reads each page once, and rows that it removes or puts are not read again") {
+      Seq(false, true).foreach { isScan =>
+        val memory = new OnDisk(0, pageBytes = 8192)
+        val (version, model) = filled(memory, new Random(seed + 9), 4000)
+        def reads: Long = version.versions.disk.reads
+        def pass(open: VersionOverlay): RowIterator = if (isScan) open.scan(0, null, null) else open.rows(0)
+        // The first scan makes the order.
+        drain(pass(new VersionOverlay(version, Ignored)))
+        val before = reads
+        drain(pass(new VersionOverlay(version, Ignored)))
+        val once = reads - before
+        if (!isScan) same(once, version.versions.disk.spilled, "reads of pages")
+        val open = new VersionOverlay(version, Ignored)
+        val all = pass(open)
+        val evicted = mutable.Set.empty[Key]
+        while (all.advance()) {
+          val key = Key.of(all.row)
+          if (key.number % 3 == 0) {
+            remove(open, 0, key)
+            evicted += key
+          } else if (key.number % 3 == 1) put(open, 0, key, valueOf(all.row).toArray)
+        }
+        open.flush()
+        val next = open.fold(Attempt.random(), "")
+        same(reads - before, 2 * once, s"reads of two passes, isScan $isScan")
+        compare(new VersionOverlay(next, Ignored), model.filterNot { case ((_, key), _) => evicted(key) }, "after the eviction")
+        compare(new VersionOverlay(version, Ignored), model, "before it")
+        same((next.keys(0), evicted.size), (model.size.toLong - evicted.size, 1334), "keys")
+      }
+    }
+    check("disk: rows that are read and then replaced are read once") {
+      val memory = new OnDisk(0, pageBytes = 8192)
+      val (version, model) = filled(memory, new Random(seed + 10), 4000)
+      val open = new VersionOverlay(version, Ignored)
+      model.foreach { case ((family, key), value) => same(get(open, family, key), Some(value)) }
+      val once = version.versions.disk.reads
+      require(once > 3500, s"$once rows were read from disk")
+      model.foreach { case ((family, key), value) => if (key.number % 2 == 0) remove(open, family, key) else put(open, family, key, value.reverse.toArray) }
+      open.flush()
+      val next = open.fold(Attempt.random(), "")
+      // The last pages were on the heap when their rows were read.
+      require(version.versions.disk.reads < once + 400, s"${version.versions.disk.reads} reads")
+      compare(new VersionOverlay(next, Ignored), model.collect { case (of, value) if of._2.number % 2 == 1 => of -> value.reverse }, "after it")
+      compare(new VersionOverlay(version, Ignored), model, "before it")
+    }
+    check("disk: an interrupted thread reads and writes on") {
+      val memory = new OnDisk(0)
+      val (version, model) = filled(memory, new Random(seed + 4), 1000)
+      Thread.currentThread.interrupt()
+      try {
+        compare(new VersionOverlay(version, Ignored), model, "in an interrupted thread")
+        filled(memory, new Random(seed + 5), 1000)
+      } finally require(Thread.interrupted(), "the interrupt is lost")
+      compare(new VersionOverlay(version, Ignored), model, "after it")
+    }
+  }
+
+  private def failingIterators(): Unit = {
+    val byHash = (0 until 400000).map(Key(_)).groupBy(_.hash).values.filter(_.size > 1).toSeq
+    require(byHash.size > 5, s"${byHash.size} pairs of keys with equal hashes")
+    val keys = byHash.map(_.head) ++ (400000 until 402000).map(Key(_)) ++ byHash.map(_.last)
+    val model = keys.map(each => (0, each) -> each.bytes.toSeq).toMap
+    Seq(0, 1, 20, 500, 1500, keys.size - 200).foreach { before =>
+      val memory = new FailingDisk(0, failsAt = 0, before, pageBytes = 2048)
+      val open = new VersionOverlay(memory.empty, Ignored)
+      keys.foreach(each => put(open, 0, each, each.bytes))
+      open.flush()
+      val version = open.fold(Attempt.random(), "")
+      memory.committed(version, model)
+      val rows = new VersionOverlay(version, Ignored).rows(0)
+      val found = mutable.ArrayBuffer.empty[Key]
+      (0 until before).foreach { _ =>
+        require(rows.advance(), "there are few rows")
+        found += Key.of(rows.row)
+      }
+      memory.fail()
+      while (rows.advance()) found += Key.of(rows.row)
+      require(!memory.storage.isUsable, "the disk did not fail")
+      same(found.size, keys.size, s"rows, of which $before came before the disk failed")
+      same(found.toSet, keys.toSet, s"keys, of which $before came before the disk failed")
+    }
+  }
+}
+
+object DiskChecks {
+  import Checks.same
+  import MemoryChecks.{Ignored, InBuckets, Key, Memory, put, randomBytes}
+
+  private lazy val temporary = Path.of(System.getProperty("java.io.tmpdir"))
+
+  def storage(heapLimit: Long, pageBytes: Int, limitBytes: Long = Long.MaxValue, isEncrypted: Boolean = false, folder: Path = temporary): RowStorage =
+    new RowStorage(heapLimit, new RowFile(folder, limitBytes, isEncrypted), pageBytes)
+
+  /** Trees whose full pages go to disk, beyond a limit of heap. */
+  final class OnDisk(
+      heapLimit: Long, pageBytes: Int = 512, limitBytes: Long = Long.MaxValue, isEncrypted: Boolean = false, folder: Path = temporary) extends Memory {
+    val storage: RowStorage = DiskChecks.storage(heapLimit, pageBytes, limitBytes, isEncrypted, folder)
+
+    override def empty: Version = VersionTree.empty("", storage = storage)
+  }
+
+  /** The same on a disk that fails after a number of operations; from then on rows are read from where they are durable. */
+  final class FailingDisk(heapLimit: Long, failsAt: Int, round: Int, pageBytes: Int = 512) extends Memory {
+    private val folder = Files.createTempDirectory("dynastate-disk")
+    private val source = new InBuckets(Seq(0L, 800L, 20000L)(round % 3))
+    private var passed = 0
+    val storage: RowStorage = DiskChecks.storage(heapLimit, pageBytes, folder = folder)
+
+    override def empty: Version = VersionTree.empty("", storage = storage, fallback = source.absent)
+
+    override def durable(next: Version, lists: Map[(Int, Key), List[Seq[Byte]]]): Unit = source.durable(next, lists)
+
+    override def pass(): Unit = {
+      passed += 1
+      if (passed == failsAt) fail()
+    }
+
+    def fail(): Unit = {
+      overwrite(folder, isTruncated = round % 2 == 0)
+      Files.delete(folder)
+    }
+  }
+
+  private val Put = 0
+  private val Merge = 1
+
+  /** Changes as the engine sends them. */
+  private def encoded(changes: Seq[((Int, Key), Array[Byte])]): ByteBuffer = {
+    val out = ByteBuffer.allocate(changes.size * 200).order(ByteOrder.LITTLE_ENDIAN)
+    changes.foreach { case ((operation, key), value) =>
+      out.putShort((if (operation == Merge) 1 << 12 else 0).toShort).put(if (operation > Merge) Row.probe(key.bytes).bytes else key.put(value))
+    }
+    out.flip()
+  }
+
+  /** Look at a full disk again at once. */
+  def lookingOften(body: => Unit): Unit = {
+    val before = RowFile.lookAgainNanos
+    RowFile.lookAgainNanos = 0
+    try body finally RowFile.lookAgainNanos = before
+  }
+
+  private def putBytes(open: VersionOverlay, key: Array[Byte], value: Array[Byte]): Unit =
+    open.put(0, key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+
+  /** The open file of a folder, which has no name. */
+  private def fileIn(folder: Path): Path = Files.list(Path.of("/proc/self/fd")).iterator.asScala.find { each =>
+    try Files.readSymbolicLink(each).startsWith(folder) catch { case _: java.io.IOException => false }
+  }.getOrElse(throw new AssertionError(s"no file of $folder is open"))
+
+  /** Overwrite the file that this process has in a folder, although it has no name. */
+  def overwrite(folder: Path, isTruncated: Boolean = false): Unit = {
+    val file = new RandomAccessFile(fileIn(folder).toFile, "rw")
+    try if (isTruncated) file.setLength(0) else file.write(new Array[Byte](file.length.toInt))
+    finally file.close()
+  }
+
+  /** Commit rows, a hundred a version. */
+  def filled(memory: Memory, random: Random, keys: Int): (Version, Map[(Int, Key), Seq[Byte]]) = {
+    var version = memory.empty
+    var model = Map.empty[(Int, Key), Seq[Byte]]
+    (0 until keys).grouped(100).foreach { some =>
+      val open = new VersionOverlay(version, Ignored)
+      some.foreach { number =>
+        val value = randomBytes(random, random.nextInt(100))
+        put(open, 0, Key(number), value)
+        model += (0, Key(number)) -> value.toSeq
+      }
+      open.flush()
+      version = open.fold(Attempt.random(), "")
+    }
+    (version, model)
+  }
+}
