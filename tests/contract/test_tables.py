@@ -11,22 +11,16 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.errors import (
-    ConfigurationError,
-    InternalError,
-    UnavailableError,
-)
+from dynastate.errors import ConfigurationError, InternalError, UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
 from dynastate.format.keys import meta_key as meta_key_of
-from tests.support.fakes import (
-    MemoryTables,
-)
+from tests.support.fakes import MemoryTables
 
 RUN = "6d0f7a3e-0000-4000-8000-000000000000"
 
 
-@pytest.fixture(params=["memory", "moto", "http"])
+@pytest.fixture(params=["memory", "moto", "http", "boto3"])
 def tables(request: pytest.FixtureRequest) -> Tables:
     """Each implementation of the seam in turn."""
     found: Tables = request.getfixturevalue(request.param)
@@ -184,7 +178,6 @@ def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
     assert tables.advance_epoch(key, "run-3", {RUN: 1, "run.2": 2}, [RUN], {}, Meter()) is True
     expected: Item = {"format": FORMAT, "epoch": 3, "epochs": {"run.2": 2, "run-3": 3}}
     assert tables.get([key], Meter()) == {key: item_key(key) | expected}
-    assert tables.get([key], Meter()) == {key: item_key(key) | expected}
     deleting: Item = item_key(key) | expected | {"dropped": 2}
     tables.write([(key, deleting)], Meter())
     assert tables.advance_epoch(key, "run-4", {"run.2": 2, "run-3": 3}, [], {}, Meter()) is False
@@ -215,39 +208,26 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
     assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
 
 
-def test_26_puts_or_deletes_are_refused(tables: Tables, store: str) -> None:
-    """A write has 1 to 25 items: 26, or none, is a defect of ours that is found before anything is sent."""
-    items = parts(store, 26)
-    keys = [key for key, _ in items]
-    calls: list[Callable[[], object]] = [
-        lambda: tables.write(items, Meter()),
-        lambda: tables.write([], Meter()),
-        lambda: tables.delete(keys, Meter()),
-        lambda: tables.delete([], Meter()),
+def test_too_many_items_or_one_key_twice_are_refused(tables: Tables, store: str) -> None:
+    """A write has 1 to 25 items, a get 1 to 100 keys, none of them twice: else it is a defect of ours.
+
+    It is found before anything is sent; DynamoDB would refuse the whole request.
+    """
+    items = parts(store, 101)
+    one, other = keys = [key for key, _ in items[:2]]
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("no or too many items", lambda: tables.write(items[:26], Meter())),
+        ("no or too many items", lambda: tables.write([], Meter())),
+        ("no or too many items", lambda: tables.delete([key for key, _ in items[:26]], Meter())),
+        ("no or too many items", lambda: tables.delete([], Meter())),
+        ("no or too many items", lambda: tables.get([key for key, _ in items], Meter())),
+        ("no or too many items", lambda: tables.get([], Meter())),
+        ("one key twice", lambda: tables.write([*items[:2], items[0]], Meter())),
+        ("one key twice", lambda: tables.delete([*keys, one], Meter())),
+        ("one key twice", lambda: tables.get([one, other, one], Meter())),
     ]
-    for call in calls:
-        with pytest.raises(InternalError, match="no or too many items"):
-            call()
-    assert everything(tables, store) == []
-
-
-def test_101_keys_are_refused(tables: Tables, store: str) -> None:
-    """A get has 1 to 100 keys."""
-    for keys in ([key for key, _ in parts(store, 101)], []):
-        with pytest.raises(InternalError, match="no or too many items"):
-            tables.get(keys, Meter())
-
-
-def test_one_key_twice_is_refused(tables: Tables, store: str) -> None:
-    """DynamoDB refuses the whole request for two items under one key; so do we, and nothing is written."""
-    one, other = parts(store, 2)
-    calls: list[Callable[[], object]] = [
-        lambda: tables.write([one, other, one], Meter()),
-        lambda: tables.delete([one[0], one[0]], Meter()),
-        lambda: tables.get([one[0], one[0]], Meter()),
-    ]
-    for call in calls:
-        with pytest.raises(InternalError, match="one key twice"):
+    for says, call in calls:
+        with pytest.raises(InternalError, match=says):
             call()
     assert everything(tables, store) == []
 

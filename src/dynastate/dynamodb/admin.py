@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from functools import partial
 from typing import Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
@@ -57,9 +56,8 @@ def check_tables(settings: Settings) -> list[str]:
 
 def _create(tables: BotoTables, role: Role) -> bool:
     """Make one table; False: it is there already."""
-    spec, name = SPECS[role], tables.names[role]
+    spec = SPECS[role]
     request = {
-        "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
         "AttributeDefinitions": [
             {"AttributeName": key, "AttributeType": "S"} for key in (spec.hash_key, spec.range_key)
@@ -71,7 +69,7 @@ def _create(tables: BotoTables, role: Role) -> bool:
         "Tags": [{"Key": "created-by", "Value": "dynastate"}],
     }
     try:
-        tables.call("CreateTable", role, Meter(), partial(tables.send, "create_table", **request))
+        tables.call("CreateTable", role, Meter(), **request)
     except ConfigurationError as refused:
         if code_of(refused.__cause__) == "ResourceInUseException":
             return False
@@ -83,8 +81,7 @@ def _wait_until_active(tables: BotoTables, role: Role, deadline: float) -> None:
     name, status, pause_s = tables.names[role], "", _POLL_FIRST_S
     while True:
         try:
-            answer = tables.call("DescribeTable", role, Meter(), partial(tables.send, "describe_table", TableName=name))
-            status = answer["Table"]["TableStatus"]
+            status = tables.call("DescribeTable", role, Meter())["Table"]["TableStatus"]
         except ConfigurationError as refused:
             # DescribeTable may not know a table yet that CreateTable has just accepted.
             if code_of(refused.__cause__) != "ResourceNotFoundException":

@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dynastate.dynamodb.client import Client, endpoint_of
-from dynastate.dynamodb.drift import table_drift
-from dynastate.dynamodb.failures import ConditionFailedError, Fate, Target, fate_of
+from botocore import xform_name
+from botocore.parsers import ResponseParserError
+
+from dynastate.dynamodb.client import Client
+from dynastate.dynamodb.failures import ConditionFailedError, Fate, fate_of
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.rates import WriteRate
-from dynastate.dynamodb.retries import Result, Retry, RetryPolicy
+from dynastate.dynamodb.retries import Retry, RetryPolicy
 from dynastate.dynamodb.tables import always
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
@@ -28,11 +30,7 @@ from dynastate.settings import Settings
 
 
 class BotoTables:
-    """The two tables through boto3. Safe for threads.
-
-    Raises:
-        ConfigurationError: no Region, or the client cannot be made.
-    """
+    """The two tables through boto3. Safe for threads. It is made as `Client` is, and fails as that."""
 
     def __init__(
         self,
@@ -42,21 +40,15 @@ class BotoTables:
         client: Any = None,  # a boto3 client has no type of its own
     ) -> None:
         self.settings = settings
-        self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
-        self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._client = Client(settings, client)
-        self.send = self._client.send
-        self._target = Target(self.names, endpoint_of(settings), self._client)
+        self.send, self.names = self._client.send, self._client.names
+        self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
 
     def check(self) -> list[str]:
-        drift: list[str] = []
-        for role in SPECS:
-            name = self.names[role]
-            answer = self.call("DescribeTable", role, Meter(), partial(self.send, "describe_table", TableName=name))
-            drift += table_drift(role, name, answer["Table"])
-        return drift
+        found = {role: self.call("DescribeTable", role, Meter())["Table"] for role in SPECS}
+        return [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
 
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
         return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]
@@ -66,14 +58,13 @@ class BotoTables:
     ) -> Iterator[Item]:
         spec = SPECS[role]
         request: dict[str, Any] = {
-            "TableName": self.names[role],
             "ConsistentRead": True,
             "KeyConditionExpression": "#h = :h AND #r BETWEEN :low AND :high",
             "ExpressionAttributeNames": {"#h": spec.hash_key, "#r": spec.range_key},
             "ExpressionAttributeValues": to_wire({":h": store_shard, ":low": low, ":high": high}),
         } | projection
         while True:
-            page = self.call("Query", role, meter, lambda: self.send("query", **request))
+            page = self.call("Query", role, meter, **request)
             items = [self._item(role, raw) for raw in page["Items"]]
             meter.read(map(item_bytes, items), together=True)
             yield from items
@@ -139,18 +130,26 @@ class BotoTables:
             for key, item in puts[: turn.count]:
                 waiting.setdefault(self.names[key.role], []).append({"PutRequest": {"Item": to_wire(item)}})
             try:
-                answer = self.send("batch_write_item", RequestItems=waiting)
+                left = self._write_batch(waiting)
             except Exception as error:
                 turn.taken = 0 if fate_of(error) is Fate.THROTTLED else None
                 raise
             rest = {
                 self._key(self._roles[name], from_wire(raw["PutRequest"]["Item"]))
-                for name, raws in (answer.get("UnprocessedItems") or {}).items()
+                for name, raws in left.items()
                 for raw in raws
             }
             taken = {key for key, _ in puts[: turn.count] if key not in rest}
             turn.taken = sum(units[key] for key in taken)
         return taken, not rest
+
+    def _write_batch(self, requests: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Send writes, and return those that are unprocessed."""
+        answer = self.send("batch_write_item", RequestItems=requests)
+        if "UnprocessedItems" not in answer:  # boto3 takes what is no JSON for an empty answer
+            raise ResponseParserError("the answer has no UnprocessedItems, so it is not DynamoDB's")
+        left: dict[str, list[dict[str, Any]]] = answer["UnprocessedItems"]
+        return left
 
     def delete(self, keys: Sequence[Key], meter: Meter) -> None:
         refuse_keys(keys, WRITES_MAX)
@@ -160,10 +159,10 @@ class BotoTables:
         retry = self._retry("BatchWriteItem", meter)
         while waiting:
             sent = _count(waiting)
-            answer = retry.attempt(keys[0].role, partial(self.send, "batch_write_item", RequestItems=waiting))
-            if answer is None:
+            left = retry.attempt(keys[0].role, partial(self._write_batch, waiting))
+            if left is None:
                 continue
-            waiting = answer.get("UnprocessedItems") or {}
+            waiting = left
             if waiting:
                 retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
         meter.items_deleted += len(keys)
@@ -175,40 +174,36 @@ class BotoTables:
         partition key of the table, and the units of the first item of each.
         """
         spec = SPECS["snapshot"]
-        request: dict[str, Any] = {"TableName": self.names["snapshot"], "Limit": 1} | _projection([spec.hash_key])
+        names = {"ProjectionExpression": "#h", "ExpressionAttributeNames": {"#h": spec.hash_key}}
+        request: dict[str, Any] = {"Limit": 1} | names
         while True:
-            page = self.call("Scan", "snapshot", meter, lambda: self.send("scan", **request))
-            if not page["Items"]:
-                if not page.get("LastEvaluatedKey"):
-                    return
-                request["ExclusiveStartKey"] = page["LastEvaluatedKey"]  # a page may be empty before the end
-                continue
-            store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
-            if store_shard.endswith("#0"):
-                yield store_shard.removesuffix("#0")
-            request["ExclusiveStartKey"] = to_wire({spec.hash_key: store_shard, spec.range_key: "\U0010ffff"})
+            page = self.call("Scan", "snapshot", meter, **request)
+            last = page.get("LastEvaluatedKey")  # a page may be empty before the end
+            if page["Items"]:
+                store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
+                if store_shard.endswith("#0"):
+                    yield store_shard.removesuffix("#0")
+                last = to_wire({spec.hash_key: store_shard, spec.range_key: "\U0010ffff"})
+            if not last:
+                return
+            request["ExclusiveStartKey"] = last
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
-        refuse_keys([key], 1)
-        refuse_items([(key, item)])
-        request = {
-            "TableName": self.names[key.role],
-            "Item": to_wire(item),
-            "ConditionExpression": "attribute_not_exists(#h)",
-            "ExpressionAttributeNames": {"#h": SPECS[key.role].hash_key},
-        }
-        return self._conditional("PutItem", key, partial(self.send, "put_item", **request), item_bytes(item), meter)
+        names = {"#h": SPECS[key.role].hash_key}
+        condition = {"ConditionExpression": "attribute_not_exists(#h)", "ExpressionAttributeNames": names}
+        return self._put(key, item, condition, meter)
 
     def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        return self._put(key, item, _condition(before), meter)
+
+    def _put(self, key: Key, item: Item, condition: dict[str, Any], meter: Meter) -> bool:
         refuse_keys([key], 1)
         refuse_items([(key, item)])
-        request = {"TableName": self.names[key.role], "Item": to_wire(item)} | _condition(before)
-        return self._conditional("PutItem", key, partial(self.send, "put_item", **request), item_bytes(item), meter)
+        return self._conditional("PutItem", key, item_bytes(item), meter, Item=to_wire(item), **condition)
 
     def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
         refuse_keys([key], 1)
-        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key))} | _condition(before)
-        applied = self._conditional("DeleteItem", key, partial(self.send, "delete_item", **request), 0, meter)
+        applied = self._conditional("DeleteItem", key, 0, meter, Key=to_wire(item_key(key)), **_condition(before))
         meter.deleted([item_bytes(item_key(key) | before)])
         return applied
 
@@ -261,16 +256,14 @@ class BotoTables:
         remove = ", ".join(["#dropped", *(f"epochs.#old{n}" for n in range(len(forget)))])
         # The condition on the epochs keeps a request that was delayed for long from making the newest run one that is
         # over. Their number would not do: a store that was dropped and made again counts from 1.
-        condition = "epochs = :epochs AND NOT #dropped = :deleting"
         request = {
-            "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
             "UpdateExpression": f"SET {', '.join(sets)} REMOVE {remove}",
-            "ConditionExpression": condition,
+            "ConditionExpression": "epochs = :epochs AND NOT #dropped = :deleting",
             "ExpressionAttributeNames": names,
             "ExpressionAttributeValues": to_wire(values),
         }
-        return self._conditional("UpdateItem", key, partial(self.send, "update_item", **request), 1024, meter)
+        return self._conditional("UpdateItem", key, 1024, meter, **request)
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
         return self._change_set("ADD", key, name, texts, meter)
@@ -281,7 +274,6 @@ class BotoTables:
     def _change_set(self, how: str, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
         refuse_keys([key], 1)
         request = {
-            "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
             "UpdateExpression": f"{how} #s :texts",
             "ConditionExpression": "attribute_exists(#h)",
@@ -290,7 +282,7 @@ class BotoTables:
             "ReturnValues": "ALL_NEW",
         }
         try:
-            answer = self.call("UpdateItem", key.role, meter, partial(self.send, "update_item", **request))
+            answer = self.call("UpdateItem", key.role, meter, **request)
         except ConditionFailedError:
             meter.wrote(0)
             return None
@@ -320,22 +312,21 @@ class BotoTables:
     def _key(self, role: Role, item: Item) -> Key:
         return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
 
-    def call(self, operation: str, role: Role, meter: Meter, once: Callable[[], Result]) -> Result:
-        """Send one request until it is answered. Raises what every verb raises."""
+    def call(self, operation: str, role: Role, meter: Meter, **request: Any) -> Any:
+        """Send one request about a table until it is answered. Raises what every verb raises."""
         retry = self._retry(operation, meter)
+        once = partial(self.send, xform_name(operation), TableName=self.names[role], **request)
         while True:
             answer = retry.attempt(role, once)
             if answer is not None:
                 return answer
 
     def _retry(self, operation: str, meter: Meter, *, commits: bool = False, rate: WriteRate | None = None) -> Retry:
-        return Retry(self._retries, self._target, operation, meter, commits=commits, rate=rate)
+        return Retry(self._retries, self._client, operation, meter, commits, rate)
 
-    def _conditional(
-        self, operation: str, key: Key, once: Callable[[], dict[str, Any]], size: int, meter: Meter
-    ) -> bool:
+    def _conditional(self, operation: str, key: Key, size: int, meter: Meter, **request: Any) -> bool:
         try:
-            self.call(operation, key.role, meter, once)
+            self.call(operation, key.role, meter, **request)
             applied = True
         except ConditionFailedError:
             applied = False
@@ -359,10 +350,20 @@ class BotoTables:
         return listed
 
 
-def _projection(names: Sequence[str]) -> dict[str, Any]:
-    """The part of a request that asks for these attributes only."""
-    spelt = {f"#p{n}": name for n, name in enumerate(names)}
-    return {"ProjectionExpression": ", ".join(spelt), "ExpressionAttributeNames": spelt}
+def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:
+    """How a table differs from what dynastate needs, by its description (the answer of DescribeTable)."""
+    spec = SPECS[role]
+    kinds = {each["AttributeName"]: each["AttributeType"] for each in described["AttributeDefinitions"]}
+    names = ((each["AttributeName"], each["KeyType"]) for each in described["KeySchema"])
+    keys = [(name, kind, kinds.get(name)) for name, kind in names]
+    needed = [(spec.hash_key, "HASH", "S"), (spec.range_key, "RANGE", "S")]
+    drift: list[str] = []
+    if keys != needed:
+        there, wanted = (", ".join(f"{key} ({kind}, {data})" for key, kind, data in each) for each in (keys, needed))
+        drift.append(f"table {name} has keys {there}, needed are {wanted}")
+    if described.get("TableStatus", "ACTIVE") not in ("ACTIVE", "UPDATING"):
+        drift.append(f"table {name} is {described['TableStatus']}, needed is ACTIVE")
+    return drift
 
 
 def _condition(before: Item) -> dict[str, Any]:

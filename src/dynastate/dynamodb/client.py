@@ -1,4 +1,4 @@
-"""The boto3 client, and its credentials."""
+"""The boto3 client with its credentials, and the choice of who sends a request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ import botocore.session
 from botocore.config import Config
 
 from dynastate.dynamodb.failures import NO_CREDENTIALS, lacks_credentials
+from dynastate.dynamodb.http import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS_MAX,
+    HOT,
+    READ_TIMEOUT_S,
+    SignedRequests,
+    refuse_damaged,
+)
 from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.keys import Role
 from dynastate.settings import PREFIX, Settings
 
-#: Connections that are kept open. Every task that opens or commits has a request of its own under way, beside the
-#: parallel ones; a connection above this number is closed after one request, and a new one costs a handshake.
-CONNECTIONS_MAX: Final = 256
 #: How often, and for how many seconds each time, credentials are asked of the instance's metadata service, at least.
 #: boto3 asks once, for a second, and a machine whose executors all start at once takes longer.
 METADATA_SERVICE: Final = {"metadata_service_num_attempts": 2, "metadata_service_timeout": 3}
@@ -33,9 +39,12 @@ class Client:
     """
 
     def __init__(self, settings: Settings, given: Any = None) -> None:  # a boto3 client has no type of its own
+        self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
         self._settings = settings
+        self._endpoint = endpoint_of(settings)
         self._given = given
         self._made: Any = None
+        self._direct: SignedRequests | None = None
         #: The URL that the last request went to, without its path. It may have the account in it.
         self.url = ""
         self._lacks_credentials = True
@@ -45,15 +54,13 @@ class Client:
             self._current()
 
     def send(self, operation: str, **arguments: Any) -> Any:
-        """Send one request. After one that fails for want of credentials, the next one looks for others.
-
-        Raises:
-            UnavailableError: the client was stopped.
-        """
+        """Send one request. After one that fails for want of credentials, the next one looks for others."""
         if self._is_stopped:
             raise UnavailableError("this was interrupted, and sends no further request")
-        client = self._current()
+        client, direct = self._current()
         try:
+            if direct is not None and operation in HOT:
+                return direct.send(operation, arguments)
             return getattr(client, operation)(**arguments)
         except (boto_errors.ClientError, boto_errors.BotoCoreError, RuntimeError) as error:
             if not lacks_credentials(error):
@@ -62,33 +69,62 @@ class Client:
                 self._lacks_credentials |= self._made is client
             raise
 
-    def _current(self) -> Any:
+    def _current(self) -> tuple[Any, SignedRequests | None]:
         with self._lock:
             if self._lacks_credentials:
+                self._close_direct()
                 self._made = self._given or self._make()
                 self._lacks_credentials = False
-            return self._made
+            return self._made, self._direct
 
     def _make(self) -> Any:
-        client = make_client(self._settings)
+        client, session = make_client_and_session(self._settings)
         client.meta.events.register("before-send.dynamodb", self._note)
+        self._direct = SignedRequests(client, session)
         return client
+
+    def _close_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
 
     def _note(self, request: Any, **_: object) -> None:
         self.url = request.url.rstrip("/")
 
     @property
-    def region(self) -> str:
-        """The Region that requests are signed for."""
+    def place(self) -> str:
+        """The endpoint, or the Region, that answers."""
+        return self._endpoint or self.url or f"the Region {self._region}"
+
+    @property
+    def _region(self) -> str:
         return str(self._made.meta.region_name) if self._made else "of the environment"
+
+    def without(self, role: Role, *, was_there: bool) -> str:
+        """The message for a table that does not exist; `was_there`: it has answered before."""
+        setting = PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
+        place = f"the Region {self._region}" + (f" of {self._endpoint}" if self._endpoint else "")
+        if was_there:
+            return (
+                f"table {self.names[role]} ({setting}) was deleted in {place} while it was used; restore it from a "
+                "backup, as docs/operations.md says: an empty table has no state"
+            )
+        return (
+            f"table {self.names[role]} ({setting}) does not exist in {place}; correct the setting or {PREFIX}region, "
+            "or make the table: with Terraform (infra/), for development with 'dynastate tables create'"
+        )
+
+    @property
+    def no_dynamodb(self) -> str:
+        """The message for answers that DynamoDB never gives."""
+        return f"what answers at {self.place} is no DynamoDB; check {PREFIX}endpoint, or AWS_ENDPOINT_URL"
 
     def stop(self) -> None:
         """Send no further request."""
         self._is_stopped = True
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
+            self._close_direct()
             if self._made:
                 self._made.close()
 
@@ -99,7 +135,14 @@ def endpoint_of(settings: Settings) -> str:
 
 
 def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
-    """A boto3 client for these settings, with its own retries off. Credentials come from boto3's standard chain.
+    """The client of `make_client_and_session`."""
+    return make_client_and_session(settings)[0]
+
+
+def make_client_and_session(settings: Settings) -> tuple[Any, Any]:
+    """A boto3 client for these settings, with its own retries off, and botocore's session, which has its credentials.
+
+    They come from boto3's standard chain.
 
     Raises:
         ConfigurationError: no Region is known, or a setting of boto3 is wrong.
@@ -108,8 +151,8 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
     endpoint = endpoint_of(settings)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
-        connect_timeout=2,
-        read_timeout=10,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
         tcp_keepalive=True,
         max_pool_connections=CONNECTIONS_MAX,
         parameter_validation=False,  # our own checks stand before it, and it costs a third of a request's CPU
@@ -123,7 +166,7 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         session = botocore.session.get_session()
         for name, least in METADATA_SERVICE.items():
             session.set_config_variable(name, max(least, session.get_config_variable(name)))
-        return boto3.session.Session(botocore_session=session).client(
+        client = boto3.session.Session(botocore_session=session).client(
             "dynamodb", region_name=region, endpoint_url=endpoint or None, config=config
         )
     except NO_CREDENTIALS:
@@ -137,3 +180,5 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
         raise ConfigurationError(
             f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile: {error}"
         ) from error
+    client.meta.events.register("before-parse.dynamodb", refuse_damaged)
+    return client, session

@@ -67,23 +67,18 @@ class EmbeddedDynamoDB:
             raise ConfigurationError("the port of the embedded DynamoDB must be from 0 to 65535", port=port)
         wanted = settings or Settings()
         self._port = port
-        self._settings = replace(wanted, endpoint="", region=wanted.region or REGION)
+        #: The settings to use it with: tables, Region and, once it runs, the endpoint.
+        self.settings = replace(wanted, endpoint="", region=wanted.region or REGION)
         self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def settings(self) -> Settings:
-        """The settings to use it with: tables, Region and, once it runs, the endpoint."""
-        return self._settings
 
     @property
     def endpoint(self) -> str:
         """`http://127.0.0.1:PORT` while it runs."""
         self._running()
-        return self._settings.endpoint
+        return self.settings.endpoint
 
     @property
     def pid(self) -> int:
-        """Process id of the server while it runs."""
         return self._running().pid
 
     def __enter__(self) -> EmbeddedDynamoDB:
@@ -91,7 +86,7 @@ class EmbeddedDynamoDB:
         if self._process is not None:
             raise InternalError("the embedded DynamoDB runs already", pid=self._process.pid)
         self._process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
-            [sys.executable, "-m", __name__, str(self._port), json.dumps(self._settings.to_spark())],
+            [sys.executable, "-m", __name__, str(self._port), json.dumps(self.settings.to_spark())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -99,22 +94,17 @@ class EmbeddedDynamoDB:
             start_new_session=True,  # Ctrl-C is for the parent, which then stops the server
         )
         try:
-            self._settings = replace(self._settings, endpoint=self._ready(self._process))
+            self.settings = replace(self.settings, endpoint=self._ready(self._process))
         except BaseException:
             self._stop()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server."""
         self._stop()
 
     def wait(self) -> None:
-        """Wait until the server ends by itself, which it should not; a KeyboardInterrupt ends the waiting.
-
-        Raises:
-            UnavailableError: it ended.
-        """
+        """Wait until the server ends by itself, which is an UnavailableError; a KeyboardInterrupt ends the waiting."""
         code = self._running().wait()
         raise UnavailableError(
             "the embedded DynamoDB has ended, and its tables with it; start it again", exit_code=code
@@ -145,7 +135,7 @@ class EmbeddedDynamoDB:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        self._settings = replace(self._settings, endpoint="")
+        self.settings = replace(self.settings, endpoint="")
         if process is None:
             return
         try:
@@ -164,11 +154,7 @@ def _environment() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the child: serve on a port the tables of these settings (JSON) until standard input ends.
-
-    Returns:
-        The exit code: 0, or 2 after an error of dynastate.
-    """
+    """Be the child: serve the tables of these settings (JSON) on a port until standard input ends; the exit code."""
     given = json.loads(arguments[1]) if len(arguments) > 1 else {PREFIX + "region": REGION}
     settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in given.items()})
     try:
@@ -184,7 +170,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _report(word: str, text: str) -> None:
-    """Write the one line the parent waits for."""
     sys.stdout.write(f"{word} {' '.join(text.split())}\n")
     sys.stdout.flush()
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import botocore.exceptions as boto_errors
@@ -15,6 +13,9 @@ from botocore.parsers import ResponseParserError
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import Role
 from dynastate.settings import PREFIX
+
+if TYPE_CHECKING:
+    from dynastate.dynamodb.client import Client
 
 _THROTTLED = {"ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling"}
 CREDENTIALS = {
@@ -27,11 +28,7 @@ CREDENTIALS = {
 #: Where AWS begins to repeat what was signed, which contains the session token.
 _SIGNED = re.compile(r"\n|The Canonical String|The String-to-Sign", re.IGNORECASE)
 _DENIED = {"AccessDeniedException", "KMSAccessDeniedException"}
-_NOT_SENT = (
-    boto_errors.EndpointConnectionError,
-    boto_errors.ConnectTimeoutError,
-    boto_errors.ProxyConnectionError,
-)
+_NOT_SENT = (boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError, boto_errors.ProxyConnectionError)
 #: A machine may have credentials a little later: a service that gives them is slow, or starts.
 NO_CREDENTIALS = (
     boto_errors.NoCredentialsError,
@@ -43,55 +40,6 @@ _STS = {"AssumeRole", "AssumeRoleWithWebIdentity"}
 #: Of a table with strongly consistent replicas: another Region writes the same item.
 _NOT_NOW = {"ReplicatedWriteConflictException"}
 _EXPIRED = {"ExpiredTokenException", "ExpiredToken"}
-
-
-class Signer(Protocol):
-    """The one who signs requests."""
-
-    @property
-    def region(self) -> str:
-        """The Region that requests are signed for."""
-
-    @property
-    def url(self) -> str:
-        """The URL that the last request went to; empty: none was sent."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The destination of requests, for messages: the tables' names, the endpoint, if one is set, and the client."""
-
-    names: Mapping[Role, str]
-    endpoint: str
-    client: Signer
-
-    @property
-    def region(self) -> str:
-        return self.client.region
-
-    @property
-    def place(self) -> str:
-        """The endpoint, or the Region, that answers."""
-        return self.endpoint or self.client.url or f"the Region {self.region}"
-
-    def without(self, role: Role, *, was_there: bool) -> str:
-        """The message for a table that does not exist; `was_there`: it has answered before."""
-        setting = PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
-        place = f"the Region {self.region}" + (f" of {self.endpoint}" if self.endpoint else "")
-        if was_there:
-            return (
-                f"table {self.names[role]} ({setting}) was deleted in {place} while it was used; restore it from a "
-                "backup, as docs/operations.md says: an empty table has no state"
-            )
-        return (
-            f"table {self.names[role]} ({setting}) does not exist in {place}; correct the setting or {PREFIX}region, "
-            "or make the table: with Terraform (infra/), for development with 'dynastate tables create'"
-        )
-
-    @property
-    def no_dynamodb(self) -> str:
-        """The message for answers that DynamoDB never gives."""
-        return f"what answers at {self.place} is no DynamoDB; check {PREFIX}endpoint, or AWS_ENDPOINT_URL"
 
 
 class Fate(Enum):
@@ -173,9 +121,9 @@ class ConditionFailedError(Exception):
     """A condition was not met. Never leaves this package."""
 
 
-def translate(error: Exception, operation: str, role: Role, target: Target, *, was_there: bool) -> Exception:
+def translate(error: Exception, operation: str, role: Role, client: Client, *, was_there: bool) -> Exception:
     """The error that the user gets for one that no retry mends; `was_there`: the table has answered before."""
-    table, setting = target.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
+    table, setting = client.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
     said = error.response["Error"] if isinstance(error, boto_errors.ClientError) else {}
     code, text = said.get("Code", ""), said.get("Message", "")
     if code == "ConditionalCheckFailedException":
@@ -185,9 +133,9 @@ def translate(error: Exception, operation: str, role: Role, target: Target, *, w
     elif not isinstance(error, boto_errors.ClientError):
         message = f"boto3 cannot send this request: {error}"
     elif is_foreign(error):
-        return ConfigurationError(target.no_dynamodb, operation=operation, table=table, status=code)
+        return ConfigurationError(client.no_dynamodb, operation=operation, table=table, status=code)
     elif code == "ResourceNotFoundException":
-        message = target.without(role, was_there=was_there)
+        message = client.without(role, was_there=was_there)
     elif code in _DENIED:
         message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
     elif code == "ValidationException" and "item size" in text.lower():

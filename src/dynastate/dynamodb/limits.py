@@ -33,7 +33,6 @@ def refuse_keys(keys: Sequence[Key], most: int) -> None:
 
 
 def refuse_items(puts: Sequence[tuple[Key, Item]]) -> None:
-    """Refuse items that are too large for DynamoDB."""
     for key, item in puts:
         size = item_bytes(item)
         if size > ITEM_BYTES_MAX:

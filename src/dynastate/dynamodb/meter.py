@@ -52,9 +52,7 @@ class Meter:
         An item that is asked for and does not exist takes a unit.
         """
         listed = list(sizes)
-        self.read_units += (
-            max(1, -(-sum(listed) // 4096)) if together else sum(max(1, -(-size // 4096)) for size in listed)
-        )
-        self.read_units += missing
+        rounded = [sum(listed)] if together else listed
+        self.read_units += missing + sum(max(1, -(-size // 4096)) for size in rounded)
         self.items_read += len(listed)
         self.bytes_read += sum(listed)

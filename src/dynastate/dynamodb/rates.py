@@ -68,13 +68,6 @@ class WriteRate:
     @contextmanager
     def turn(self, units: Sequence[int]) -> Iterator[Turn]:
         """Wait until a request may be sent that begins with items of these units; at the end, learn from its answer."""
-        turn = self._begin(units)
-        try:
-            yield turn
-        finally:
-            self._end(turn)
-
-    def _begin(self, units: Sequence[int]) -> Turn:
         with self._changed:
             has_waited = not self._has_room(units[0])
             self._changed.wait_for(lambda: self._has_room(units[0]))
@@ -86,23 +79,23 @@ class WriteRate:
             turn.has_waited = True
             self._sleep(left)
         turn.begun = self._clock()
-        return turn
+        try:
+            yield turn
+        finally:
+            with self._changed:
+                self._under_way -= turn.units
+                if turn.taken is not None:
+                    now = self._clock()
+                    self._count(turn.taken, now)
+                    if turn.taken == turn.units:
+                        self._all_taken(turn, now)
+                    else:
+                        self._throttled(turn, turn.taken, now)
+                self._changed.notify_all()
 
     def _has_room(self, units: int) -> bool:
         most = self._window if self._rate is None else self._rate * UNDER_WAY_S
         return not self._under_way or self._under_way + units <= most
-
-    def _end(self, turn: Turn) -> None:
-        with self._changed:
-            self._under_way -= turn.units
-            if turn.taken is not None:
-                now = self._clock()
-                self._count(turn.taken, now)
-                if turn.taken == turn.units:
-                    self._all_taken(turn, now)
-                else:
-                    self._throttled(turn, turn.taken, now)
-            self._changed.notify_all()
 
     def _count(self, taken: int, now: float) -> None:
         if taken:

@@ -6,15 +6,16 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
+from dynastate.dynamodb.client import Client
 from dynastate.dynamodb.failures import (
     CREDENTIALS,
     Fate,
-    Target,
     cause_of,
     code_of,
     fate_of,
@@ -49,28 +50,21 @@ _OUTAGES: Final = {"500", "502", "503", "504"}
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class RetryPolicy:
     """When and how long requests are retried. One for all requests of a client; safe for threads.
 
-    `sleep`, `clock` and `randomness` come in so that tests can control them.
+    `clock`, `sleep` and `randomness` come in so that tests can control them.
     """
 
-    def __init__(
-        self,
-        deadline_s: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        randomness: random.Random | None = None,
-    ) -> None:
-        self.clock = clock
-        self.has_answered = False
-        #: Tables that have answered.
-        self.seen: set[Role] = set()
-        self._deadline_s = deadline_s
-        self.sleep = sleep
-        self._random = randomness or random.Random()  # noqa: S311  # jitter is no secret
-        self._warned: dict[Role, float] = {}
+    _deadline_s: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    randomness: random.Random = field(default_factory=random.Random)
+    has_answered: bool = field(init=False, default=False)
+    seen: set[Role] = field(init=False, default_factory=set)
+    """Tables that have answered."""
+    _warned: dict[Role, float] = field(init=False, default_factory=dict)
 
     @property
     def deadline_s(self) -> float:
@@ -80,7 +74,7 @@ class RetryPolicy:
     def pause(self, failures: int, left_s: float) -> None:
         """Sleep before the next try, at random up to a bound that doubles with each failure, not past the deadline."""
         bound = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(failures, _DOUBLINGS_MAX))
-        self.sleep(min(self._random.uniform(0, bound), left_s))
+        self.sleep(min(self.randomness.uniform(0, bound), left_s))
 
     def may_warn(self, role: Role, now: float) -> bool:
         """Whether the log may warn of this table again."""
@@ -90,6 +84,7 @@ class RetryPolicy:
         return due
 
 
+@dataclass(eq=False)
 class Retry:
     """The tries of one verb, with back-off and deadline by the policy.
 
@@ -100,26 +95,18 @@ class Retry:
     good once there was one; then every failure is an UnknownOutcomeError.
     """
 
-    def __init__(
-        self,
-        policy: RetryPolicy,
-        target: Target,
-        operation: str,
-        meter: Meter,
-        *,
-        commits: bool = False,
-        rate: WriteRate | None = None,
-    ) -> None:
-        self._policy = policy
-        self._target = target
-        self._operation = operation
-        self._meter = meter
-        self._commits = commits
-        self._rate = rate
-        self._failures = 0
-        self._since = policy.clock()
-        self.unknown = False
-        self._doubt = False
+    _policy: RetryPolicy
+    _client: Client
+    _operation: str
+    _meter: Meter
+    _commits: bool
+    _rate: WriteRate | None
+    unknown: bool = False
+    _failures: int = 0
+    _doubt: bool = False
+
+    def __post_init__(self) -> None:
+        self._since = self._policy.clock()
 
     def attempt(self, role: Role, once: Callable[[], Result]) -> Result | None:
         """Send one request; None: it failed, and the pause is over, so send it again."""
@@ -146,7 +133,7 @@ class Retry:
             raise self.failure(ConfigurationError(message, **facts)) from error
         always = _ALWAYS_THERE.get(self._operation)
         if always and not self._policy.has_answered and isinstance(answer, dict) and always not in answer:
-            raise ConfigurationError(self._target.no_dynamodb, operation=self._operation, table=self._table(role))
+            raise ConfigurationError(self._client.no_dynamodb, operation=self._operation, table=self._table(role))
         self._policy.has_answered = True
         self._policy.seen.add(role)
         return answer
@@ -185,10 +172,10 @@ class Retry:
         log.warning("DynamoDB %s; retried operation=%s table=%s", what, self._operation, self._table(role))
 
     def _table(self, role: Role) -> str:
-        return self._target.names[role]
+        return self._client.names[role]
 
     def _translated(self, error: Exception, role: Role) -> Exception:
-        return translate(error, self._operation, role, self._target, was_there=role in self._policy.seen)
+        return translate(error, self._operation, role, self._client, was_there=role in self._policy.seen)
 
     def failure(self, found: Exception) -> Exception:
         """What to raise for an error: that the outcome is unknown, if a commit that was sent has no answer."""
@@ -213,10 +200,10 @@ class Retry:
             kind = UnavailableError if self._policy.has_answered else ConfigurationError
             return kind(str(self._translated(error, role).args[0]), **facts)
         if not self._policy.has_answered and is_foreign(error):
-            return ConfigurationError(self._target.no_dynamodb, **facts, status=code_of(error))
+            return ConfigurationError(self._client.no_dynamodb, **facts, status=code_of(error))
         if not self._policy.has_answered:
             return ConfigurationError(
-                f"DynamoDB cannot be reached at {self._target.place}; check {PREFIX}endpoint (http or https?) and "
+                f"DynamoDB cannot be reached at {self._client.place}; check {PREFIX}endpoint (http or https?) and "
                 f"{PREFIX}region, and the network: {error}",
                 **facts,
             )

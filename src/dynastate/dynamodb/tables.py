@@ -9,7 +9,6 @@ from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role
-from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 
 
 def always() -> bool:
@@ -27,7 +26,6 @@ class Tables(Protocol):
     @property
     def names(self) -> Mapping[Role, str]:
         """The tables by the names the user gave them."""
-        return {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
 
     def check(self) -> list[str]:
         """Differences between the live tables and what dynastate needs; empty: they fit."""
@@ -42,12 +40,7 @@ class Tables(Protocol):
         """Put up to 25 items; return when all of them are durable."""
 
     def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
-        """Put the first of up to 25 items, as many as a throttled table takes; the rest, which is never all of them.
-
-        Tables that do not throttle take all.
-        """
-        self.write(puts, meter)
-        return []
+        """Put the first of up to 25 items, as many as a throttled table takes; the rest, which is never all of them."""
 
     def delete(self, keys: Sequence[Key], meter: Meter) -> None:
         """Delete up to 25 items; those that do not exist are no error."""

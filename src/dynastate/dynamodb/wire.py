@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, Value
 
 
 def to_wire(item: Item) -> dict[str, Any]:
-    """Convert an item to DynamoDB's attribute values."""
     return {name: _value_to_wire(value) for name, value in item.items()}
 
 
@@ -28,33 +28,25 @@ def _value_to_wire(value: Value) -> dict[str, Any]:
 
 
 def from_wire(raw: dict[str, Any]) -> Item:
-    """Convert DynamoDB's attribute values to an item.
-
-    Raises:
-        CorruptStateError: a value of a kind that dynastate never writes: the item is not ours.
-    """
     return {name: _value_from_wire(name, value) for name, value in raw.items()}
 
 
 def _value_from_wire(name: str, value: dict[str, Any]) -> Value:
     kind, held = next(iter(value.items()))
     try:
-        if kind in ("S", "B"):
-            return held  # type: ignore[no-any-return]  # text and bytes as they are
-        if kind == "N":
-            return int(held)
-        if kind == "L":
-            return [element["B"] for element in held]
-        if kind == "SS":
-            return frozenset(held)
-        if kind == "M":
-            return {inner: _member(member) for inner, member in held.items()}
+        return _FROM_WIRE[kind](held)
     except (ValueError, KeyError) as error:
         raise CorruptStateError(
             "an item holds a value that dynastate never writes", attribute=name, kind=kind
         ) from error
-    raise CorruptStateError("an item holds a value that dynastate never writes", attribute=name, kind=kind)
 
 
-def _member(held: dict[str, Any]) -> int | str:
-    return int(held["N"]) if "N" in held else str(held["S"])
+#: Conversions by the kind of a value. Text and bytes come as they are; maps hold numbers and texts.
+_FROM_WIRE: Final[dict[str, Callable[[Any], Value]]] = {
+    "S": str,
+    "B": bytes,
+    "N": int,
+    "L": lambda held: [element["B"] for element in held],
+    "SS": frozenset,
+    "M": lambda held: {name: int(each["N"]) if "N" in each else str(each["S"]) for name, each in held.items()},
+}

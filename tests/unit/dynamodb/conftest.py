@@ -1,4 +1,4 @@
-"""Fixtures of tests of DynamoDB's failures."""
+"""Fixtures of tests of DynamoDB's failures: BotoTables on scripted answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,30 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dynamodb.rig import Rig
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.settings import Settings
+from tests.conftest import REGION
+from tests.support.fakes import Clock, Longest, Wire
+
+
+class Rig:
+    """BotoTables on a real boto3 client whose answers come from a script, with a clock and chance of the test's own."""
+
+    def __init__(self, client: Any, *answers: Any, answer_s: float = 0.0, **settings: Any) -> None:
+        self.settings = Settings(region=REGION, **settings)
+        self.wire = Wire(client, *answers)
+        self.clock, self.chance, self.meter = Clock(answer_s=answer_s), Longest(), Meter()
+        retries = RetryPolicy(
+            self.settings.request_deadline_s, clock=self.clock, sleep=self.clock.sleep, randomness=self.chance
+        )
+        self.tables = BotoTables(self.settings, retries=retries, client=client)
+
+    def has_answered(self) -> Rig:
+        """Be past the first contact."""
+        self.tables.expect_answers()
+        return self
 
 
 @pytest.fixture

@@ -10,25 +10,13 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.errors import (
-    ConfigurationError,
-    DynastateError,
-    UnavailableError,
-    UnknownOutcomeError,
-)
+from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, group_key
 from dynastate.format.keys import meta_key as meta_key_of
 from dynastate.settings import Settings
 from tests.conftest import REGION
-from tests.support.fakes import (
-    Clock,
-    FailingClient,
-    Fault,
-    Longest,
-    client_error,
-    lost_answer,
-)
+from tests.support.fakes import Clock, FailingClient, Fault, Longest, client_error, lost_answer
 
 
 @pytest.fixture
@@ -67,10 +55,25 @@ def test_a_lost_answer_that_was_applied_is_found_in_the_list(
     assert (meter.requests, meter.retries, meter.write_units, meter.read_units) == (2, 1, 1, 1)
 
 
-def test_a_lost_answer_that_was_not_applied_is_sent_again(failing_client: FailingClient, group: Key) -> None:
-    """The append did not happen and its answer is lost: the list does not hold it, so it is appended."""
+BROKEN_TLS = boto_errors.SSLError(endpoint_url="https://test", error="unexpected end")
+
+
+@pytest.mark.parametrize(
+    ("appends", "reads"),
+    [
+        ([Fault(lost_answer()), Fault(lost_answer())], []),
+        ([Fault(lost_answer(), applied=True)], [Fault(client_error("ThrottlingException")), Fault(lost_answer())]),
+        ([Fault(BROKEN_TLS, applied=True)], []),  # TLS can break after the request was sent
+    ],
+    ids=["not applied", "read later", "broken TLS"],
+)
+def test_a_lost_answer_is_resolved(
+    failing_client: FailingClient, group: Key, appends: list[Fault], reads: list[Fault]
+) -> None:
+    """The list is read, again and again if need be, before the append is sent again: it is in there once."""
     tables, _ = quickly(failing_client)
-    failing_client.fail("update_item", Fault(lost_answer()), Fault(lost_answer()))
+    failing_client.fail("update_item", *appends)
+    failing_client.fail("get_item", *reads)
     tables.append_version(group, b"entry", "run-1", Meter())
     assert entries(tables, group) == [b"entry"]
 
@@ -93,17 +96,10 @@ def test_a_commit_is_sent_again_only_while_somebody_waits(
     assert entries(tables, group) == []
 
 
-def test_reading_the_list_is_retried_too(failing_client: FailingClient, group: Key) -> None:
-    """The read that resolves a lost answer may be throttled or lost itself; it is repeated until it says."""
-    tables, _ = quickly(failing_client)
-    failing_client.fail("update_item", Fault(lost_answer(), applied=True))
-    failing_client.fail("get_item", Fault(client_error("ThrottlingException")), Fault(lost_answer()))
-    tables.append_version(group, b"entry", "run-1", Meter())
-    assert entries(tables, group) == [b"entry"]
-
-
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_append_whose_fate_stays_unknown_says_so(failing_client: FailingClient, group: Key, applied: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_an_append_whose_fate_stays_unknown_says_so(
+    failing_client: FailingClient, group: Key, *, applied: bool
+) -> None:
     """When the list cannot be read until the deadline, the outcome is unknown, and not 'nothing was committed'."""
     tables, clock = quickly(failing_client, request_deadline_s=20)
     tables.expect_answers()
@@ -142,15 +138,6 @@ def test_an_append_that_surely_did_not_happen_says_so(
     with pytest.raises(expected):
         tables.append_version(group, b"entry", "run-1", Meter())
     assert [operation for operation, _ in failing_client.requests].count("get_item") == 0
-
-
-def test_a_broken_tls_connection_may_have_carried_a_commit(failing_client: FailingClient, group: Key) -> None:
-    """TLS can break after the request was sent, so an append is looked for before it is sent again."""
-    tables, _ = quickly(failing_client)
-    broken = boto_errors.SSLError(endpoint_url="https://test", error="unexpected end")
-    failing_client.fail("update_item", Fault(broken, applied=True))
-    tables.append_version(group, b"entry", "run-1", Meter())
-    assert entries(tables, group) == [b"entry"]
 
 
 def test_conditional_writes_survive_a_lost_answer(failing_client: FailingClient, store: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import group_key
+from dynastate.settings import Settings
+from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.credential_services import CredentialServices
 from tests.support.fakes import Clock, Longest
@@ -169,3 +171,15 @@ def test_an_sts_that_cannot_be_reached_is_named(
         ConfigurationError, match=r"AWS STS gives no credentials .*: Could not connect .*sts\.localhost"
     ):
         tables.write(parts(store, 1), Meter())
+
+
+def test_credentials_that_cannot_be_read_are_said_at_once(role: None, tmp_path: Path) -> None:
+    """As where a pod's token is not mounted: the error names the file, and nothing of it is a defect."""
+    (tmp_path / "token").unlink()
+    meter = Meter()
+    with (
+        closing(BotoTables(Settings(region=REGION))) as tables,
+        pytest.raises(ConfigurationError, match=f"AWS credentials cannot be read, .*{tmp_path / 'token'}.*BatchWrite"),
+    ):
+        tables.write(parts("s", 1), meter)
+    assert meter.requests == 1

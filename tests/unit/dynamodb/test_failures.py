@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import botocore.exceptions as boto_errors
@@ -16,24 +14,15 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S
-from dynastate.dynamodb.wire import from_wire
-from dynastate.errors import (
-    ConfigurationError,
-    CorruptStateError,
-    UnavailableError,
-)
+from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Key
 from dynastate.settings import PREFIX, Settings
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
-from tests.support.fakes import (
-    Wire,
-    lost_answer,
-    wire_error,
-)
-from tests.unit.dynamodb.rig import Rig
+from tests.support.fakes import Wire, lost_answer, wire_error
+from tests.unit.dynamodb.conftest import Rig
 
-OK: tuple[int, dict[str, Any]] = (200, {})
+OK: tuple[int, dict[str, Any]] = (200, {"UnprocessedItems": {}})
 
 
 @pytest.mark.parametrize(
@@ -82,22 +71,6 @@ def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[...,
     said = rf"table other \({PREFIX}snapshotTable\) .* in the Region us-east-1 of http://127\.0\.0\.1:1; "
     with pytest.raises(ConfigurationError, match=said):
         at.tables.query("snapshot", "s", "a", "b", at.meter)
-
-
-def test_credentials_that_cannot_be_read_are_said_at_once(
-    dummy_credentials: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As where a pod's token is not mounted: the error names the file, and nothing of it is a defect."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/spark")
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    tables, meter = BotoTables(Settings(region=REGION)), Meter()
-    with pytest.raises(ConfigurationError, match=f"AWS credentials cannot be read, .*{tmp_path / 'token'}.*BatchWrite"):
-        tables.write(parts("s", 1), meter)
-    tables.close()
-    assert meter.requests == 1
 
 
 def test_no_region_is_said_when_the_client_is_made(dummy_credentials: None) -> None:
@@ -171,14 +144,25 @@ def test_at_first_contact_an_unreachable_endpoint_is_said_within_seconds(rig: Ca
         assert at.clock.now <= FIRST_CONTACT_DEADLINE_S + 0.1
 
 
-def test_after_first_contact_the_deadline_is_the_users(rig: Callable[..., Rig]) -> None:
-    """Once DynamoDB has answered, an outage is waited for until the deadline, and is no configuration error."""
-    gone = boto_errors.EndpointConnectionError(endpoint_url="http://test")
-    at = rig(OK, gone, request_deadline_s=100)
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (boto_errors.EndpointConnectionError(endpoint_url="http://test"), "Could not connect"),
+        (wire_error("InternalServerError", "it broke", status=500), ".*it broke"),
+        ((501, "<html>go away</html>"), "HTTP status 501, without an error of DynamoDB"),
+    ],
+    ids=["unreachable", "500", "a web server"],
+)
+def test_after_first_contact_the_deadline_is_the_users(
+    rig: Callable[..., Rig], answer: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once DynamoDB has answered, an outage is waited for until the deadline, and shown without a proxy's page."""
+    at = rig(OK, answer, request_deadline_s=100)
     at.tables.write(parts("s", 1), at.meter)
-    with pytest.raises(UnavailableError, match="no proper answer until the deadline: Could not connect"):
+    with pytest.raises(UnavailableError, match=f"no proper answer until the deadline: {said}"):
         at.tables.write(parts("s", 1), at.meter)
     assert at.clock.now == pytest.approx(100)
+    assert "html" not in caplog.text
 
 
 def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> None:
@@ -214,14 +198,6 @@ def test_a_web_server_at_the_endpoint_is_said_soon(rig: Callable[..., Rig], stat
     assert "html" not in str(refused.value)
     assert (at.clock.slept == []) is is_at_once
     assert at.clock.now <= FIRST_CONTACT_DEADLINE_S + 0.1
-
-
-def test_a_web_server_in_the_way_later_is_an_outage(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
-    """Once DynamoDB has answered, a proxy's error is waited for until the deadline, and shown without its page."""
-    at = rig((501, "<html>go away</html>"), request_deadline_s=100).has_answered()
-    with pytest.raises(UnavailableError, match="until the deadline: HTTP status 501, without an error of DynamoDB"):
-        at.tables.check()
-    assert "html" not in caplog.text
 
 
 def test_a_table_that_was_there_is_to_be_restored(rig: Callable[..., Rig]) -> None:
@@ -279,26 +255,9 @@ def test_check_tells_how_a_table_differs(
         assert part in line
 
 
-@pytest.mark.parametrize(
-    "value",
-    [{"BOOL": True}, {"NULL": True}, {"NS": ["1"]}, {"N": "1.5"}, {"L": [{"S": "a"}]}, {"M": {"a": {"B": b"b"}}}],
-)
-def test_values_that_dynastate_never_writes_are_refused(value: dict[str, Any]) -> None:
-    """An item with a value of another kind is someone else's; the error names the attribute."""
-    with pytest.raises(CorruptStateError, match="never writes attribute=strange"):
-        from_wire({"fine": {"S": "text"}, "strange": value})
-
-
 def test_a_request_that_boto3_cannot_send_is_said(rig: Callable[..., Rig]) -> None:
     """An error of boto3 itself, that no retry mends, is a configuration error and not a loop."""
     at = rig(boto_errors.UnknownRegionError(region_name="x", error_msg="what it says"))
     with pytest.raises(ConfigurationError, match="boto3 cannot send this request"):
         at.tables.write(parts("s", 1), at.meter)
     assert at.meter.requests == 1
-
-
-def test_meters_add_up() -> None:
-    """Two meters together hold the sum of each figure."""
-    one, other = Meter(requests=1, write_units=2), Meter(requests=10, items_deleted=5)
-    one.add(other)
-    assert (one.requests, one.write_units, one.items_deleted) == (11, 2, 5)
