@@ -7,7 +7,8 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,23 @@ def moto(failing_client: FailingClient) -> BotoTables:
 @pytest.fixture(scope="session")
 def http(embedded: EmbeddedDynamoDB) -> Iterator[BotoTables]:
     """Tables on the embedded DynamoDB, over HTTP."""
+    with over_http(embedded, lambda: None) as tables:
+        yield tables
+
+
+@pytest.fixture(scope="session")
+def boto3(embedded: EmbeddedDynamoDB) -> Iterator[BotoTables]:
+    """The same, with every request sent by boto3."""
+    with over_http(embedded, lambda: make_client(embedded.settings)) as tables:
+        yield tables
+
+
+@contextmanager
+def over_http(embedded: EmbeddedDynamoDB, client: Callable[[], Any]) -> Iterator[BotoTables]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in credentials().items():
             environment.setenv(name, value)
-        tables = BotoTables(embedded.settings)
+        tables = BotoTables(embedded.settings, client=client())
     yield tables
     tables.close()
 

@@ -10,9 +10,10 @@
     ├── MismatchError        the two ends of the bridge differ in version or break the protocol
     └── InternalError        a defect of dynastate; please report it
 
-Whatever reads a store raises CorruptStateError where an item is lost or corrupt; docstrings do not repeat it.
-Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the bridge protocol
-(docs/protocol.md, "Errors").
+Whatever reads or decodes stored bytes raises CorruptStateError where they are lost or corrupt, what needs a
+version raises VersionMissingError where there is none, and what refuses something raises ConfigurationError: docstrings
+do not repeat it. Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the
+bridge protocol (docs/protocol.md, "Errors").
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ PREFIX = "spark.sql.streaming.stateStore.dynastate."
 DELTA_TABLE = "dynastate-delta"
 SNAPSHOT_TABLE = "dynastate-snapshot-group"
 
-_TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
-_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+# The forms of texts, with their names.
+_TABLE_NAME = {"form": (re.compile(r"[A-Za-z0-9_.-]{3,255}"), "3 to 255 characters of A-Z a-z 0-9 _ . -")}
+_NAMESPACE = {"form": (re.compile(r"[A-Za-z0-9._-]{1,128}"), "1 to 128 characters of A-Z a-z 0-9 . _ -")}
+_FOLDERS = {"form": (re.compile(r"/[^,\0]*(,/[^,\0]*)*"), "absolute folders with commas between them")}
+_REGION = {"form": (re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"), "an AWS Region such as eu-west-1")}
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _PRICES = (Decimal(0), Decimal(1_000_000))
@@ -40,15 +42,15 @@ class Settings:
         ConfigurationError: a value is not of its kind or out of its range; the message names the Spark setting.
     """
 
-    delta_table: str = DELTA_TABLE
+    delta_table: str = field(default=DELTA_TABLE, metadata=_TABLE_NAME)
     """Name of the delta table."""
-    snapshot_table: str = SNAPSHOT_TABLE
+    snapshot_table: str = field(default=SNAPSHOT_TABLE, metadata=_TABLE_NAME)
     """Name of the snapshot-group table."""
-    region: str = ""
+    region: str = field(default="", metadata=_REGION)
     """AWS Region; empty: AWS_REGION, else boto3's standard chain (AWS_DEFAULT_REGION, the profile, …)."""
     endpoint: str = ""
     """URL of the DynamoDB endpoint; empty: AWS_ENDPOINT_URL_DYNAMODB or AWS_ENDPOINT_URL, else the Region's own."""
-    namespace: str = ""
+    namespace: str = field(default="", metadata=_NAMESPACE)
     """First part of every store's name; empty: a digest of the checkpoint's state root, which then must not move."""
     python: str = ""
     """Interpreter of the sidecar on the executors; empty: the one PySpark uses there."""
@@ -58,8 +60,16 @@ class Settings:
     """Concurrent requests with rows in one executor; 8, and a full queue, take about 100 MiB of sidecar memory."""
     cache_mb: int = field(default=64, metadata={"range": (0, 65_536)})
     """MiB of parts and buckets that a sidecar keeps, so that what was read or written there is not read again."""
-    memory_mb: int = field(default=0, metadata={"range": (0, 1_048_576)})
-    """MiB of heap that rows of all stores of one executor may take, the rest is read when it is needed; 0: no bound."""
+    memory_mb: int | None = field(default=None, metadata={"range": (0, 1_048_576)})
+    """MiB of heap that rows of all stores of one executor may take; others are on local disk. 0: no limit, no disk.
+
+    None: half of the heap; without a disk tier no limit."""
+    disk_mb: int | None = field(default=None, metadata={"range": (0, 16_777_216)})
+    """MiB of local disk that rows of all stores of one executor may take; 0: no disk tier.
+
+    None: what the disk has, less a reserve."""
+    disk_path: str = field(default="", metadata=_FOLDERS)
+    """Absolute folders of the disk tier, with commas between them; empty: Spark's local folders on the executor."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
@@ -71,38 +81,27 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            self._require_kind(item)
-        for name in ("delta_table", "snapshot_table"):
-            self._require(name, _TABLE_NAME, "3 to 255 characters of A-Z a-z 0-9 _ . -")
+            self._require_form(item)
         if self.delta_table == self.snapshot_table:
             raise ConfigurationError(f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ", both=self.delta_table)
-        if self.namespace:
-            self._require("namespace", _NAMESPACE, "1 to 128 characters of A-Z a-z 0-9 . _ -")
-        if self.region:
-            self._require("region", _REGION, "an AWS Region such as eu-west-1")
         if self.endpoint:
             self._require_url()
 
-    def _require_kind(self, item: Field[Any]) -> None:
+    def _require_form(self, item: Field[Any]) -> None:
         value, name = getattr(self, item.name), PREFIX + _spark_name(item.name)
         if "range" not in item.metadata:
             if not isinstance(value, str):
                 raise ConfigurationError(f"{name} must be text", got=repr(value))
-            return
-        low, high = item.metadata["range"]
-        if isinstance(item.default, Decimal):
+            form = item.metadata.get("form")
+            if form and (value or item.default) and not form[0].fullmatch(value):
+                raise ConfigurationError(f"{PREFIX}{_spark_name(item.name)} must be {form[1]}", got=repr(value))
+        elif value is not None or item.default is not None:
+            (low, high), is_price = item.metadata["range"], isinstance(item.default, Decimal)
             number = _decimal(value)
-            if number is None or not low <= number <= high:
-                got = repr(value) if number is None else number
-                raise ConfigurationError(f"{name} must be a decimal number from {low} to {high}", got=got)
-            object.__setattr__(self, item.name, number)
-        elif not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ConfigurationError(f"{name} must be a whole number from {low} to {high}", got=repr(value))
-
-    def _require(self, name: str, pattern: re.Pattern[str], what: str) -> None:
-        value = getattr(self, name)
-        if not pattern.fullmatch(value):
-            raise ConfigurationError(f"{PREFIX}{_spark_name(name)} must be {what}", got=repr(value))
+            if number is None or not low <= number <= high or not (is_price or isinstance(value, int)):
+                kind, got = "decimal" if is_price else "whole", repr(value) if number is None else value
+                raise ConfigurationError(f"{name} must be a {kind} number from {low} to {high}", got=got)
+            object.__setattr__(self, item.name, number if is_price else value)
 
     def _require_url(self) -> None:
         try:
@@ -130,28 +129,25 @@ class Settings:
             item = known.get(name)
             if item is None:
                 raise ConfigurationError(f"unknown setting {PREFIX}{name}; known are {', '.join(sorted(known))}")
-            values[item.name] = _from_text(item, name, text)
-        return cls(**values)  # type: ignore[arg-type]  # each value was made of its field's own type just above
+            values[item.name] = _from_text(item, text)
+        return cls(**values)  # type: ignore[arg-type]  # checked by each field
 
     def to_spark(self, given: Collection[str] = ()) -> dict[str, str]:
         """The settings that differ from their defaults, and those that are `given`, by full Spark name."""
         return {
-            PREFIX + _spark_name(item.name): _to_text(getattr(self, item.name))
+            PREFIX + _spark_name(item.name): _to_text(value)
             for item in fields(self)
-            if item.name in given or getattr(self, item.name) != item.default
+            if (value := getattr(self, item.name)) is not None and (item.name in given or value != item.default)
         }
 
 
-def _from_text(item: Field[Any], name: str, text: str) -> str | int | Decimal:
+def _from_text(item: Field[Any], text: str) -> str | int | Decimal:
+    """The number that a text is, where a setting is one; any other text is refused then."""
     if "range" not in item.metadata:
         return text
     if isinstance(item.default, Decimal):
-        if not _DECIMAL.fullmatch(text):
-            raise ConfigurationError(f"{PREFIX}{name} must be a decimal number such as 0.625", got=repr(text))
-        return Decimal(text)
-    if not _WHOLE.fullmatch(text):
-        raise ConfigurationError(f"{PREFIX}{name} must be a whole number", got=repr(text))
-    return int(text)
+        return Decimal(text) if _DECIMAL.fullmatch(text) else text
+    return int(text) if _WHOLE.fullmatch(text) else text
 
 
 def _decimal(value: object) -> Decimal | None:

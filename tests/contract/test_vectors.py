@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +52,14 @@ def part_item(vector: Vector) -> tuple[Key, Item]:
 
 def version_entry(vector: Vector) -> VersionEntry:
     """Read the fields of a version entry."""
-    return VersionEntry(
-        version=vector["version"],
-        attempt=attempt(vector["attempt"]),
-        parent=attempt(vector["parent"]),
-        epoch=vector["epoch"],
-        time_ms=vector["time_ms"],
-        schema=bytes.fromhex(vector["schema"]),
-        parts=vector["parts"],
-        records=vector["records"],
-        raw_bytes=vector["raw_bytes"],
-        stored_bytes=vector["stored_bytes"],
-        digest=bytes.fromhex(vector["digest"]),
-        keys=dict(vector["keys"]),
-        home=Home(vector["home"]["store"], vector["home"]["shards"]) if "home" in vector else None,
-        bounds=bytes.fromhex(vector.get("bounds", "")),
-    )
+    read: dict[str, Callable[[Any], Any]] = {
+        **dict.fromkeys(("attempt", "parent"), attempt),
+        **dict.fromkeys(("schema", "digest", "bounds"), bytes.fromhex),
+        "keys": dict,
+        "home": lambda home: Home(**home),
+    }
+    given = {name: value for name, value in vector.items() if name not in ("store", "bytes")}
+    return VersionEntry(**{name: read.get(name, int)(value) for name, value in given.items()})
 
 
 def items_of(vector: Vector) -> list[tuple[Key, Item]]:

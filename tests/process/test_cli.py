@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.support.store_builder import StoreBuilder, counted, user
 
 #: An error at the start must not take longer: "within seconds, not minutes of retries".
 ERROR_WITHIN_S = 30.0
+NO_PYSPARK = "pyspark is not installed here; pip install 'pyspark>=4.0.1,<4.4'\n"
 #: The command as pip installs it.
 ENTRY_POINT = str(Path(sys.executable).with_name("dynastate"))
 
@@ -53,14 +54,14 @@ def where(database: EmbeddedDynamoDB) -> list[str]:
     return ["--endpoint", database.endpoint, "--region", REGION]
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
-def refused(*words: str) -> str:
+def refused(*words: str, env: dict[str, str] | None = None) -> str:
     """Run a command that has to fail; return the one line it writes to standard error."""
-    done = run(*words)
+    done = run(*words, env=env)
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
@@ -126,11 +127,7 @@ def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
     """`-` is standard input."""
     with open(reported(tmp_path, 4)) as lines:  # noqa: PTH123  # a child's standard input
         piped = subprocess.run(
-            command("cost", "--progress", "-", "--json"),
-            stdin=lines,
-            capture_output=True,
-            timeout=30,
-            check=True,
+            command("cost", "--progress", "-", "--json"), stdin=lines, capture_output=True, timeout=30, check=True
         )
     assert json.loads(piped.stdout)["queries"][0]["batches"] == 4
 
@@ -144,14 +141,33 @@ def test_an_unreachable_endpoint_is_reported_within_seconds() -> None:
     assert "--endpoint" in said
 
 
-def test_no_credentials_is_one_line(database: EmbeddedDynamoDB) -> None:
-    """Where boto3's standard chain finds no credentials, that is said at once."""
-    words = command("tables", "check", "--endpoint", database.endpoint, "--region", REGION)
-    without = {name: value for name, value in os.environ.items() if name not in credentials()}
-    done = subprocess.run(words, capture_output=True, text=True, env=without, timeout=30, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("dynastate: no AWS credentials")
-    assert done.stderr.count("\n") == 1
+def without_pyspark(folder: Path) -> dict[str, str]:
+    """An environment in which it cannot be imported."""
+    (folder / "pyspark.py").write_text("raise ImportError('no Spark here')")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    return {"JAVA_HOME": str(folder)}
+
+
+#: What a command lacks, as the environment that it gets in an empty folder, and the message.
+MISSING: dict[str, tuple[str, Callable[[Path], dict[str, str]], str]] = {
+    "credentials": ("tables check", lambda _: dict.fromkeys(credentials(), ""), "no AWS credentials"),
+    "pyspark, for import": ("import old new", without_pyspark, NO_PYSPARK),
+    "pyspark, for jar": ("jar", without_pyspark, NO_PYSPARK),
+    "Java, for import": ("import old new", without_java, "import needs Java; install a JRE 17 or 21"),
+    "Java, for demo": ("demo", without_java, "the demo needs Java; install a JRE 17 or 21"),
+    "a value": ("import old new --conf spark.x", lambda _: {}, "--conf takes KEY=VALUE got='spark.x'"),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_is_one_line(what: str, where: list[str], tmp_path: Path) -> None:
+    """It is said before anything starts, with exit code 2."""
+    words, environment, says = MISSING[what]
+    options = where if what == "credentials" else []
+    assert refused(*words.split(), *options, env=os.environ | environment(tmp_path)).startswith(f"dynastate: {says}")
 
 
 def test_local_reports_a_port_in_use(database: EmbeddedDynamoDB) -> None:
@@ -201,22 +217,11 @@ def test_local_for_programs() -> None:
     assert found["environment"] == credentials()
 
 
-@pytest.mark.parametrize("words", [("import", "old", "new"), ("jar",)])
-def test_commands_that_need_spark_say_so(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Without PySpark they end with one line, and exit code 2."""
-    (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
-    without = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command(*words), capture_output=True, text=True, env=without, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "dynastate: pyspark is not installed here; pip install 'pyspark>=4.0.1,<4.4'\n"
-
-
 def test_local_without_a_spark(tmp_path: Path) -> None:
     """Where PySpark cannot be imported it serves all the same, and says on standard error why conf is missing."""
-    (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
-    without = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     words, pipe = command("local", "--port", "0"), subprocess.PIPE
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=without) as running:
+    environment = os.environ | without_pyspark(tmp_path)
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         lines = list(takewhile(lambda line: not line.startswith("export AWS_SECRET_ACCESS_KEY"), running.stdout))

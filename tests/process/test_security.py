@@ -43,6 +43,16 @@ def sidecar() -> Iterator[Sidecar]:
 # --------------------------------------------------------------------------------------------------- socket and folder
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o500])
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
+    """The socket's folder must be its user's alone: any other mode is refused, with the mode that it has."""
+    tmp_path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=f"mode 0700 folder={tmp_path} mode={mode:#o}"):
+        check_folder(tmp_path)
+    tmp_path.chmod(0o700)
+    check_folder(tmp_path)
+
+
 def test_a_link_or_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     """A link, whose owner could change its target, and a file are refused, even with the right owner and mode."""
     (tmp_path / "own").mkdir(mode=0o700)
@@ -57,25 +67,28 @@ def test_a_link_or_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> Non
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's owner must be the user the sidecar runs as."""
     tmp_path.chmod(0o700)
-    check_folder(tmp_path)
     monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(ConfigurationError, match=f"owner={tmp_path.stat().st_uid}"):
         check_folder(tmp_path)
 
 
-@as_root
-def test_a_sidecar_does_not_start_in_a_folder_of_another_user() -> None:
-    """The real process, in a folder that belongs to another user: it ends at once, and opens no socket."""
-    with closing(Sidecar(owner=OTHER_USER)) as sidecar:
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [({"mode": 0o755}, "mode=0o755 "), pytest.param({"owner": OTHER_USER}, f"owner={OTHER_USER}", marks=as_root)],
+    ids=["open to others", "of another user"],
+)
+def test_a_sidecar_does_not_start_in_such_a_folder(folder: dict[str, int], said: str) -> None:
+    """The real process ends at once with one line, and opens no socket."""
+    with closing(Sidecar(**folder)) as sidecar:  # type: ignore[arg-type]  # of mode and owner
         assert sidecar.said == ""
         assert sidecar.process.wait(WITHIN_S) == 1
-        assert f"0700 folder={sidecar.folder} mode=0o700 owner={OTHER_USER}" in sidecar.log()
+        assert sidecar.log().startswith(
+            "dynastate.sidecar: the socket's folder must be owned by this user with mode 0700"
+        )
+        assert f"0700 folder={sidecar.folder} mode=" in sidecar.log()
+        assert said in sidecar.log()
+        assert sidecar.log().count("\n") == 1
         assert not sidecar.path.exists()
-
-
-def test_the_socket_is_for_its_user_alone(sidecar: Sidecar) -> None:
-    """No other user may connect to the socket itself, whatever the folder allows."""
-    assert stat.S_IMODE(sidecar.path.stat().st_mode) & 0o077 == 0
 
 
 def test_only_this_users_processes_may_connect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +136,11 @@ def test_tokens_are_compared_in_constant_time() -> None:
 
 
 def test_nothing_listens_on_a_network_interface(sidecar: Sidecar, embedded: EmbeddedDynamoDB, store: str) -> None:
-    """A sidecar at work listens on its Unix-domain socket, and on nothing else."""
+    """A sidecar at work listens on its Unix-domain socket, to which no other user may connect, and on nothing else."""
     talk = sidecar.connect().hello(spark_names(embedded.settings))
     talk.write(store, A, {b"a": b"1"})
     assert listening(sidecar.process.pid) == {f"unix {sidecar.path}"}
+    assert stat.S_IMODE(sidecar.path.stat().st_mode) & 0o077 == 0, "whatever its folder allows"
     assert any(each.startswith("tcp ") for each in listening(embedded.pid))  # the search for sockets finds one
 
 
@@ -140,7 +154,7 @@ FORBIDDEN = {
         re.MULTILINE,
     ),
     "jvm-bridge/src/**/*.scala": re.compile(
-        r"ObjectInputStream|readObject|XMLDecoder|ScriptEngine|Runtime\.getRuntime|sys\.process|Class\.forName"
+        r"ObjectInputStream|readObject|XMLDecoder|ScriptEngine|Runtime\.getRuntime\.(?!maxMemory|availableProcessors)|sys\.process|Class\.forName"
         r"|\"(ba)?sh\"|ServerSocket"
     ),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from dynastate.dynamodb.tables import always
@@ -84,15 +85,15 @@ def some_changes(chance: random.Random) -> list[Change]:
 def rows_of(opening: Opening, state: State | None = None) -> tuple[VersionId, State]:
     """The version that was opened, and its rows; `state` is that of the opening's base."""
     state = fold(fold(state or {}, opening.snapshot_chunks), opening.chunks)
-    return VersionId(opening.version, opening.attempt), state
+    return opening.entry.id, state
 
 
+@dataclass
 class Actor:
     """Something that acts now and then until the schedule ends."""
 
-    def __init__(self, scheduler: Scheduler, chance: random.Random) -> None:
-        self._scheduler = scheduler
-        self._chance = chance
+    _scheduler: Scheduler
+    _chance: random.Random
 
     def _pauses(self, is_over: Callable[[], bool]) -> Iterator[None]:
         """Pause before each turn, until it is over."""
@@ -104,19 +105,19 @@ class Actor:
         self._scheduler.sleep(self._chance.random() * self._chance.choice((0.1, 1.0, 10.0)))
 
 
+@dataclass
 class Executor(Actor):
     """One process of a query run: an engine, and for each store the versions that its provider holds."""
 
-    def __init__(
-        self, scheduler: Scheduler, process: Process, engine: Engine, run: QueryRun, chance: random.Random
-    ) -> None:
-        super().__init__(scheduler, chance)
-        self.process = process
-        self.run = run.id
-        self._query_run = run
-        self._engine = engine
-        self._held: dict[str, dict[VersionId, State]] = {}
-        self._has_committed: set[str] = set()
+    _engine: Engine
+    process: Process
+    _query_run: QueryRun
+    _held: dict[str, dict[VersionId, State]] = field(default_factory=dict)
+    _has_committed: set[str] = field(default_factory=set)
+
+    @property
+    def run(self) -> str:
+        return self._query_run.id
 
     # ------------------------------------------------------------------------------------------------------------ tasks
 
@@ -298,12 +299,11 @@ def read(
     return found, state
 
 
+@dataclass
 class Reader(Actor):
     """Another process that reads versions and their changes, such as Spark's state reader."""
 
-    def __init__(self, scheduler: Scheduler, engine: Engine, chance: random.Random) -> None:
-        super().__init__(scheduler, chance)
-        self._engine = engine
+    _engine: Engine
 
     def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
         """Read versions whole, by bucket, or by their changes."""
@@ -339,7 +339,7 @@ class Reader(Actor):
         """Read a version bucket by bucket; rows of other buckets are ignored."""
         since = self._scheduler.now
         found = retry_routes(lambda _: self._engine.find(model.store, *asked))
-        version = VersionId(found.version, found.attempt)
+        version = found.entry.id
         model.check_winner(asked, version, since)
         whole: State = {}
         for number in range(1 << found.bits):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dynastate.dynamodb.meter import Meter
@@ -29,12 +29,11 @@ from dynastate.reader.families import Family, Row
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
-from dynastate.unsaferow.key_encoders import RawKeys
+from dynastate.unsaferow.key_encoders import KeyEncoder
 from dynastate.unsaferow.nested import Struct
 from dynastate.unsaferow.types import Binary
 from tests.simulation.actors import KEYS, Actor, rows_of
 from tests.simulation.model import Model, Node, State, short, violation
-from tests.simulation.scheduler import Scheduler
 
 
 class RawBytes(Struct):
@@ -56,7 +55,7 @@ FAMILY: Final = Family(
     name="default",
     internal=False,
     multiple=True,
-    encoder=RawKeys(RawBytes("key"), [0]),
+    encoder=KeyEncoder(RawBytes("key"), [0]),
     value=RawBytes("value"),
 )
 
@@ -71,13 +70,12 @@ def as_rows(found: State) -> list[Row]:
     return [{"key": key, "values": [{"value": value} for value in found[key]]} for key in sorted(found)]
 
 
+@dataclass
 class Forker(Actor):
     """Forks a running query, reads the forks, and drops them, whatever the network does."""
 
-    def __init__(self, scheduler: Scheduler, engine: Engine, tables: Tables, chance: random.Random) -> None:
-        super().__init__(scheduler, chance)
-        self._engine = engine
-        self._tables = tables
+    _engine: Engine
+    _tables: Tables
 
     def fork_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
         """Make one fork after another; read and drop each."""
@@ -131,13 +129,12 @@ class Forker(Actor):
         return True
 
 
+@dataclass
 class Onlooker(Actor):
     """A client of `open_state`, on one store or on all partitions: it reads what was committed and nothing else."""
 
-    def __init__(self, scheduler: Scheduler, tables: Tables, settings: Settings, chance: random.Random) -> None:
-        super().__init__(scheduler, chance)
-        self._tables = tables
-        self._settings = settings
+    _tables: Tables
+    _settings: Settings
 
     def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
         """Open state, read it in several ways, with or without refreshes, and close it."""
@@ -264,15 +261,12 @@ def _as_reported(change: Change) -> tuple[str, Row]:
     return kind, {"key": change.key, "values": [{"value": change.value}]}
 
 
+@dataclass
 class Operator(Actor):
     """Runs `dynastate compact` and `dynastate clean` beside the query, whatever the network does."""
 
-    def __init__(
-        self, scheduler: Scheduler, engines: Callable[[], Engine], tables: Tables, chance: random.Random
-    ) -> None:
-        super().__init__(scheduler, chance)
-        self._engines = engines
-        self._tables = tables
+    _tables: Tables
+    _engines: Callable[[], Engine]
 
     def run_now_and_then(self, models: list[Model], is_over: Callable[[], bool], retain: int) -> None:
         """Run commands, each with an engine of its own."""

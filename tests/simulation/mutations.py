@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -15,11 +15,11 @@ from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import Retry
-from dynastate.engine import catalog, cleanup, commit, maintenance, opening, reader, sessions, snapshots
+from dynastate.engine import catalog, cleanup, commit, maintenance, opening, reader, sessions, snapshots, writer
 from dynastate.format import parts, version_list
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, Role, part_key
+from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, part_key
 from dynastate.format.manifest import Bucket
 from dynastate.format.meta import QueryRun, StoreMeta
 from dynastate.format.parts import Part, Tally, join_fragments, parse_part
@@ -41,42 +41,42 @@ def found_by(seed: int) -> Callable[[Mutation], Mutation]:
     return add
 
 
+def replaced(owner: object, name: str, by: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """Replace a function; `by` gets the original, and its arguments."""
+    original = getattr(owner, name)
+    return patch.object(owner, name, lambda *of, **named: by(original, *of, **named))
+
+
 @found_by(seed=0)
 def commits_before_parts_are_durable() -> AbstractContextManager[Any]:
-    return patch.object(commit.Commits, "settle", lambda *_: None)
+    return patch.object(writer.PendingWrites, "wait", lambda *_: None)
 
 
 @found_by(seed=3)
 def drops_unprocessed_items() -> AbstractContextManager[Any]:
-    original = BotoTables.offer
-
-    def offer(self: BotoTables, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
-        original(self, puts, meter)
+    def offer(original: Callable[..., object], *of: Any) -> list[object]:
+        original(*of)
         return []
 
-    return patch.object(BotoTables, "offer", offer)
+    return replaced(BotoTables, "offer", offer)
 
 
 @found_by(seed=3)
 def drops_unprocessed_keys() -> AbstractContextManager[Any]:
-    original = Retry.attempt
-
-    def attempt(self: Any, role: Role, once: Callable[[], Any]) -> Any:
-        answer = original(self, role, once)
+    def attempt(original: Callable[..., Any], *of: Any) -> Any:
+        answer = original(*of)
         return answer | {"UnprocessedKeys": {}} if answer and "UnprocessedKeys" in answer else answer
 
-    return patch.object(Retry, "attempt", attempt)
+    return replaced(Retry, "attempt", attempt)
 
 
 @found_by(seed=0)
 def reads_the_first_page_only() -> AbstractContextManager[Any]:
-    original = BotoTables.call
-
-    def call(self: BotoTables, operation: str, *rest: Any) -> Any:
-        answer = original(self, operation, *rest)
+    def call(original: Callable[..., Any], tables: BotoTables, operation: str, *rest: Any, **request: Any) -> Any:
+        answer = original(tables, operation, *rest, **request)
         return {"Items": answer["Items"]} if operation == "Query" else answer
 
-    return patch.object(BotoTables, "call", call)
+    return replaced(BotoTables, "call", call)
 
 
 @found_by(seed=62)
@@ -93,7 +93,7 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
         found = self._tables.get(keys, spent)
         return [(key, parse_part(key, found[key])) for key in keys if key in found], spent
 
-    def verified(_: Any, __: Any, parts: Any, ___: Any) -> Any:
+    def verified(_: Any, __: Any, parts: Any, *___: Any) -> Any:
         for key, part in parts:
             if part.fragments == 1:
                 yield part.records, join_fragments(key, [part])
@@ -127,13 +127,11 @@ def gives_all_attempts_the_same_part_keys() -> AbstractContextManager[Any]:
 
 @found_by(seed=183)
 def aborts_attempts_of_unknown_outcome() -> AbstractContextManager[Any]:
-    original = commit.WriteAttempt.abort
+    def abort(original: Callable[..., Any], under_way: commit.WriteAttempt) -> None:
+        under_way._ended = False
+        original(under_way)
 
-    def abort(self: commit.WriteAttempt) -> None:
-        self._ended = False
-        original(self)
-
-    return patch.object(commit.WriteAttempt, "abort", abort)
+    return replaced(commit.WriteAttempt, "abort", abort)
 
 
 @found_by(seed=89)
@@ -170,9 +168,8 @@ def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
 def cleans_up_for_replaced_runs() -> AbstractContextManager[Any]:
     """Executors of a replaced run continue to clean up."""
 
-    def newest_epoch(meta: Item | None, run: str) -> int | None:
-        epochs = (meta or {}).get("epochs")
-        return epochs.get(run) if isinstance(epochs, dict) else None
+    def newest_epoch(meta: StoreMeta | None, run: str) -> int | None:
+        return None if meta is None else meta.epochs.get(run)
 
     return _together(*(patch.object(each, "newest_epoch", newest_epoch) for each in (maintenance, sessions)))
 
@@ -180,12 +177,9 @@ def cleans_up_for_replaced_runs() -> AbstractContextManager[Any]:
 @found_by(seed=30)
 def deletes_parts_of_attempts_under_way() -> AbstractContextManager[Any]:
     """Clean-up deletes every part that no version list names."""
-    original = cleanup.CleanUp.find_orphans
-
-    def find_orphans(self: cleanup.CleanUp, below: int, deleted: Any) -> list[Key]:
-        return original(self, below + 1_000, deleted)
-
-    return patch.object(cleanup.CleanUp, "find_orphans", find_orphans)
+    return replaced(
+        cleanup.CleanUp, "find_orphans", lambda original, of, below, deleted: original(of, below + 1_000, deleted)
+    )
 
 
 @found_by(seed=0)
@@ -200,14 +194,11 @@ def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
 
 @found_by(seed=267)
 def retains_one_version_too_few() -> AbstractContextManager[Any]:
-    original = cleanup.retention
-
-    def retention(
-        graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int
-    ) -> cleanup.Retention | None:
-        return original(graph, version, attempt, retain - 1, epoch)
-
-    return patch.object(cleanup, "retention", retention)
+    return replaced(
+        cleanup,
+        "retention",
+        lambda original, graph, version, attempt, retain, epoch: original(graph, version, attempt, retain - 1, epoch),
+    )
 
 
 @found_by(seed=1)
@@ -226,16 +217,11 @@ def commits_snapshots_without_checking_their_base() -> AbstractContextManager[An
 @found_by(seed=905)
 def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
     """Clean-up puts a version list whatever was appended since it was read."""
-
-    def put_over(self: BotoTables, key: Key, item: Item, before: Item, meter: Meter) -> bool:
-        self.write([(key, item)], meter)
-        return True
-
-    def delete_over(self: BotoTables, key: Key, before: Item, meter: Meter) -> bool:
-        self.delete([key], meter)
-        return True
-
-    return patch.multiple(BotoTables, put_over=put_over, delete_over=delete_over)
+    return patch.multiple(
+        BotoTables,
+        put_over=lambda tables, key, item, _, meter: tables.write([(key, item)], meter) is None,
+        delete_over=lambda tables, key, _, meter: tables.delete([key], meter) is None,
+    )
 
 
 @found_by(seed=334)
@@ -247,61 +233,52 @@ def deletes_pinned_items() -> AbstractContextManager[Any]:
 @found_by(seed=38)
 def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     """A compaction carries on all buckets of the last snapshot."""
-    original = compact._read
 
-    def read(opened: opening.Opening) -> Any:
+    def read(original: Callable[..., Any], opened: opening.Opening) -> Any:
         found, _, base = original(opened)
         return found, set(), base
 
-    return patch.object(compact, "_read", read)
+    return replaced(compact, "_read", read)
 
 
 @found_by(seed=1571)
 def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
-    original = opening.VersionOpener.lineage
 
-    def lineage(self: opening.VersionOpener, name: str, known: reader.Lineage | None = None) -> reader.Lineage:
-        found = original(self, name)
+    def lineage(
+        original: Callable[..., Any], opener: opening.VersionOpener, name: str, known: reader.Lineage | None = None
+    ) -> reader.Lineage:
+        found: reader.Lineage = original(opener, name)
         if known is None:
             return found
         after = [entry for entry in found.entries if entry.version > known.newest.version]
         schemas = {**known.schemas, **found.schemas}
         return reader.Lineage(name, (*known.entries, *after), schemas, found.meter)
 
-    return patch.object(opening.VersionOpener, "lineage", lineage)
+    return replaced(opening.VersionOpener, "lineage", lineage)
 
 
 @found_by(seed=0)
 def gives_all_runs_the_same_epoch() -> AbstractContextManager[Any]:
-    original = sessions.Sessions._enter_run
-
-    def enter_run(self: sessions.Sessions, *of: Any) -> sessions.Session:
-        return sessions.Session(1, original(self, *of).shards)
-
-    return patch.object(sessions.Sessions, "_enter_run", enter_run)
+    return replaced(sessions.Sessions, "_enter_run", lambda original, *of: replace(original(*of), epoch=1))
 
 
 @found_by(seed=5)
 def commits_for_killed_tasks() -> AbstractContextManager[Any]:
     """The append is sent whether or not the task still waits for its answer."""
-    original = BotoTables.append_version
-
-    def append(self: BotoTables, key: Key, entry: bytes, run: str, meter: Meter, _: Callable[[], bool]) -> list[bytes]:
-        return original(self, key, entry, run, meter)
-
-    return patch.object(BotoTables, "append_version", append)
+    return replaced(BotoTables, "append_version", lambda original, *of: original(*of[:5]))
 
 
 @found_by(seed=8)
 def lets_copies_of_a_checkpoint_write() -> AbstractContextManager[Any]:
     """A run enters from whatever location."""
-    original = sessions._entered
 
-    def entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, *rest: Any) -> Item:
+    def entered(
+        original: Callable[..., Item], store: str, item: Item, meta: StoreMeta, run: QueryRun, *rest: Any
+    ) -> Item:
         return original(store, item, meta, run._replace(location=meta.location or run.location), *rest)
 
-    return patch.object(sessions, "_entered", entered)
+    return replaced(sessions, "_entered", entered)
 
 
 @found_by(seed=20)
@@ -318,19 +295,18 @@ def deletes_what_another_location_made() -> AbstractContextManager[Any]:
 @found_by(seed=28)
 def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
     """Clean-up deletes only below the oldest retained version: a query that starts over leaves what is above it."""
-    original = cleanup.retention
 
-    def retention(*of: Any) -> cleanup.Retention | None:
-        found = original(*of)
+    def retention(original: Callable[..., Any], *of: Any) -> cleanup.Retention | None:
+        found: cleanup.Retention | None = original(*of)
         return found and replace(found, dead=frozenset())
 
-    return patch.object(cleanup, "retention", retention)
+    return replaced(cleanup, "retention", retention)
 
 
 @found_by(seed=108)
 def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
     """All stores of a namespace are the current query's."""
-    return patch.object(catalog, "by_query", lambda metas, _: catalog.QueryStores(list(metas), []))
+    return patch.object(catalog, "by_query", lambda metas, _=None: catalog.QueryStores(list(metas), []))
 
 
 @found_by(seed=83)

@@ -7,11 +7,11 @@ Each piece arrives at a time of its own, also when its sender no longer waits fo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
@@ -64,43 +64,26 @@ NO_FAULTS: Final = FaultRates()
 def random_faults(chance: random.Random) -> FaultRates:
     """The faults of a schedule: about half of the kinds, each rare or frequent."""
     found = NO_FAULTS
-    for kind, most in (
-        ("throttle", 0.3),
-        ("part", 0.5),
-        ("error", 0.2),
-        ("cut", 0.2),
-        ("not_sent", 0.1),
-        ("slow", 0.2),
-        ("nap", 0.1),
-        ("pause", 0.03),
-        ("die", 0.02),
-        ("page", 0.7),
-    ):
+    most_of = {"throttle": 0.3, "part": 0.5, "error": 0.2, "cut": 0.2, "not_sent": 0.1}
+    most_of |= {"slow": 0.2, "nap": 0.1, "pause": 0.03, "die": 0.02, "page": 0.7}
+    for kind, most in most_of.items():
         if chance.random() < 0.5:
             found = replace(found, **{kind: most * chance.random() ** 2})
     lengths = {"slow_s": (0.3, 3.0, 30.0, 200.0), "nap_s": (0.3, 3.0, 30.0), "pause_s": (1.0, 10.0, 100.0)}
     return replace(found, **{name: chance.choice(seconds) for name, seconds in lengths.items()})
 
 
+@dataclass
 class Client:
     """A boto3 client of one process: the operations that dynastate uses. `on_request` is called ahead of each."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        chance: random.Random,
-        dynamodb: DynamoDB,
-        process: Process,
-        faults: Callable[[], FaultRates],
-        on_request: Callable[[str, dict[str, Any]], None] = lambda *_: None,
-    ) -> None:
-        self._scheduler = scheduler
-        self._chance = chance
-        self._dynamodb = dynamodb
-        self._process = process
-        self._faults = faults
-        self._on_request = on_request
-        self.meta = SimpleNamespace(region_name="simulation")
+    scheduler: Scheduler
+    chance: random.Random
+    dynamodb: DynamoDB
+    process: Process
+    faults: Callable[[], FaultRates]
+    on_request: Callable[[str, dict[str, Any]], None]
+    meta = SimpleNamespace(region_name="simulation")
 
     def __getattr__(self, operation: str) -> Callable[..., Wire]:
         if operation.startswith("_"):
@@ -108,9 +91,8 @@ class Client:
         return partial(self._send, operation)
 
     def _send(self, operation: str, **request: Any) -> Wire:
-        self._on_request(operation, request)
-        sent = _Request(self._scheduler, self._chance, self._dynamodb, self._process, self._faults())
-        return sent.answer(operation, request)
+        self.on_request(operation, request)
+        return _Request(self).answer(operation, request)
 
     def close(self) -> None:
         """Do nothing; a boto3 client has it."""
@@ -119,21 +101,16 @@ class Client:
 class _Request:
     """One request under way."""
 
-    def __init__(
-        self, scheduler: Scheduler, chance: random.Random, dynamodb: DynamoDB, process: Process, faults: FaultRates
-    ) -> None:
-        self._scheduler = scheduler
-        self._chance = chance
-        self._dynamodb = dynamodb
-        self._process = process
-        self._faults = faults
+    def __init__(self, client: Client) -> None:
+        self._scheduler, self._chance, self._dynamodb = client.scheduler, client.chance, client.dynamodb
+        self._process, self._faults = client.process, client.faults()
         self._refused: ClientError | None = None
         self._answers: list[Wire] = []
         self._to_come = 0
         self._is_answered = False
         self._is_given_up = False
         #: Whether the request arrives although its process has died.
-        self._outlives = chance.random() < 0.5
+        self._outlives = self._chance.random() < 0.5
 
     def answer(self, operation: str, request: dict[str, Any]) -> Wire:
         """Send it, and wait for the answer or the error."""
@@ -261,46 +238,39 @@ def _single(operation: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]
 def _merge(operation: str, answers: list[Wire], undone: list[dict[str, Any]]) -> Wire:
     """The answer of a request, from those to its pieces."""
     if operation == "batch_write_item":
-        rest: dict[str, list[Wire]] = {}
-        for piece in undone:
-            for name, writes in piece["RequestItems"].items():
-                rest.setdefault(name, []).extend(writes)
-        return {"UnprocessedItems": rest}
+        return {"UnprocessedItems": _by_table(piece["RequestItems"] for piece in undone)}
     if operation == "batch_get_item":
-        responses: dict[str, list[Wire]] = {}
-        for answer in answers:
-            for name, items in answer["Responses"].items():
-                responses.setdefault(name, []).extend(items)
-        keys: dict[str, Wire] = {}
-        for piece in undone:
-            for name, table in piece["RequestItems"].items():
-                keys.setdefault(name, {"Keys": []})["Keys"].extend(table["Keys"])
-        return {"Responses": responses, "UnprocessedKeys": keys}
+        keys = ({name: table["Keys"] for name, table in piece["RequestItems"].items()} for piece in undone)
+        unprocessed = {name: {"Keys": found} for name, found in _by_table(keys).items()}
+        return {"Responses": _by_table(answer["Responses"] for answer in answers), "UnprocessedKeys": unprocessed}
     return answers[0]
 
 
-def _keys_or_writes(table: Wire | list[Wire]) -> list[Wire]:
-    return table if isinstance(table, list) else list(table["Keys"])
+def _by_table(pieces: Iterable[Mapping[str, list[Wire]]]) -> dict[str, list[Wire]]:
+    together: dict[str, list[Wire]] = {}
+    for name, found in (each for piece in pieces for each in piece.items()):
+        together.setdefault(name, []).extend(found)
+    return together
 
 
-class Described:
+class Described(NamedTuple):
     """A request in the journal, formatted only if the journal is printed."""
 
-    def __init__(self, operation: str, request: dict[str, Any]) -> None:
-        self._operation = operation
-        self._request = request
+    operation: str
+    request: dict[str, Any]
 
     def __str__(self) -> str:
-        request = self._request
+        request = self.request
         if "RequestItems" in request:
-            asked = [each for table in request["RequestItems"].values() for each in _keys_or_writes(table)]
+            tables = request["RequestItems"].values()
+            asked = [each for table in tables for each in (table if isinstance(table, list) else table["Keys"])]
             keys = [
                 ("-" if "DeleteRequest" in each else "")
                 + _short(each.get("PutRequest", {}).get("Item") or each.get("DeleteRequest", {}).get("Key") or each)
                 for each in asked
             ]
-            return f"{self._operation} {' '.join(keys)}"
-        if self._operation == "query":
+            return f"{self.operation} {' '.join(keys)}"
+        if self.operation == "query":
             values = request["ExpressionAttributeValues"]
             start = request.get("ExclusiveStartKey")
             return f"query {values[':low']['S'][:40]} … {values[':high']['S'][:40]}" + (
@@ -308,7 +278,7 @@ class Described:
             )
         item = request.get("Item") or request.get("Key") or {}
         stage = item.get("stage", {}).get("S", "")
-        return f"{self._operation} {_short(item)} {stage}".rstrip()
+        return f"{self.operation} {_short(item)} {stage}".rstrip()
 
 
 def _short(item: Wire) -> str:

@@ -42,6 +42,7 @@ from tests.simulation.network import LATEST_S, NO_FAULTS, Client, FaultRates, ra
 from tests.simulation.orphans import check_orphans
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import Threads
+from tests.support.engine_driver import limit_cache
 
 NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
 #: Limits, smaller than in production, so that schedules reach them.
@@ -430,7 +431,7 @@ class Schedule:
         process = self._process(f"{run.id}/executor")
         with self.scheduler.within(process):
             engine = self._engine(self._client(process, self.chance))
-        executor = Executor(self.scheduler, process, engine, run, self.chance)
+        executor = Executor(self.scheduler, self.chance, engine, process, run)
         if self.faults is not NO_FAULTS:
             snapshots_ = partial(executor.offer_snapshots, self.models, self._is_calm, self.min_deltas)
             self.scheduler.spawn(f"{process.name}/snapshots", snapshots_, process)
@@ -442,7 +443,7 @@ class Schedule:
         process = self._process(f"reader-{number}")
         with self.scheduler.within(process):
             engine = self._engine(self._client(process, self.chance))
-        reader = Reader(self.scheduler, engine, self.chance)
+        reader = Reader(self.scheduler, self.chance, engine)
         self._spawn(process, partial(reader.read_now_and_then, self.models, self._is_calm))
 
     def _spawn_forker(self) -> None:
@@ -452,18 +453,18 @@ class Schedule:
         both = engine._tables
         assert isinstance(both, BotoTables)
         both.expect_answers()
-        forker = Forker(self.scheduler, engine, both, chance)
+        forker = Forker(self.scheduler, chance, engine, both)
         self._spawn(process, partial(forker.fork_now_and_then, self.models, self._is_calm))
 
     def _spawn_onlooker(self) -> None:
         process, chance, both = self._external_client("onlooker")
         settings = replace(self.settings, parallel_requests=2, cache_mb=chance.choice((0, 1)))
-        onlooker = Onlooker(self.scheduler, both, settings, chance)
+        onlooker = Onlooker(self.scheduler, chance, both, settings)
         self._spawn(process, partial(onlooker.read_now_and_then, self.models, self._is_calm))
 
     def _spawn_operator(self) -> None:
         process, chance, both = self._external_client("operator")
-        operator = Operator(self.scheduler, lambda: self._engine_on(both, cache_bytes=0), both, chance)
+        operator = Operator(self.scheduler, chance, both, lambda: self._engine_on(both, cache_bytes=0))
         self._spawn(process, partial(operator.run_now_and_then, self.models, self._is_calm, self.retain))
 
     def _spawn(self, process: Process, body: Callable[[], None]) -> None:
@@ -500,15 +501,9 @@ class Schedule:
         return BotoTables(self.settings, retries=retries, client=client)
 
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
-        return Engine(
-            both,
-            shards=self.shards,
-            parallel_requests=2,
-            cache_bytes=cache_bytes,
-            deadline_s=self.settings.request_deadline_s,
-            package="0",
-            now=lambda: NOW,
-        )
+        engine = Engine(both, replace(self.settings, shards=self.shards, parallel_requests=2), lambda: NOW)
+        limit_cache(engine, cache_bytes)
+        return engine
 
     # ------------------------------------------------------------------------------------------------------------ audit
 

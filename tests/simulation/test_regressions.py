@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -18,15 +18,17 @@ from dynastate.errors import (
 )
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Key, Role, VersionId, meta_key
+from dynastate.format.meta import parse_meta
 from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores
+from dynastate.operations.fork import fork_namespace
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
 from tests.support.engine_driver import (
     Engines,
+    State,
     attempt,
     begin,
     chunk,
-    closing,
     fold,
     graph,
     numbers,
@@ -37,37 +39,17 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.fakes import FailingTables, Fault, MemoryTables, Overtaken
 
 RUN = "run-1"
-pytestmark = pytest.mark.usefixtures("always_worth_it")
-
-
-class Overtaken(FailingTables):
-    """Tables on which something else happens before the first request of a kind."""
-
-    def __init__(self, tables: MemoryTables, happens: Callable[[], None], before: str = "get") -> None:
-        to_come = [happens]
-
-        def once(verb: str) -> None:
-            if verb == before and to_come:
-                to_come.pop()()
-
-        super().__init__(tables, before=once)
-
-
-@pytest.fixture
-def engines(memory: MemoryTables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
-    yield from closing(memory)
+pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
 
 
 def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> None:
     """Its parent was deleted by clean-up. A reader by number gets the attempt that can be read."""
     engine = engines()
     made = write_versions(engine, store, 4)
-    zombie = begin(engines(), store, attempt(99), made[4])
-    zombie.append(chunk({b"by": b"zombie"}))
+    zombie = begin(engines(), store, attempt(99), {b"by": b"zombie"}, base=made[4])
     fifth = write(engine, store, attempt(5), {b"5": b"5"}, base=made[4])
     sixth = write(engine, store, attempt(6), {b"6": b"6"}, base=fifth)
     save_snapshot(engine, store, fifth, numbers(5))
@@ -100,7 +82,7 @@ def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, 
     engine.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
     for number in (5, 6):
         opening = engine.open(store, number, NO_ATTEMPT)
-        found = VersionId(opening.version, opening.attempt)
+        found = opening.entry.id
         assert fold(opening.chunks, fold(opening.snapshot_chunks)) == state[found]
 
 
@@ -161,16 +143,43 @@ def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: Memo
     assert read(engine, store, *made[-1]) == dict.fromkeys(numbers(12), b"new")
 
 
-def test_a_replaced_run_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """The request that enters a run arrives late: the run that began meanwhile stays the newest."""
-    engine, meta = engines(), meta_key(store)
-    made = write_versions(engine, store, 8)
-    newest = write(engine, store, attempt(9), {b"9": b"9"}, base=made[8], run="run-3")
-    assert memory.advance_epoch(meta, "run-2", {RUN: 1}, [], {}, Meter()) is False
-    save_snapshot(engine, store, newest, numbers(9), run="run-3")
-    for number in (10, 11):
-        newest = write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=newest, run="run-3")
-    assert engine.clean_up(store, "run-3", *newest, retain=2, least=1, most=0)[0].items_deleted > 0
+def whole(engine: Engine, store: str, _: Sequence[VersionId]) -> State:
+    return read(engine, store, 12)
+
+
+def from_the_fifth(engine: Engine, store: str, old: Sequence[VersionId]) -> State:
+    return numbers(5) | read(engine, store, 12, have=[old[5]])
+
+
+def by_lineage(engine: Engine, store: str, _: Sequence[VersionId]) -> State:
+    newest = engine.lineage(store).newest
+    return read(engine, store, newest.version, newest.attempt)
+
+
+@pytest.mark.parametrize("read_state", [whole, from_the_fifth, by_lineage])
+def test_versions_are_made_again_while_a_reader_reads(
+    engines: Engines, memory: MemoryTables, store: str, read_state: Callable[[Engine, str, Sequence[VersionId]], State]
+) -> None:
+    """A Query has pages: the version list on the first has no newer run, the next one has that run's versions."""
+    engine, torn = engines(), MemoryTables()
+    torn.items = memory.items
+    old = write_versions(engine, store, 12)
+    made: list[VersionId] = []
+
+    def pages(role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        if made or not low <= "group/0000000000000001" <= high:
+            return memory.query(role, store_shard, low, high, meter)
+        first = memory.query(role, store_shard, low, "group/0000000000000000", meter)
+        base = old[8]
+        for number in range(9, 13):
+            base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
+            made.append(base)
+        return first + memory.query(role, store_shard, "group/0000000000000001", high, meter)
+
+    torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
+    new = {b"%d" % number: b"new" for number in range(9, 13)}
+    assert read_state(engines(torn), store, old) == numbers(8) | new
+    assert len(made) == 4
 
 
 def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
@@ -182,6 +191,28 @@ def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTa
     assert memory.advance_epoch(meta_key(store), "run-2", {RUN: 1}, [], {}, Meter()) is False
     made = write(engine, store, attempt(102), {b"2": b"new"}, base=made, run="run-3")
     assert read(engines(), store, 2) == {b"1": b"new", b"2": b"new"}
+
+
+def test_a_request_for_a_dropped_fork_comes_late(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """The fork was made again, of the same version: no run of the first one enters it, and no drop marks it."""
+    write_versions(engines(), store, 3)
+    namespace = store.split("/", maxsplit=1)[0]
+    new = f"{namespace}-new{store.removeprefix(namespace)}"
+
+    def fork() -> Mapping[str, int]:
+        fork_namespace(memory, namespace, f"{namespace}-new", None, Meter())
+        return parse_meta(new, memory.items[meta_key(new)]).epochs
+
+    def make_again() -> None:
+        drop_stores(memory, [new], Meter())
+        assert fork() != first
+
+    first = fork()
+    with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
+        drop_stores(Overtaken(memory, make_again, before="put_over"), [new], Meter())
+    before = dict(memory.items[meta_key(new)])
+    assert memory.advance_epoch(meta_key(new), "run-2", first, [], {"locations": {"2": "file:/old"}}, Meter()) is False
+    assert memory.items[meta_key(new)] == before
 
 
 def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: MemoryTables, store: str) -> None:
@@ -218,7 +249,7 @@ def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Eng
     """It becomes the newest, and deletes no version of the query that started over."""
     old, engine = engines(), engines()
     made = write_versions(old, store, 12)
-    zombie = begin(old, store, attempt(113), made[12], run="run-0")
+    zombie = begin(old, store, attempt(113), base=made[12], run="run-0")
     fresh = [EMPTY]
     for number in range(1, 7):
         row = {b"%d" % number: b"new"}
@@ -254,9 +285,8 @@ def test_a_request_of_a_snapshot_arrives_after_it_was_deleted(
     assert read(engine, store, *made[9]) == numbers(9)
 
 
-def test_carried_on_buckets_are_no_orphans(engines: Engines, memory: MemoryTables, store: str) -> None:
+def test_carried_on_buckets_are_no_orphans(engine: Engine, memory: MemoryTables, store: str) -> None:
     """Buckets of a deleted snapshot that a later one has carried on are retained."""
-    engine = engines()
     made = write_versions(engine, store, 20)
     save_snapshot(engine, store, made[5], numbers(5))
     for number in (10, 15, 19):
@@ -270,26 +300,18 @@ def test_carried_on_buckets_are_no_orphans(engines: Engines, memory: MemoryTable
 
 @pytest.mark.parametrize("held", [(), (1,)])
 def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[int, ...]) -> None:
-    """A reader's deltas are deleted, since there is a snapshot now: the error says that there is another route."""
+    """Deltas are deleted, since there is a snapshot now: there is another route; changes are missing, not corrupt."""
     engine, other = engines(), engines()
     made = write_versions(engine, store, 6)
     opening = engine.open(store, *made[6], have=[made[number] for number in held])
+    feed = engine.changes(store, 2, 4, made[4][1])
     save_snapshot(other, store, made[5], numbers(5))
     other.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
     with pytest.raises(RouteInvalidError, match="is not in its table"):
         fold(opening.chunks)
-    assert read(engine, store, *made[6]) == numbers(6)
-
-
-def test_clean_up_overtakes_a_reader_of_changes(engines: Engines, store: str) -> None:
-    """Deleted changes are reported as missing, not as corrupt."""
-    engine, other = engines(), engines()
-    made = write_versions(engine, store, 6)
-    feed = engine.changes(store, 2, 4, made[4][1])
-    save_snapshot(other, store, made[5], numbers(5))
-    other.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
     with pytest.raises(VersionMissingError, match="versions=5-6"):
         [list(chunks) for _, chunks in feed.versions]
+    assert read(engine, store, *made[6]) == numbers(6)
 
 
 def test_clean_up_deletes_the_snapshot_of_a_reader(engines: Engines, memory: MemoryTables, store: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from tests.simulation.scheduler import Scheduler, Task
@@ -44,13 +44,13 @@ class Threads:
         return Pool(self.scheduler, max_workers, thread_name_prefix)
 
 
+@dataclass
 class _Lock:
     """A lock, held by a task or by the test's own thread."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._is_held = False
-        self._waiting: deque[Task] = deque()
+    _scheduler: Scheduler
+    _is_held: bool = False
+    _waiting: deque[Task] = field(default_factory=deque)
 
     def acquire(self) -> bool:
         while self._is_held:
@@ -68,26 +68,22 @@ class _Lock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
+@dataclass
 class Condition:
     """A condition variable. A waiting task that is not notified continues to wait, as with real threads."""
 
-    def __init__(self, scheduler: Scheduler, lock: _Lock) -> None:
-        self._scheduler = scheduler
-        self._lock = lock
-        self._waiting: deque[Task] = deque()
+    _scheduler: Scheduler
+    _lock: _Lock
+    _waiting: deque[Task] = field(default_factory=deque)
 
     def __enter__(self) -> bool:
         return self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,21 +65,11 @@ def refused(*words: str) -> str:
 
 def reported(tmp_path: Path, batches: int) -> str:
     """Write a file of progress reports: 10 requests, 100 write units and a tenth of a cent each, a minute apart."""
-    names = [*reports.REQUESTS, *reports.WRITE_UNITS, *reports.READ_UNITS, *reports.DELETE_UNITS]
-    metrics = dict.fromkeys([*names, *reports.NANODOLLARS], 0)
+    metrics = dict.fromkeys(chain(*reports.METRICS.values()), 0)
     metrics |= {"dynastateRequests": 10, "dynastateWriteUnits": 100, "dynastateNanodollars": 1_000_000}
-    told = [
-        {
-            "id": "the query's id",
-            "runId": "r",
-            "name": "flights",
-            "batchId": number,
-            "timestamp": f"2025-01-01T00:{number:02d}:00.000Z",
-            "durationMs": {"addBatch": 1},
-            "stateOperators": [{"customMetrics": metrics}],
-        }
-        for number in range(batches)
-    ]
+    common: dict[str, Any] = {"id": "the query's id", "runId": "r", "name": "flights", "durationMs": {"addBatch": 1}}
+    common |= {"stateOperators": [{"customMetrics": metrics}]}
+    told = [{"batchId": each, "timestamp": f"2025-01-01T00:{each:02d}:00.000Z"} | common for each in range(batches)]
     file = tmp_path / "progress.json"
     file.write_text("".join(json.dumps(each) + "\n" for each in told))
     return str(file)

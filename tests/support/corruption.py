@@ -161,10 +161,7 @@ def _moved(items: dict[Key, Item], key: Key, item: Item) -> Iterator[Damage]:
     """An item under another key: of another of its kind, of another store, shard, version or table."""
     others = [other for other in items if kind_of(other) == kind_of(key) and other != key]
     for other in others[:2]:
-        swapped: dict[Key, Item | None] = {
-            key: items[other] | item_key(key),
-            other: item | item_key(other),
-        }
+        swapped: dict[Key, Item | None] = {key: items[other] | item_key(key), other: item | item_key(other)}
         yield Damage(key, "item", f"swapped with {other.sort}", swapped)
         yield Damage(key, "item", f"replaced by {other.sort}", {key: items[other] | item_key(key)})
     shard = int(key.store_shard.rpartition("#")[2])

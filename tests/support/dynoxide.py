@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, final
+from typing import ClassVar, Final, TypeVar, final
 
 import pytest
 
@@ -23,7 +23,6 @@ from tests.support.jvm import ROOT
 
 #: Where `make dynoxide` puts it.
 BINARY: Final = ROOT / "build" / "dynoxide" / "node_modules" / "@dynoxide" / "linux-x64" / "dynoxide"
-START_DEADLINE_S: Final = 20.0
 
 
 def program() -> str | None:
@@ -42,21 +41,23 @@ def find_dynoxide() -> str:
     pytest.skip(missing)
 
 
-@final
-class Dynoxide:
-    """The engine on one port of 127.0.0.1 for as long as the `with` block runs."""
+Own = TypeVar("Own", bound="DynamoDBProcess")
 
-    def __init__(self, folder: Path) -> None:
-        self._program = find_dynoxide()
-        self._folder = folder
-        folder.mkdir()
+
+class DynamoDBProcess:
+    """A DynamoDB on one port of 127.0.0.1 for as long as the `with` block runs."""
+
+    START_DEADLINE_S: ClassVar[float]
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port: int = free.getsockname()[1]
         self.settings = replace(Settings(region="us-east-1"), endpoint=f"http://127.0.0.1:{self._port}")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Dynoxide:
+    def __enter__(self: Own) -> Own:  # noqa: PYI019  # Self comes with Python 3.11
         self.start()
         return self
 
@@ -68,17 +69,32 @@ class Dynoxide:
         """`http://127.0.0.1:PORT`."""
         return self.settings.endpoint
 
+    @property
+    def pid(self) -> int:
+        """Process id while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def command(self) -> list[str]:
+        """The command that serves on the port."""
+        raise NotImplementedError
+
     def start(self) -> None:
-        """Start it, with what its tables held when it ended."""
-        command = [self._program, "serve", "--host", "127.0.0.1", "--port", str(self._port)]
-        command += ["--db-path", str(self._folder / "tables")]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_DEADLINE_S
+        """Start it, with what its tables held when it ended, if it keeps that."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + self.START_DEADLINE_S
         while not self._answers():
-            assert self._process.poll() is None, f"dynoxide ended:\n{(self._folder / 'log').read_text()[-2000:]}"
-            assert time.monotonic() < deadline, "dynoxide does not answer"
+            assert self._process.poll() is None, f"DynamoDB ended:\n{self._log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, "DynamoDB does not answer"
             time.sleep(0.05)
+
+    def create_tables(self) -> None:
+        """Create both tables."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in credentials().items():
+                patch.setenv(name, value)
+            create_tables(self.settings)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -92,6 +108,23 @@ class Dynoxide:
             return peer.connect_ex(("127.0.0.1", self._port)) == 0
 
 
+@final
+class Dynoxide(DynamoDBProcess):
+    """The engine, with its tables in a new folder."""
+
+    START_DEADLINE_S = 20.0
+
+    def __init__(self, folder: Path) -> None:
+        self._program = find_dynoxide()
+        self._folder = folder
+        folder.mkdir()
+        super().__init__(folder / "log")
+
+    def command(self) -> list[str]:
+        serve = [self._program, "serve", "--host", "127.0.0.1", "--port", str(self._port)]
+        return [*serve, "--db-path", str(self._folder / "tables")]
+
+
 @contextmanager
 def fast_dynamodb(folder: Path) -> Iterator[EmbeddedDynamoDB | Dynoxide]:
     """A DynamoDB with both tables: dynoxide, in a new folder, or the embedded one where that is missing."""
@@ -100,8 +133,5 @@ def fast_dynamodb(folder: Path) -> Iterator[EmbeddedDynamoDB | Dynoxide]:
             yield embedded
         return
     with Dynoxide(folder) as running:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in credentials().items():
-                patch.setenv(name, value)
-            create_tables(running.settings)
+        running.create_tables()
         yield running

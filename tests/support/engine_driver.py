@@ -11,6 +11,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
+from dynastate.engine.known import ROUTES_BYTES
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
@@ -36,6 +37,7 @@ from dynastate.format.parts import Chunk
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import VersionEntry
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.settings import Settings
 from dynastate.sidecar.metrics import commit_counters
 
 State = dict[bytes, bytes]
@@ -52,16 +54,32 @@ def attempt(number: int) -> Attempt:
     return Attempt(number.to_bytes(16, "big"))
 
 
+def namespace_of(store: str) -> str:
+    return store.split("/", maxsplit=1)[0]
+
+
 def query_run(run: str = "run-1", location: str = CHECKPOINT, query: str = QUERY) -> QueryRun:
     """Make a run of the query of these tests, or of another one."""
     return QueryRun(run, query, location)
 
 
-def make_engine(tables: Tables, **settings: Any) -> Engine:
+def now() -> datetime:
+    """Tell the time that it always is for the engines of tests."""
+    return datetime(2025, 1, 1, tzinfo=timezone.utc)
+
+
+def make_engine(tables: Tables, *, cache_bytes: int = 0, now: Callable[[], datetime] = now, **settings: Any) -> Engine:
     """Make an engine with small settings, that keeps nothing: every open reads."""
-    fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "deadline_s": 5, "package": "0.2.0"}
-    fixed |= {"cache_bytes": 0}
-    return Engine(tables, now=lambda: datetime(2025, 1, 1, tzinfo=timezone.utc), **(fixed | settings))
+    fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "request_deadline_s": 5}
+    engine = Engine(tables, Settings(**(fixed | settings)), now)
+    limit_cache(engine, cache_bytes)
+    return engine
+
+
+def limit_cache(engine: Engine, cache_bytes: int) -> None:
+    """Let a new engine keep that number of bytes, which is too small for a setting."""
+    engine.known.parts.limit_bytes = cache_bytes
+    engine.known.routes.limit_bytes = min(ROUTES_BYTES, cache_bytes)
 
 
 def chunk(changes: Changes) -> Chunk:
@@ -71,25 +89,27 @@ def chunk(changes: Changes) -> Chunk:
     return Chunk(len(changes), min(hashes), max(hashes), raw)
 
 
-def begin(engine: Engine, store: str, by: Attempt, base: VersionId = EMPTY, run: str = "run-1") -> WriteAttempt:
-    """Begin an attempt at the version after `base`."""
-    return engine.begin(store, query_run(run), base[0], base[1], by)
+def singles(count: int, value: bytes = b"1") -> list[State]:
+    """Make that number of changes, of a row each."""
+    return [{b"%d" % number: value} for number in range(count)]
+
+
+def begin(
+    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
+) -> WriteAttempt:
+    """Begin an attempt at the version after `base`, with changes, one chunk each."""
+    under_way = engine.begin(store, query_run(run), *base, by)
+    for each in changes:
+        under_way.append(chunk(each))
+    return under_way
 
 
 def commit(
     engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
 ) -> tuple[VersionId, dict[str, int]]:
-    """Commit changes, one chunk each; return the version made and what it cost."""
-    under_way = begin(engine, store, by, base, run)
-    for each in changes:
-        under_way.append(chunk(each))
-    return VersionId(base[0] + 1, by), commit_attempt(engine, under_way)
-
-
-def commit_attempt(engine: Engine, under_way: WriteAttempt, keys: int = 0) -> dict[str, int]:
-    """Commit an attempt; return what it cost, as the sidecar reports it."""
-    made = under_way.commit({0: keys}, SCHEMA)
-    return commit_counters(made, engine.known.sizes.stored(under_way.store), DEFAULT_PRICES)
+    """Commit changes, one chunk each; return the version made and what it cost, as the sidecar reports it."""
+    made = begin(engine, store, by, *changes, base=base, run=run).commit({0: 0}, SCHEMA)
+    return VersionId(base[0] + 1, by), commit_counters(made, engine.known.account(store).stored(), DEFAULT_PRICES)
 
 
 def write(
@@ -227,10 +247,7 @@ def entry(tables: Tables, store: str, version: int, by: Attempt = NO_ATTEMPT) ->
 def named_keys(tables: Tables, store: str) -> set[Key]:
     """Keys of all items that are to be there: what version lists name, and manifests of finished snapshots."""
     found = graph(tables, store)
-    meta = found.meta
-    assert meta is not None
-    shards = meta["shards"]
-    assert isinstance(shards, int)
+    shards = found.required_meta.shards
     named = {meta_key(store), *found.groups}
     for each in found.entries():
         named.add(schema_key(store, each.schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import threading
@@ -17,10 +18,12 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, always
-from dynastate.format.items import FORMAT, Item, Value, item_bytes, item_key
+from dynastate.errors import UnavailableError
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DELETING, DROPPED, FORKS
 from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
 
@@ -32,7 +35,19 @@ class Call(NamedTuple):
     keys: tuple[Key, ...]
 
 
-class MemoryTables(Tables):
+class UnthrottledTables(Tables):
+    """Tables with the default names, which take all that is offered."""
+
+    @property
+    def names(self) -> Mapping[Role, str]:
+        return {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
+
+    def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
+        self.write(puts, meter)
+        return []
+
+
+class MemoryTables(UnthrottledTables):
     """Both tables in a dictionary: strongly consistent, safe for threads, with DynamoDB's rules.
 
     `calls` is its journal.
@@ -83,22 +98,17 @@ class MemoryTables(Tables):
         meter.items_deleted += len(keys)
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
-        refuse_keys([key], 1)
-        refuse_items([(key, item)])
-        with self._lock:
-            self._begin("put_new", [key], meter)
-            if key in self.items:
-                meter.wrote(item_bytes(item))
-                return False
-            self._put(key, item, meter)
-            return True
+        return self._put_if("put_new", key, item, meter, lambda: key not in self.items)
 
     def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
+        return self._put_if("put_over", key, item, meter, lambda: self._has(key, before))
+
+    def _put_if(self, verb: str, key: Key, item: Item, meter: Meter, holds: Callable[[], bool]) -> bool:
         refuse_keys([key], 1)
         refuse_items([(key, item)])
         with self._lock:
-            self._begin("put_over", [key], meter)
-            if not self._has(key, before):
+            self._begin(verb, [key], meter)
+            if not holds():
                 meter.wrote(item_bytes(item))
                 return False
             self._put(key, item, meter)
@@ -199,13 +209,7 @@ class MemoryTables(Tables):
 
 
 def _copy(item: Item) -> Item:
-    return {name: _copy_value(value) for name, value in item.items()}
-
-
-def _copy_value(value: Value) -> Value:
-    if isinstance(value, list):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
+    return {name: copy.copy(value) for name, value in item.items()}
 
 
 class Fault(NamedTuple):
@@ -215,13 +219,18 @@ class Fault(NamedTuple):
     applied: bool = False
 
 
-class FailingTables(Tables):
+def _call_of(verb: str) -> Any:
+    """A method of `FailingTables`: the verb of its tables, after what is planned."""
+    return lambda tables, *arguments: tables._call(verb, *arguments)
+
+
+class FailingTables(UnthrottledTables):
     """Tables with planned faults: each call of a verb takes the next of `faults[verb]`; None lets it pass.
 
     `before` is called with the verb ahead of every call, from the thread that makes it: to hold it, or to look on.
     """
 
-    def __init__(self, tables: Tables, before: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, tables: Tables, before: Callable[[str], object] = lambda _: None) -> None:
         self.tables = tables
         self.faults: dict[str, deque[Fault | None]] = {}
         self._before = before
@@ -250,55 +259,74 @@ class FailingTables(Tables):
     def stop(self) -> None:
         self.tables.stop()
 
-    def check(self) -> list[str]:
-        checked: list[str] = self._call("check")
-        return checked
+    check = _call_of("check")
+    query = _call_of("query")
+    get = _call_of("get")
+    write = _call_of("write")
+    delete = _call_of("delete")
+    put_new = _call_of("put_new")
+    put_over = _call_of("put_over")
+    delete_over = _call_of("delete_over")
+    list_keys = _call_of("list_keys")
+    append_version = _call_of("append_version")
+    advance_epoch = _call_of("advance_epoch")
+    add_to_set = _call_of("add_to_set")
+    remove_from_set = _call_of("remove_from_set")
 
-    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
-        found: list[tuple[Key, Item]] = self._call("query", role, store_shard, low, high, meter)
-        return found
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
-        found: dict[Key, Item] = self._call("get", keys, meter)
-        return found
+class Door:
+    """Blocks writes until `open`, as what `FailingTables` calls before each request; counts those that have arrived."""
 
-    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
-        self._call("write", puts, meter)
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._arrived = 0
+        self._is_open = False
 
-    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
-        self._call("delete", keys, meter)
+    def __call__(self, verb: str) -> None:
+        if verb == "write":
+            with self._changed:
+                self._arrived += 1
+                self._changed.notify_all()
+                assert self._changed.wait_for(lambda: self._is_open, 10)
 
-    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
-        return bool(self._call("put_new", key, item, meter))
+    def wait_for(self, arrived: int) -> None:
+        """Return when that number of writes has arrived."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._arrived >= arrived, 10)
 
-    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
-        return bool(self._call("put_over", key, item, before, meter))
+    def open(self) -> None:
+        """Let all writes pass."""
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
 
-    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
-        return bool(self._call("delete_over", key, before, meter))
 
-    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
-        found: list[Key] = self._call("list_keys", role, store_shard, low, high, meter)
-        return found
+class Overtaken(FailingTables):
+    """Tables on which something else happens before the first request of a verb."""
 
-    def append_version(
-        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
-    ) -> list[bytes]:
-        listed: list[bytes] = self._call("append_version", key, entry, run, meter, is_awaited)
-        return listed
+    def __init__(self, tables: Tables, happens: Callable[[], object], before: str = "get") -> None:
+        to_come = [happens]
+        super().__init__(tables, lambda verb: to_come.pop()() if verb == before and to_come else None)
 
-    def advance_epoch(
-        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
-    ) -> bool:
-        return bool(self._call("advance_epoch", key, run, epochs, forget, also, meter))
 
-    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        now: Item | None = self._call("add_to_set", key, name, texts, meter)
-        return now
+class Dying(FailingTables):
+    """Tables that fail from one request on, before it is applied or after, as if the process crashed there.
 
-    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        now: Item | None = self._call("remove_from_set", key, name, texts, meter)
-        return now
+    Below 0, `left` is that number of requests too many.
+    """
+
+    def __init__(self, tables: Tables, left: int, *, applied: bool = False) -> None:
+        super().__init__(tables)
+        self.left, self.applied = left, applied
+
+    def _call(self, verb: str, *arguments: Any) -> Any:
+        self.left -= 1
+        if self.left < 0 and not (self.applied and self.left == -1):
+            raise UnavailableError("died")
+        done = super()._call(verb, *arguments)
+        if self.left == -1:
+            raise UnavailableError("died")
+        return done
 
 
 # -------------------------------------------------------------------------------------------------------- at the client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -34,11 +35,13 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """HTTP status, and the body as it is sent."""
+    """HTTP status, and the body as it is sent. After a `content_length` that is wrong the connection ends."""
 
     status: int
     raw: bytes
     content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    content_length: int | None = None
 
 
 class CutError(Exception):
@@ -165,19 +168,34 @@ class FaultProxy:
     """Listens on a port of 127.0.0.1 for as long as the `with` block runs. `rule` may be changed at any time.
 
     `requests` is its journal: what came, in that order, whatever became of it. What is in neither of the two protocols
-    is passed on, and not noted.
+    is passed on, and not noted. With a context for `tls`, which may be changed while it is shut, it speaks HTTPS.
     """
 
-    def __init__(self, endpoint: str, rule: Rule = let_pass) -> None:
+    def __init__(self, endpoint: str, rule: Rule = let_pass, tls: ssl.SSLContext | None = None) -> None:
         self.upstream = urlsplit(endpoint).netloc
         self.rule = rule
+        self.tls = tls
         self.requests: list[Request] = []
         self._port = 0
         self._server: _Server | None = None
 
     @property
     def endpoint(self) -> str:
-        return f"http://{HOST}:{self._port}"
+        return f"{'https' if self.tls else 'http'}://{HOST}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def connections(self) -> int:
+        """The connections that are open."""
+        return len(self._server.peers) if self._server else 0
+
+    def cut(self) -> None:
+        """End all connections, and let new ones come."""
+        if self._server is not None:
+            self._server.cut()
 
     def __enter__(self) -> FaultProxy:
         self.open()
@@ -209,6 +227,8 @@ class _Server(ThreadingHTTPServer):
         self.proxy = proxy
         self.peers: set[socket.socket] = set()
         super().__init__((HOST, port), _Handler)
+        if proxy.tls is not None:
+            self.socket = proxy.tls.wrap_socket(self.socket, server_side=True)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.peers.add(request)  # before there is a thread for it: `end` must not miss it
@@ -217,6 +237,9 @@ class _Server(ThreadingHTTPServer):
     def end(self) -> None:
         self.shutdown()
         self.server_close()
+        self.cut()
+
+    def cut(self) -> None:
         for peer in list(self.peers):
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
@@ -251,7 +274,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.content_type)
-        self.send_header("Content-Length", str(len(reply.raw)))
+        length = len(reply.raw) if reply.content_length is None else reply.content_length
+        self.close_connection |= length != len(reply.raw)
+        self.send_header("Content-Length", str(length))
+        for name, value in reply.headers:
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(reply.raw)
 

@@ -18,20 +18,24 @@ _UDP_BOUND = "07"
 _UNIX_LISTENS = 0x10000
 
 
+def children(pid: int) -> list[int]:
+    """Process ids of what a process started."""
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # this thread of it has ended
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 def descendants(pid: int) -> list[int]:
     """Process ids of what a process started, and of what those started."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        tasks: list[Path] = []
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            tasks = list(Path(f"/proc/{waiting.pop()}/task").iterdir())
-        for task in tasks:
-            with suppress(FileNotFoundError, ProcessLookupError):  # this thread of it has ended
-                started = [int(word) for word in (task / "children").read_text().split()]
-                found += started
-                waiting += started
-    return found
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def sidecars_of(jvm: int) -> list[int]:
+    """Process ids of the sidecars that a JVM started."""
+    return [pid for pid in children(jvm) if b"dynastate.sidecar" in arguments(pid)]
 
 
 def arguments(pid: int) -> bytes:
@@ -75,19 +79,6 @@ def memory_mib(pid: int, what: str = "VmHWM") -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"{what}:")]
     return int(line.split()[1]) // 1024
-
-
-def children(pid: int) -> list[int]:
-    """Process ids of what a process started."""
-    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    return [int(word) for word in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()]
-
-
-def sidecars_of(jvm: int) -> list[int]:
-    """Process ids of the sidecars that a JVM started."""
-    words = ["ps", "-o", "pid=,args=", "--ppid", str(jvm)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    return [int(line.split()[0]) for line in listed.splitlines() if "dynastate.sidecar" in line]
 
 
 def is_alive(pid: int) -> bool:

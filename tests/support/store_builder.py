@@ -69,6 +69,12 @@ class StoreBuilder:
         self.version = VersionId(self.version[0] + 1, made)
         return self.version
 
+    def count_to(self, last: int) -> StoreBuilder:
+        """Commit versions up to `last`; in each, the count of user a is the version's number."""
+        while self.version.version < last:
+            self.commit((user("a"), counted(self.version.version + 1)))
+        return self
+
     def _record(self, number: int, key: Row, value: Row | None) -> Change:
         described = next(each for each in self.families if each["id"] == number)
         keys = make_encoder(parse_schema(described["key"]), described["key_encoder"], self.store.rpartition("/")[2])

@@ -16,6 +16,16 @@ import pytest
 from tests.support.jvm import ROOT
 
 FOLDER = ROOT / "benchmarks"
+READ_UNITS = {"uniform_dynastateReadUnits": 15, "zipf_dynastateReadUnits": 15}
+QUERIES = ("aggregation", "sessions", "join", "transform-in-scala", "transform-in-python")
+BEYOND_MEMORY = {
+    "memory_mb": 28,
+    "uniform_batch_ms": 250,
+    "zipf_batch_ms": 120,
+    "uniform_heap_mb": 30,
+    "zipf_heap_mb": 31,
+    **READ_UNITS,
+}
 #: What each benchmark that `make bench` runs gives its `targets` where all are met: figures of the README's kind.
 MET: dict[str, tuple[Any, ...]] = {
     "provider": (
@@ -44,12 +54,14 @@ MET: dict[str, tuple[Any, ...]] = {
             "append_short_bytes": 816,
             "append_long_bytes": 986,
         },
+        {"iterate_ns": 104, "prefix_ns": 700, "range_ns": 490},
         {"iterate_ns": 335, "prefix_ns": 778, "range_ns": 762, "append_short_ns": 556_793},
     ),
     "query": ({"ours": {"trigger_ms": 512}, "rocksdb-changelog": {"trigger_ms": 769}},),
     "recovery": (
         {
-            "ours": {1_000_000: {"first_get_ms": 18}, 100_000: {"first_get_ms": 19.6}},
+            "ours": {1_000_000: {"first_get_ms": 18, "every_row_ms": 600}, 100_000: {"first_get_ms": 19.6}},
+            "hdfs": {1_000_000: {"every_row_ms": 820}},
             "ours-on-demand": {1_000_000: {"first_get_ms": 23}, 100_000: {"first_get_ms": 20}},
             "rocksdb": {1_000_000: {"first_get_ms": 190}},
             "rocksdb-changelog": {1_000_000: {"first_get_ms": 197}},
@@ -59,6 +71,32 @@ MET: dict[str, tuple[Any, ...]] = {
         {
             "ours": {"first_get_ms": 95, "later_p95_ms": 0.0046},
             "ours-on-demand": {"first_get_ms": 114, "later_p95_ms": 14.8},
+        },
+    ),
+    "beyond_memory": (
+        {
+            "1,000,000": {
+                "ours": BEYOND_MEMORY | {"first_batch_ms": 800},
+                "rocksdb-changelog": {"uniform_batch_ms": 378, "zipf_batch_ms": 300, "first_batch_ms": 900},
+                "ours-all-fits": {"uniform_batch_ms": 70},
+                "ours-unbounded": {"uniform_batch_ms": 68, **READ_UNITS},
+            },
+            "5,000,000": {
+                "ours": BEYOND_MEMORY | {"memory_mb": 143},
+                "rocksdb-changelog": {"uniform_batch_ms": 855, "zipf_batch_ms": 600},
+                "ours-all-fits": {"uniform_batch_ms": 140},
+                "ours-unbounded": {"uniform_batch_ms": 137, **READ_UNITS},
+            },
+        },
+    ),
+    "queries_beyond_memory": (
+        {
+            query: {
+                "ours": {"batch_ms": 900, "first_batch_ms": 4_000},
+                "rocksdb": {"batch_ms": 1_500, "first_batch_ms": 5_000},
+                "rocksdb-changelog": {"batch_ms": 1_000, "first_batch_ms": 4_500},
+            }
+            for query in QUERIES
         },
     ),
     "growth": (
@@ -92,6 +130,7 @@ MET: dict[str, tuple[Any, ...]] = {
             "others": {"requests_most": 2, "mb_most": 0.73, "p50_ms": 7.3},
         },
     ),
+    "request_path": ({"commit": {"boto3": (2.9, 3.4), "direct": (0.79, 0.9)}},),
 }
 
 
@@ -112,7 +151,7 @@ def changed(figures: Any) -> Iterator[Any]:
                 made[key] = other
                 yield made
     else:
-        yield figures * 1e6
+        yield (figures or 1) * 1e6
         yield figures / 1e6
 
 
@@ -163,4 +202,4 @@ def test_targets_of_the_readme_are_judged(benchmarks: dict[str, ModuleType]) -> 
     assert {text for text, _, _ in rows} == set(judged)
     for text, limit, measured in rows:
         assert judged.get(text) == limit, text
-        assert float(measured) <= float(limit), text
+        assert measured == "not yet" or float(measured) <= float(limit), text

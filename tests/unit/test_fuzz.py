@@ -287,41 +287,23 @@ def test_a_frame_that_never_comes_takes_no_more_than_a_frame() -> None:
 # -------------------------------------------------------------------------------------------------------------- format
 
 WHOLE = intact_store(cleaned=False)
-ENTRIES = [
-    raw
-    for key, item in WHOLE.items.items()
-    if key.sort.startswith("group/") and key.store_shard.startswith(STORE) and isinstance(item["versions"], list)
-    for raw in item["versions"]
-]
-ENTRIES += [
-    encode_entry(STORE, replace(decode_entry(STORE, raw), home=Home("origin/0/0/default", 4))) for raw in ENTRIES[:2]
-]
-DIRECTORIES = [
-    item["data"]
-    for key, item in WHOLE.items.items()
-    if key.sort.startswith("directory/") and key.store_shard.startswith(STORE) and isinstance(item["data"], bytes)
-]
-DIRECTORIES += [
-    encode_manifest(
-        STORE,
-        replace(
-            found,
-            buckets=tuple(
-                replace(bucket, home=Home("origin/0/0/default", 4)) if bucket.parts else bucket
-                for bucket in found.buckets
-            ),
-        ),
-    )
-    for found in [decode_manifest(STORE, raw) for raw in DIRECTORIES[:2]]
-]
+ELSEWHERE = Home("origin/0/0/default", 4)
+
+
+def stored(sort: str, name: str) -> list[Any]:
+    """The values of an attribute, of the store's items whose sort keys begin so."""
+    mine = [key for key in WHOLE.items if key.sort.startswith(sort) and key.store_shard.startswith(STORE)]
+    return [WHOLE.items[key][name] for key in mine]
+
+
+ENTRIES = [raw for versions in stored("group/", "versions") for raw in versions]
+ENTRIES += [encode_entry(STORE, replace(decode_entry(STORE, raw), home=ELSEWHERE)) for raw in ENTRIES[:2]]
+DIRECTORIES = stored("directory/", "data")
+for found in [decode_manifest(STORE, raw) for raw in DIRECTORIES[:2]]:
+    moved = tuple(replace(bucket, home=ELSEWHERE) if bucket.parts else bucket for bucket in found.buckets)
+    DIRECTORIES.append(encode_manifest(STORE, replace(found, buckets=moved)))
 RUNS = [
-    encode_changes(
-        [
-            Change(PUT, 0, b"key", b"value"),
-            Change(PUT, 4095, b"", None),
-            Change(MERGE, 1, b"key", b""),
-        ]
-    ),
+    encode_changes([Change(PUT, 0, b"key", b"value"), Change(PUT, 4095, b"", None), Change(MERGE, 1, b"key", b"")]),
     b"",
 ]
 
@@ -367,16 +349,17 @@ def test_any_block_is_a_chunk_or_an_error(packed: bytes, raw_bytes: int, codec: 
 def wire() -> st.SearchStrategy[dict[str, Any]]:
     """Attribute values as boto3 may give them."""
     number = st.sampled_from(("0", "-1", "1.5", "1E+30", "9" * 38, "-0", "NaN", ""))
-    scalar = st.one_of(
-        st.fixed_dictionaries({"S": st.text(ALPHABET, max_size=5)}),
-        st.fixed_dictionaries({"N": number}),
-        st.fixed_dictionaries({"B": st.binary(max_size=5)}),
-        st.fixed_dictionaries({"BOOL": st.booleans()}),
-        st.just({"NULL": True}),
-        st.fixed_dictionaries({"SS": st.lists(st.text(ALPHABET, max_size=3), min_size=1, max_size=2)}),
-        st.fixed_dictionaries({"NS": st.lists(number, min_size=1, max_size=2)}),
-        st.fixed_dictionaries({"BS": st.lists(st.binary(max_size=3), min_size=1, max_size=2)}),
-    )
+    kinds = {
+        "S": st.text(ALPHABET, max_size=5),
+        "N": number,
+        "B": st.binary(max_size=5),
+        "BOOL": st.booleans(),
+        "NULL": st.just(True),
+        "SS": st.lists(st.text(ALPHABET, max_size=3), min_size=1, max_size=2),
+        "NS": st.lists(number, min_size=1, max_size=2),
+        "BS": st.lists(st.binary(max_size=3), min_size=1, max_size=2),
+    }
+    scalar = st.one_of([st.fixed_dictionaries({kind: values}) for kind, values in kinds.items()])
     return st.recursive(
         scalar,
         lambda inner: (
@@ -435,8 +418,7 @@ def everything(engine: Engine) -> Iterator[Callable[[], object]]:
     newest = VersionId(NEWEST, attempt(NEWEST))
 
     def write() -> None:
-        under_way = begin(engine, STORE, attempt(99), newest, run="run-3")
-        under_way.append(chunk({b"new": b"row"}))
+        under_way = begin(engine, STORE, attempt(99), {b"new": b"row"}, base=newest, run="run-3")
         under_way.commit({0: 1}, "{}")
 
     def take_snapshot() -> None:
@@ -720,7 +702,7 @@ def test_any_changes_that_are_committed_are_rows_or_an_error(runs: list[bytes]) 
     tables = MemoryTables()
     tables.items = dict(READABLE)
     engine = make_engine(tables, parallel_requests=1)
-    under_way = begin(engine, STORE, attempt(7), LAST)
+    under_way = begin(engine, STORE, attempt(7), base=LAST)
     for run in runs:
         under_way.append(Chunk(1, 0, 2**32 - 1, run))
     schema = next(str(item["text"]) for key, item in READABLE.items() if key.sort.startswith("schema/"))

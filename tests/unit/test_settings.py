@@ -35,6 +35,11 @@ WRONG_TEXT = {
     "parallelRequests": ([" 1", "1_0", "٣", "9" * 5_000, "0", "65", "-8", "all", "", "0x8"], "whole number"),
     "cacheMb": ([" 1", "1_0", "٣", "9" * 5_000, "-1", "65537", "64m", "", "1.5"], "whole number"),
     "memoryMb": ([" 1", "1_0", "٣", "9" * 5_000, "-1", "1048577", "1g", "", "1.5"], "whole number"),
+    "diskMb": ([" 1", "1_0", "٣", "9" * 5_000, "-1", "16777217", "1t", "", "1.5"], "whole number"),
+    "diskPath": (
+        ["disk", "./disk", "~/disk", "file:/disk", " /disk", ",", "/disk,", ",/disk", "/a,,/b", "/a, /b", "/a\0"],
+        "absolute folders with commas between them",
+    ),
     "requestDeadlineS": ([" 1", "1_0", "٣", "9" * 5_000, "0", "3601", "-60", "60s", "", "1.5"], "whole number"),
     **dict.fromkeys(
         ("writePrice", "readPrice", "storagePrice"),
@@ -52,6 +57,8 @@ RIGHT_TEXT = {
     "parallelRequests": ["1", "64"],
     "cacheMb": ["0", "65536"],
     "memoryMb": ["0", "1048576"],
+    "diskMb": ["0", "16777216"],
+    "diskPath": ["", "/", "/mnt/disk 1", "/a,/b/é"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
     "readPrice": ["0.125", "0", "1000000"],
@@ -86,8 +93,9 @@ def test_every_setting_is_tested() -> None:
 
 def changed() -> Settings:
     """Make settings of which none is the default."""
+    tables = "delta", "snapshot", "eu-west-1", "http://host"
     prices = Decimal("0.7"), Decimal(1), Decimal(0)
-    return Settings("delta", "snapshot", "eu-west-1", "http://host", "ns", "python3", 1, 1, 1, 1, 1, *prices)
+    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, "/disk", 1, *prices)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
@@ -97,6 +105,8 @@ def test_a_value_of_another_type_is_refused(field: object, value: object) -> Non
     name = getattr(field, "name", "")
     if name.endswith("_price") and value == 1.5:
         value = "1.5"  # a price may be a float, but no text
+    if name in ("memory_mb", "disk_mb") and value is None:
+        value = ""  # None is the default
     spark_name = "".join(word if place == 0 else word.capitalize() for place, word in enumerate(name.split("_")))
     with pytest.raises(ConfigurationError, match=f"^{PREFIX}{spark_name} must be "):
         Settings(**{name: value})  # type: ignore[arg-type]  # that is what is tested
@@ -127,6 +137,15 @@ def test_unknown_settings_are_refused_with_those_there_are() -> None:
         Settings.from_spark({"deltatable": "abc"})
     assert f"unknown setting {PREFIX}deltatable; known are " in str(refused.value)
     assert all(name in str(refused.value) for name in RIGHT_TEXT)
+
+
+@pytest.mark.parametrize("name", ["memory_mb", "disk_mb"])
+def test_a_size_that_is_not_set_is_not_zero(name: str) -> None:
+    """Memory and disk: 0 turns a limit or the disk off, and is passed on; what is not set, or None, is not."""
+    spark_name = name.replace("_mb", "Mb")
+    assert getattr(Settings(), name) is None
+    assert Settings().to_spark(given=[name]) == {}
+    assert Settings.from_spark({spark_name: "0"}).to_spark() == {f"{PREFIX}{spark_name}": "0"}
 
 
 def test_both_tables_must_differ() -> None:

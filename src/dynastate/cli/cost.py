@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dynastate.cli.options import Call, Namespace, command
+from dynastate.cli.options import Call, Namespace, command, number
 from dynastate.cli.output import dollars, progress
 from dynastate.cli.table import ID_CHARS
+from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 
@@ -59,8 +60,7 @@ _SPENT: Final = {
 _PREDICTED: Final = {
     **_UNITS,
     "dollars_a_day": "price, $",
-    "bytes": "bytes stored",
-    "storage_dollars_a_month": "storage, $ a month",
+    **{name: _SPENT[name] for name in ("bytes", "storage_dollars_a_month")},
 }
 
 
@@ -84,15 +84,10 @@ def cost(
         ),
     ] = None,
     every: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="S", help="Seconds between two batches now. By default from --progress."),
+        float | None, number(0.001, "S", "Seconds between two batches now. By default from --progress.")
     ] = None,
-    trigger: Annotated[
-        float | None, typer.Option(min=0.001, metavar="S", help="Predict a day with a batch every S seconds.")
-    ] = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Predict a day with N shuffle partitions.")
-    ] = None,
+    trigger: Annotated[float | None, number(0.001, "S", "Predict a day with a batch every S seconds.")] = None,
+    partitions: Annotated[int | None, number(1, "N", "Predict a day with N shuffle partitions.")] = None,
     write_price: Annotated[str, _price("a million write units")] = "",
     read_price: Annotated[str, _price("a million read units")] = "",
     storage_price: Annotated[str, _price("a GB-month")] = "",
@@ -141,7 +136,7 @@ def cost(
         stored.append(("all", together | together["workload"]))
     _show(call, "stored in both tables", _STORED, stored)
     if found:
-        call.say(f"reading this took {meter.read_units:,} read units")
+        call.say(f"reading this took {plural(meter.read_units, 'read unit')}")
     chars = None if call.width is None else ID_CHARS
     reported = [(each["name"] or each["query"][:chars], each) for each in queries]
     _show(call, "spent by the batches reported", _SPENT, reported)

@@ -43,7 +43,8 @@ class Group(TyperGroup):
 
 
 def _sections(command: Any, ctx: Any, middle: Iterable[str], *more: str) -> Iterator[str]:
-    names = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    names = [each.metavar if each.required else f"[{each.metavar}]" for each in arguments]
     yield _fill(" ".join(["Usage:", ctx.command_path, "[OPTIONS]", *names, *more]), "  ")
     yield from (_fill(paragraph) for paragraph in (command.help or "").split("\n\n"))
     yield from middle
@@ -51,30 +52,20 @@ def _sections(command: Any, ctx: Any, middle: Iterable[str], *more: str) -> Iter
         yield command.epilog
 
 
-def _argument(parameter: Any) -> str:
-    return parameter.metavar if parameter.required else f"[{parameter.metavar}]"
-
-
 def _options(command: Any, ctx: Any) -> Iterator[str]:
-    arguments: list[tuple[str, str]] = []
-    own: list[tuple[str, str]] = []
-    shared: list[tuple[str, str]] = []
+    panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Common options": []}
     for each in command.get_params(ctx):
         if each.param_type_name == "argument":
-            arguments.append((each.metavar, each.help))
+            panels["Arguments"].append((each.metavar, each.help))
             continue
         names = ", ".join(sorted(each.opts, key=len))
         described = each.help or ""
         if not each.is_flag:
             names += f" {each.metavar}"
             if each.default is not None and each.default != "":
-                described += (
-                    f" Default: {each.default:g}." if isinstance(each.default, float) else f" Default: {each.default}."
-                )
-        (shared if getattr(each, "rich_help_panel", None) else own).append((names, described))
-    for title, found in (("Arguments", arguments), ("Options", own), ("Common options", shared)):
-        if found:
-            yield _section(title, found)
+                described += f" Default: {each.default}".removesuffix(".0") + "."
+        panels[getattr(each, "rich_help_panel", None) or "Options"].append((names, described))
+    yield from (_section(title, found) for title, found in panels.items() if found)
 
 
 def _section(title: str, found: Iterable[tuple[str, str]]) -> str:

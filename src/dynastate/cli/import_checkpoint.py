@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dynastate.cli.options import Call, command
+from dynastate.cli.options import Call, command, not_empty
 from dynastate.cli.output import progress
+from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 
 app = typer.Typer(rich_help_panel="Maintain")
+
+
+def _folder(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=text, callback=not_empty)
 
 
 @command(
@@ -22,16 +27,15 @@ app = typer.Typer(rich_help_panel="Maintain")
 )
 def import_(
     call: Call,
-    old: Annotated[
-        str, typer.Argument(metavar="OLD", help="Checkpoint of a query on HDFS-backed or RocksDB state; only read.")
-    ],
-    new: Annotated[
-        str, typer.Argument(metavar="NEW", help="Folder for the checkpoint to resume from; empty, or not there.")
-    ],
+    old: Annotated[str, _folder("OLD", "Checkpoint of a query on HDFS-backed or RocksDB state; only read.")],
+    new: Annotated[str, _folder("NEW", "Folder for the checkpoint to resume from; empty, or not there.")],
     *,
     namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="First part of the stores' names. By default made of NEW's path.")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="First part of the stores' names. By default made of NEW's path.", callback=not_empty
+        ),
+    ] = None,
     conf: Annotated[
         list[str] | None,
         typer.Option("--conf", metavar="KEY=VALUE", help="A conf for the local Spark; may be given several times."),
@@ -49,14 +53,14 @@ def import_(
     from dynastate.spark.session import local_session
 
     pairs = dict(_pair(each) for each in conf or [])
-    settings = replace(call.settings, namespace=namespace)
+    settings = replace(call.settings, namespace=namespace or "")
     with local_session("dynastate import", pairs, settings) as spark, progress("stores") as report:
-        done = import_checkpoint(spark, old, new, namespace or None, report)
+        done = import_checkpoint(spark, old, new, namespace, report)
     if call.json(asdict(done)):
         return
     call.say(
-        f"imported {done.stores:,} stores with {done.rows:,} rows ({done.bytes:,} bytes) "
-        f"as they were after batch {done.batch:,}: {done.write_units:,} write units, {done.seconds:,} s"
+        f"imported {plural(done.stores, 'store')} with {plural(done.rows, 'row')} ({plural(done.bytes, 'byte')}) "
+        f"as they were after batch {done.batch:,}: {plural(done.write_units, 'write unit')}, {done.seconds:,} s"
     )
     call.say("start the query with the new checkpoint, and with")
     for name, value in {"checkpointLocation": done.checkpoint, **plain_conf(), **done.confs}.items():

@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command
+from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
 from dynastate.cli.output import console, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
+from dynastate.cli.table import headers
+from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine import catalog
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import Role
 from dynastate.operations.export import Format
@@ -29,43 +33,26 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_help_panel="Inspect")
 
-Version = Annotated[
-    int | None, typer.Option(min=1, metavar="V", help="By default the newest that all partitions have committed.")
-]
-_STORE: Final = {
-    "store": "store",
-    "version": "version",
-    "rows": "rows",
-    "bytes": "bytes",
-    "snapshot": "snapshot\nversion",
-    "deltas": "deltas\nsince",
-    "age": "last\ncommit",
-    "is_active": "is\nactive",
-}
+Version = Annotated[int | None, number(1, "V", "By default the newest that all partitions have committed.")]
+_STORE: Final = headers(
+    *("store", "version", "rows", "bytes"),
+    snapshot="snapshot\nversion",
+    deltas="deltas\nsince",
+    age="last\ncommit",
+    is_active="is\nactive",
+)
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
-_VERSION: Final = {
-    "version": "version",
-    "attempt": "attempt",
-    "epoch": "epoch",
-    "rows": "rows",
-    "changes": "changes",
-    "parts": "parts",
-    "bytes": "bytes",
-    "has_snapshot": "has\nsnapshot",
-    "is_current": "is\ncurrent",
-}
-_MONITORED: Final = {
-    "stores": "stores",
-    "partitions": "partitions",
-    "version": "version",
-    "lag": "lag",
-    "rows": "rows",
-    "versions_s": "versions\n/s",
-    "changes_s": "changes\n/s",
-    "write_units_s": "write\nunits/s",
-}
-_REPORTED: Final = {"commit_ms": "commit\nms", "throttles": "throttles"}
+_VERSION: Final = headers(
+    "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current"
+)
+_MONITORED: Final = headers(
+    *("stores", "partitions", "version", "lag", "rows"),
+    versions_s="versions\n/s",
+    changes_s="changes\n/s",
+    write_units_s="write\nunits/s",
+)
+_REPORTED: Final = headers("commit_ms", "throttles")
 
 
 @command(app, "stores", "stores orders", "stores orders --json | jq '.[] | select(.deltas > 50) | .store'")
@@ -77,7 +64,6 @@ def stores(call: Call, namespace: Namespace = "") -> None:
     """
     from dynastate.operations.inspect import inspect_stores
 
-    call = replace(call, settings=replace(call.settings, namespace=namespace))  # refuses what is no namespace
     with call.tables() as tables, progress("stores") as report:
         found = [asdict(each) for each in inspect_stores(tables, namespace, report)]
     if call.json(found):
@@ -103,8 +89,6 @@ def stores(call: Call, namespace: Namespace = "") -> None:
 @command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
-    from dynastate.dynamodb.meter import Meter
-    from dynastate.engine import catalog
     from dynastate.operations.inspect import inspect_store
 
     with call.tables() as tables:
@@ -124,7 +108,7 @@ def show(call: Call, store: Store) -> None:
     for each in families:
         marks = "".join(f", {mark}" for mark in ("lists", "internal") if each[mark])
         call.say("")
-        call.say(f"column family {each['name']}: {each['rows']:,} rows{marks}", "bold")
+        call.say(f"column family {each['name']}: {plural(each['rows'], 'row')}{marks}", "bold")
         for part in ("key", "value"):
             call.say(f"  {part:11}{_columns(each[part])}", indent=" " * 13)
 
@@ -160,8 +144,6 @@ def _type_text(kind: Any) -> str:
 @command(app, "versions orders/0/17/default", "versions orders/0/17/default --wide")
 def versions(call: Call, store: Store) -> None:
     """List the committed attempts of a store. The newest version depends on those that are current."""
-    from dynastate.dynamodb.meter import Meter
-    from dynastate.engine import catalog
     from dynastate.operations.inspect import list_versions
 
     with call.tables() as tables:
@@ -268,7 +250,7 @@ def export(
         written = export_rows(state, form, output, report)
         said = {"store": store, "version": state.version, "rows": written, "file": str(output or "-")}
     if not call.json(said) and output is not None:
-        typer.echo(f"{written:,} rows of version {said['version']} in {output}", err=True)
+        typer.echo(f"{plural(written, 'row')} of version {said['version']} in {output}", err=True)
 
 
 @command(app, "verify orders", "verify orders/0/17/default --wide", "verify orders --json | jq '.[].findings[]'")
@@ -308,8 +290,8 @@ def top(
     call: Call,
     namespace: Namespace,
     *,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds between two looks.")] = 5.0,
-    looks: Annotated[int, typer.Option(min=0, metavar="N", help="How often to look; 0: until Ctrl-C.")] = 0,
+    interval: Annotated[float, number(0.1, "S", "Seconds between two looks.")] = 5.0,
+    looks: Annotated[int, number(0, "N", "How often to look; 0: until Ctrl-C.")] = 0,
     report: Annotated[
         str,
         typer.Option(
@@ -322,22 +304,20 @@ def top(
     Each look reads the ends of the version lists, a read unit or two for each store. How long commits take, and
     throttles, are not in the tables: give Spark's progress reports for them.
     """
-    from dynastate.dynamodb.meter import Meter
-    from dynastate.engine.catalog import of_namespace
     from dynastate.operations.monitor import Monitor, with_report
     from dynastate.operations.reports import ReportFile
-    from dynastate.operations.runs import runs_of
+    from dynastate.operations.runs import read_meta
 
-    call = replace(call, settings=replace(call.settings, namespace=namespace))
     with call.engine() as (engine, tables), suppress(KeyboardInterrupt):
-        names = of_namespace(tables, namespace, Meter()).current
+        names = catalog.of_namespace(tables, namespace, Meter()).current
         monitor, look = Monitor(engine, names, time.monotonic), 0
         reports = ReportFile(report) if report else None
         while True:
             look += 1
             found = monitor.look()
             if reports is not None:
-                found = with_report(found, reports.last_batch(runs_of(tables, names[0], Meter())))
+                _, meta = read_meta(tables, names[0], Meter())
+                found = with_report(found, reports.last_batch(meta.epochs.keys()))
             _show_look(call, found, look, with_reports=reports is not None)
             if look == looks:
                 return
@@ -359,16 +339,9 @@ def _show_look(call: Call, found: Iterable[StoreActivity], look: int, *, with_re
 
 @contextmanager
 def _opened(call: Call, store: str, family: str, version: int | None) -> Iterator[StateView]:
-    from dynastate.reader.state import open_state
+    from dynastate.reader.state import StateReader
 
-    with open_state(
-        store,
-        endpoint=call.settings.endpoint,
-        region=call.settings.region,
-        family=family,
-        delta_table=call.settings.delta_table,
-        snapshot_table=call.settings.snapshot_table,
-    ) as state:
+    with call.tables() as tables, StateReader(tables, call.settings, store, family) as state:
         yield state if version is None else state.at(version)
 
 

@@ -27,16 +27,25 @@ PIPE_CLOSED: Final = 141
 
 
 def not_empty(parameter: typer.CallbackParam, given: str) -> str:
-    """Refuse an empty argument, such as a variable of the shell that is not set, where there must be one."""
-    if parameter.required and not given:
+    """Refuse an empty text, such as a variable of the shell that is not set, unless that is the default."""
+    if given == "" and parameter.default != "":
         raise typer.BadParameter("it is empty")
     return given
 
 
+def a_namespace(parameter: typer.CallbackParam, given: str) -> str:
+    """Refuse what cannot be a namespace."""
+    return Settings(namespace=not_empty(parameter, given)).namespace
+
+
+def number(least: float, metavar: str, text: str) -> Any:
+    """An option for a number."""
+    return typer.Option(min=least, metavar=metavar, help=text)
+
+
 # Arguments and options of several commands, for their functions to declare.
 Namespace = Annotated[
-    str,
-    typer.Argument(metavar="NAMESPACE", help="First part of the names of a query's stores.", callback=not_empty),
+    str, typer.Argument(metavar="NAMESPACE", help="First part of the names of a query's stores.", callback=a_namespace)
 ]
 Store = Annotated[
     str, typer.Argument(metavar="STORE", help="namespace/operator/partition/name; 'dynastate stores' lists them.")
@@ -90,10 +99,9 @@ class Call(Output):
 
     @contextmanager
     def engine(self) -> Iterator[tuple[Engine, BotoTables]]:
-        """An engine on the tables."""
         from dynastate.engine.engine import Engine
 
-        with self.tables() as tables, closing(Engine.of(tables, self.settings)) as engine:
+        with self.tables() as tables, closing(Engine(tables, self.settings)) as engine:
             yield engine, tables
 
 

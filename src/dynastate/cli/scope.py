@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from dynastate.cli.output import error_text, progress
+from dynastate.counts import plural
 from dynastate.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
@@ -29,19 +30,14 @@ _FAILED_MAX: Final = 20
 
 
 def current_stores(tables: Tables, scope: str) -> list[str]:
-    """The stores of a scope, but for those of earlier queries, where there are others.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The stores of a scope, but for those of earlier queries, where there are others. Refuse a scope without any."""
     from dynastate.dynamodb.meter import Meter
     from dynastate.operations.scope import stores_in
 
     found = stores_in(tables, scope, Meter())
     if found.current and found.earlier:
-        typer.echo(
-            f"{len(found.earlier):,} stores of an earlier query are left out; 'dynastate clean' deletes them", err=True
-        )
+        left = plural(len(found.earlier), "store")
+        typer.echo(f"left out: {left} of an earlier query; 'dynastate clean' deletes what it left", err=True)
     return found.current or found.earlier
 
 
@@ -64,13 +60,7 @@ def failures(found: Outcomes[Any]) -> list[dict[str, str]]:
 
 
 def end(found: Outcomes[Any]) -> None:
-    """Say on standard error which stores failed and why; the last line counts them. None did: return.
-
-    Raises:
-        KeyboardInterrupt: the work was interrupted.
-        DynastateError: the only store failed.
-        Exit: some failed.
-    """
+    """Say on standard error which stores failed and why, and end the command; none did: return."""
     if found.stores == 1:
         found.all()
     for store, error in list(found.failed.items())[:_FAILED_MAX]:
@@ -78,7 +68,7 @@ def end(found: Outcomes[Any]) -> None:
     if found.is_interrupted:
         raise KeyboardInterrupt
     if found.failed:
-        typer.echo(f"dynastate: {len(found.failed):,} of {found.stores:,} stores failed", err=True)
+        typer.echo(f"dynastate: {len(found.failed):,} of {plural(found.stores, 'store')} failed", err=True)
         raise typer.Exit(2)
 
 
@@ -86,4 +76,4 @@ def counted(found: Outcomes[Any]) -> str:
     """The number of stores, and how many of them were not done."""
     left = found.stores - len(found.done) - len(found.failed)
     failed = f", {len(found.failed):,} failed" if found.failed else ""
-    return f"{found.stores:,} stores{failed}" + (f", {left:,} not done when it was interrupted" if left else "")
+    return f"{plural(found.stores, 'store')}{failed}" + (f", {left:,} not done when it was interrupted" if left else "")

@@ -13,6 +13,11 @@ ID_CHARS: Final = 8
 GAP: Final = "  "
 
 
+def headers(*names: str, **others: str) -> dict[str, str]:
+    """Columns with their headers: first those whose headers are their names, then those with another header."""
+    return {name: name.replace("_", "\n") for name in names} | others
+
+
 class Table:
     """Rows under the headers of their columns. A newline in a header lets it take two lines where there is no room.
 

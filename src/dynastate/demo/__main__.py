@@ -35,10 +35,10 @@ def main(work: Layout, endpoint: str, region: str) -> None:
     frames = {"aircraft": queries.aircraft(flights), "airport_hours": queries.airport_hours(flights, weather)}
     modes = {"aircraft": "update", "airport_hours": "append"}
     running = [
-        queries.write(frame, work.output(name))
+        queries.write(frame, work.outputs / name)
         .queryName(name)
         .outputMode(modes[name])
-        .option("checkpointLocation", str(work.checkpoint(name)))
+        .option("checkpointLocation", str(work.checkpoints / name))
         .start()
         for name, frame in frames.items()
     ]
@@ -83,9 +83,9 @@ def _read_state(spark: SparkSession, work: Layout, name: str, operator: int, val
 
     The cast gives each value field its own name: Spark calls all counts `count` and all sums `sum`.
     """
-    state = spark.read.format("statestore").option("operatorId", operator).load(str(work.checkpoint(name)))
+    state = spark.read.format("statestore").option("operatorId", operator).load(str(work.checkpoints / name))
     named = state.select("key", F.col("value").cast(value).alias("value"))
-    named.select("key.*", "value.*").write.parquet(str(work.state(name)))
+    named.select("key.*", "value.*").write.parquet(str(work.states / name))
 
 
 def _end_with_parent() -> None:

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import SPECS, Role, store_shard
-from dynastate.format.meta import parse_meta
-from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.reports import usage_of_queries
 from dynastate.prices import DEFAULT_PRICES
 
 
+def _figure(label: str) -> Any:
+    return field(default=0, metadata={"label": label})
+
+
 @dataclass
 class Figures:
-    """Figures of one query, or of several together."""
+    """Figures of one query, or of several together, each with its label in the table that is shown."""
 
-    state_rows: int = 0
-    stores: int = 0
-    versions: int = 0
-    made_twice: int = 0
-    delta_items: int = 0
-    delta_bytes: int = 0
-    snapshot_items: int = 0
-    snapshot_bytes: int = 0
-    batches: int = 0
-    requests: int = 0
-    write_units: int = 0
-    read_units: int = 0
+    state_rows: int = _figure("rows of state")
+    stores: int = _figure("stores")
+    versions: int = _figure("versions")
+    made_twice: int = _figure("versions made twice")
+    delta_items: int = _figure("delta table: items")
+    delta_bytes: int = _figure("delta table: bytes")
+    snapshot_items: int = _figure("snapshot-group table: items")
+    snapshot_bytes: int = _figure("snapshot-group table: bytes")
+    batches: int = _figure("batches")
+    requests: int = _figure("requests")
+    write_units: int = _figure("write units")
+    read_units: int = _figure("read units")
 
     @property
     def dollars(self) -> float:
@@ -43,11 +46,6 @@ class Figures:
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
-
-
-def version_entries(tables: Tables, store: str) -> list[VersionEntry]:
-    """Everything a store has committed; a version may be there by two attempts."""
-    return list(read_lists(tables, store, Meter())[0].entries())
 
 
 def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
@@ -66,7 +64,7 @@ def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
 
 def _store_figures(tables: Tables, store: str) -> Figures:
     graph, _ = read_lists(tables, store, Meter())
-    shards = parse_meta(store, graph.meta or {}).shards
+    shards = graph.required_meta.shards
     entries = list(graph.entries())
     versions = len({entry.version for entry in entries})
     parts, others = (_items(tables, role, store, shards) for role in SPECS)

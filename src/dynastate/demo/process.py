@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -26,38 +25,22 @@ _END_DEADLINE_S: Final = 20.0
 _GROUP_ENDS_S: Final = 1.0
 
 
-@dataclass(frozen=True)
 class Layout:
     """The work folder. Names are short: the sidecar's socket lies in it, and its path may have some 100 bytes."""
 
-    root: Path
-
-    @property
-    def input(self) -> Path:
-        return self.root / "in"
-
-    @property
-    def temporary(self) -> Path:
-        return self.root / "tmp"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "spark.log"
-
-    def checkpoint(self, query: str) -> Path:
-        return self.root / "checkpoint" / query
-
-    def output(self, query: str) -> Path:
-        return self.root / "out" / query
-
-    def state(self, query: str) -> Path:
-        return self.root / "state" / query
-
-    def progress(self, query: str) -> Path:
-        return self.root / "progress" / query
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.input = root / "in"
+        self.temporary = root / "tmp"
+        self.log = root / "spark.log"
+        # Each has a folder by the name of each query.
+        self.checkpoints = root / "checkpoint"
+        self.outputs = root / "out"
+        self.states = root / "state"
+        self.progress = root / "progress"
 
     def progress_file(self, query: str, batch: int) -> Path:
-        return self.progress(query) / f"{batch:05d}.json"
+        return self.progress / query / f"{batch:05d}.json"
 
     def record(self, query: str, batch: int, text: str) -> None:
         """Record a batch's progress; a crash meanwhile leaves nothing."""
@@ -86,9 +69,7 @@ class Checkpoint:
 
     def stores(self) -> list[str]:
         """The names of the query's stores, from Spark's operator metadata and dynastate's markers."""
-        return sorted(self._stores())
-
-    def _stores(self) -> Iterator[str]:
+        found = []
         for metadata in self.folder.glob("state/*/_metadata/metadata"):
             version, _, text = metadata.read_text().partition("\n")
             if version != "v1":
@@ -98,16 +79,15 @@ class Checkpoint:
                     marker = metadata.parents[1] / str(partition) / "dynastate"
                     with suppress(FileNotFoundError):  # it comes with the partition's first commit
                         path = marker.read_text().strip().rpartition("store=")[2].rpartition("/")[0]
-                        yield f"{path}/{info['storeName']}"
+                        found.append(f"{path}/{info['storeName']}")
+        return sorted(found)
 
     def _numbers(self, log: str) -> list[int]:
-        with suppress(FileNotFoundError):
-            return [int(file.name) for file in (self.folder / log).iterdir() if file.name.isdigit()]
-        return []
+        return [int(file.name) for file in (self.folder / log).glob("*") if file.name.isdigit()]
 
 
 @final
-class SparkProcess:
+class SparkProcess(AbstractContextManager["SparkProcess"]):
     """One run of `python -m dynastate.demo`: Python driver, JVM and sidecar, in one process group.
 
     It is killed at the end of the `with` block, if it still runs.
@@ -115,7 +95,6 @@ class SparkProcess:
 
     def __init__(self, work: Layout, settings: Settings) -> None:
         self._work = work
-        self._is_killed = False
         work.temporary.mkdir(exist_ok=True)
         with work.log.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
@@ -126,23 +105,13 @@ class SparkProcess:
                 env=os.environ | {"TMPDIR": str(work.temporary)},  # deleted with the folder when it is killed
                 start_new_session=True,  # one group, and Ctrl-C is for the demo, which then kills it
             )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def __enter__(self) -> SparkProcess:
-        return self
+        self.pid = self._process.pid
 
     def __exit__(self, *_: object) -> None:
         self.kill()
 
     def is_running(self) -> bool:
-        """Whether it runs.
-
-        Raises:
-            InternalError: it failed; the message says why, and where its log is.
-        """
+        """Whether it runs. Raises InternalError, with the reason, if it failed."""
         code = self._process.poll()
         if code:
             failure = self._work.root / FAILURE
@@ -159,21 +128,18 @@ class SparkProcess:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the group (SIGKILL), so that none of its processes can even clean up. Further calls do nothing."""
-        if self._is_killed:
-            return
-        self._is_killed = True
+        """Kill the group (SIGKILL), so that none of its processes can even clean up. Further calls find none."""
         self._signal(signal.SIGKILL)
         self._process.wait(_END_DEADLINE_S)
         # A process that was in a call when it was killed ends the call first: a file may still come to be.
         deadline = time.monotonic() + _GROUP_ENDS_S
         with suppress(OSError):  # the last of it has ended
             while time.monotonic() < deadline:
-                os.killpg(self._process.pid, 0)
+                os.killpg(self.pid, 0)
                 time.sleep(_STOP_SETTLES_S)
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):  # all of it has ended
-            os.killpg(self._process.pid, number)
+            os.killpg(self.pid, number)

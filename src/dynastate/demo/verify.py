@@ -84,19 +84,19 @@ def _delays(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def found_aircraft(work: Layout) -> pd.DataFrame:
     """The last row of every aircraft at the sink."""
-    written = pd.read_parquet(work.output("aircraft")).sort_values("batch", kind="stable")
+    written = pd.read_parquet(work.outputs / "aircraft").sort_values("batch", kind="stable")
     return written.drop_duplicates("tailnum", keep="last")
 
 
 def found_hours(work: Layout) -> pd.DataFrame:
     """All rows of the sink, which must have each hour once."""
-    hours = pd.read_parquet(work.output("airport_hours"))
+    hours = pd.read_parquet(work.outputs / "airport_hours")
     return hours.assign(hour=hours["hour"].dt.tz_localize("UTC"))  # Spark writes UTC without a zone
 
 
 def state_of(work: Layout, query: str) -> pd.DataFrame:
     """The rows that Spark's state reader found, by the column names of the results."""
-    state = pd.read_parquet(work.state(query))
+    state = pd.read_parquet(work.states / query)
     state["mean_delay"] = state["sum"] / state["count"].where(state["count"] > 0)
     if "window" in state:
         state["hour"] = pd.to_datetime([window["start"] for window in state["window"]], utc=True)

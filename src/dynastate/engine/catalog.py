@@ -15,14 +15,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, product
-from typing import Final
+from typing import Final, TypeVar
 
 from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
-from dynastate.format.keys import check_store, meta_key, store_shard
+from dynastate.format.keys import Key, check_store, group_key, meta_key, store_shard
 from dynastate.format.meta import parse_meta
 from dynastate.format.version_list import VERSIONS
 
@@ -39,7 +39,9 @@ EVERY: Final = "*"
 SHOWN_MAX: Final = 4
 #: Partitions in a row without a version, after which no further ones are looked for.
 LOST_WINDOW: Final = 8
-_PATTERN: Final = re.compile(r"([^/#]+)/(\d+)(?:/(\d+|\*)/([^/#]+))?")
+_NAME: Final = re.compile(rf"([^/#]+)(?:/(\d+)(?:/(\d+|\{EVERY})(?:/([^/#]+))?)?)?")
+
+Found = TypeVar("Found", list[str], dict[str, Item])
 
 
 @dataclass(frozen=True)
@@ -50,46 +52,32 @@ class QueryStores:
     earlier: list[str]
 
 
-def current_query(metas: Mapping[str, Item]) -> str | None:
-    """The id of a namespace's current query, by the meta items of its stores; None: none is of partition 0.
+def by_query(items: Mapping[str, Item], starts: Mapping[str, Item] | None = None) -> QueryStores:
+    """Stores by the query that they belong to, by their meta items.
 
-    Of stores that began at the same time, the one with more runs decides.
-
-    Raises:
-        CorruptStateError: a meta item is corrupt.
+    The namespace's current query is that of the store of partition 0 that began last; of those that began at the same
+    time, of the one with more runs. `starts` are the stores to choose it from, by default all; if there is none of
+    partition 0, all stores are the current query's.
     """
-    starts = [parse_meta(store, item) for store, item in metas.items() if store.split("/")[2:3] == ["0"]]
-    last = max(starts, key=lambda meta: (meta.began, max(meta.epochs.values())), default=None)
-    return None if last is None else last.query
-
-
-def by_query(metas: Mapping[str, Item], query: str | None) -> QueryStores:
-    """Stores by the query that they belong to, by their meta items; None: all are the current query's.
-
-    Raises:
-        CorruptStateError: a meta item is corrupt.
-    """
-    queries = {store: parse_meta(store, item).query for store, item in metas.items()}
+    metas = {store: parse_meta(store, item) for store, item in items.items()}
+    first = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
+    begun = [meta for store, meta in first.items() if store.split("/")[2:3] == ["0"]]
+    query = max(begun, key=lambda meta: (meta.began, meta.epoch)).query if begun else None
     return QueryStores(
-        [store for store, own in queries.items() if query in (None, own)],
-        [store for store, own in queries.items() if query not in (None, own)],
+        [store for store, meta in metas.items() if query in (None, meta.query)],
+        [store for store, meta in metas.items() if query not in (None, meta.query)],
     )
 
 
 def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
-    """The stores that a user means, by partition; there may be none.
-
-    Raises:
-        ConfigurationError: the name has another form.
-        CorruptStateError: a meta item is corrupt.
-    """
+    """The stores that a user means, by partition; there may be none. Refuse a name of another form."""
     namespace, operator, partition, name = _parse(pattern)
     starts = _existing(tables, namespace, product(sorted({0, operator}), [0], STORE_NAMES), meter)
-    if partition not in (None, EVERY):
+    if partition not in ("", EVERY):
         found = _existing(tables, namespace, [(operator, int(partition), name)], meter)
     else:
         found = dict(_partitions(tables, namespace, operator, [name] if name else _names(starts, operator), meter))
-    return by_query(found, current_query(starts))
+    return by_query(found, starts)
 
 
 def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
@@ -100,20 +88,20 @@ def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
     Raises:
         ConfigurationError: the name has another form, there is none, or the operator has stores of several names.
         VersionMissingError: some partitions have none yet.
-        CorruptStateError: a meta item is corrupt.
     """
-    namespace, operator, partition, name = _parse(pattern)
-    if partition not in (None, EVERY):
-        return [_store(namespace, operator, int(partition), name)]
-    stores = meant(tables, pattern, meter)
+    return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, meant(tables, pattern, meter), meter)
+
+
+def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -> list[str]:
+    """The current ones of the stores that a user means. Refuse none, several names, and missing partitions."""
+    namespace, operator, _, name = _parse(pattern)
     names = _names(stores.current, operator)
     if len(names) > 1:
-        spelt = _spelt(namespace, operator, names)
+        spelt = ", ".join(f"{namespace}/{operator}/{EVERY}/{each}" for each in names)
         raise ConfigurationError(f"this operator has several stores a partition; say which: {spelt}")
     if not stores.current:
         if name and (others := _names(meant(tables, f"{namespace}/{operator}", meter).current, operator)):
-            spelt = _spelt(namespace, operator, others)
-            raise ConfigurationError(f"no store of this operator has this name; it has {spelt}")
+            raise ConfigurationError(f"no store of this operator has this name; it has {', '.join(others)}")
         if stores.earlier:
             raise ConfigurationError(
                 "these stores are of an earlier query, whose checkpoint was deleted; the current query of the "
@@ -127,7 +115,7 @@ def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
             operator=operator,
             tables=",".join(tables.names.values()),
         )
-    if _partition_of(stores.current[-1]) != len(stores.current) - 1:
+    if int(stores.current[-1].split("/")[2]) != len(stores.current) - 1:
         raise VersionMissingError(
             "the first batch is not committed in all partitions of this operator yet; try again when it is",
             store=f"{namespace}/{operator}/{EVERY}/{names[0]}",
@@ -140,50 +128,45 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
     """The one store that a user means.
 
     Raises:
-        ConfigurationError: as for `matching`; or there are several, which the message names.
+        ConfigurationError: as for `matching`; or there are several, of which the message names some in full.
         VersionMissingError: some partitions have none yet.
     """
-    found = matching(tables, pattern, meter)
-    if len(found) > 1:
+    if store := _in_full(pattern):
+        return store
+    stores = meant(tables, pattern, meter)
+    if len(found := stores.current) > 1:
         more = ", …" if len(found) > SHOWN_MAX else ""
         raise ConfigurationError(
             f"this takes one store, and the operator has {len(found):,}: {', '.join(found[:SHOWN_MAX])}{more}"
         )
-    return found[0]
+    return _complete(tables, pattern, stores, meter)[0]
 
 
 def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
-    """The stores of a namespace, by operator; there is at least one.
-
-    Raises:
-        ConfigurationError: there is none.
-        CorruptStateError: a meta item is corrupt.
-    """
-    found = find_stores(tables, namespace, meter)
-    if not found:
-        raise no_store(namespace)
-    return by_query(found, current_query(found))
+    """The stores of a namespace, by operator. Refuse a namespace without any."""
+    return by_query(existing_stores(tables, namespace, meter))
 
 
 def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:
-    """The stores of a namespace, of whichever query, by operator; there is at least one.
+    """The stores of a namespace, of whichever query, by operator. Refuse a namespace without any.
 
     `with_lost`: also those that have lost their meta items, as `find_lost`.
-
-    Raises:
-        ConfigurationError: there is none.
     """
     found = list(find_stores(tables, namespace, meter))
     if with_lost:
         found += find_lost(tables, namespace, found, meter)
-    if not found:
-        raise no_store(namespace)
-    return found
+    return _some(found, namespace)
 
 
-def no_store(namespace: str) -> ConfigurationError:
-    """The error of a namespace without stores."""
-    return ConfigurationError(
+def existing_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
+    """As `find_stores`, but refuse a namespace without stores."""
+    return _some(find_stores(tables, namespace, meter), namespace)
+
+
+def _some(found: Found, namespace: str) -> Found:
+    if found:
+        return found
+    raise ConfigurationError(
         "no store of this namespace is in the tables; the namespace is the first part of the store's name in the file "
         "state/0/0/dynastate of the query's checkpoint",
         namespace=namespace,
@@ -224,7 +207,7 @@ def find_lost(tables: Tables, namespace: str, found: Iterable[str], meter: Meter
             missed, partitions = 0, count()
             while missed < LOST_WINDOW:
                 store = _store(namespace, operator, next(partitions), name)
-                is_lost = store not in known and _has_versions(tables, store, meter)
+                is_lost = store not in known and has_versions(read_version_lists(tables, store, meter))
                 missed = 0 if is_lost or store in known else missed + 1
                 lost += [store] if is_lost else []
         if len(lost) == before and not any(_operator_of(store) >= operator for store in known):
@@ -232,33 +215,48 @@ def find_lost(tables: Tables, namespace: str, found: Iterable[str], meter: Meter
     return lost
 
 
-def _has_versions(tables: Tables, store: str, meter: Meter) -> bool:
-    lists = tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter)
-    return any(VERSIONS in item for _, item in lists)
+def read_version_lists(
+    tables: Tables, store: str, meter: Meter, lowest: int = 0, last: str = "group/~"
+) -> dict[Key, Item]:
+    """The version lists of a store from that of a version on, fences among them, and what follows up to `last`."""
+    return dict(tables.query("snapshot", store_shard(store, 0), group_key(store, lowest).sort, last, meter))
 
 
-def _parse(pattern: str) -> tuple[str, int, str | None, str]:
-    found = _PATTERN.fullmatch(pattern)
+def has_versions(lists: Mapping[Key, Item]) -> bool:
+    """Whether a version list has any: a fence has none."""
+    return any(VERSIONS in item for item in lists.values())
+
+
+def parse_name(text: str) -> tuple[str, str, str, str] | None:
+    """Namespace, operator, partition or `EVERY`, and name; empty where the last ones are left out. None: no name."""
+    found = _NAME.fullmatch(text)
     if found is None:
+        return None
+    namespace, operator, partition, name = found.groups(default="")
+    operator, partition = (str(int(each)) if each.isdecimal() else each for each in (operator, partition))
+    return namespace, operator, partition, name
+
+
+def _parse(pattern: str) -> tuple[str, int, str, str]:
+    found = parse_name(pattern)
+    if found is None or not found[1] or bool(found[2]) != bool(found[3]):
         raise ConfigurationError(
             "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator; "
             "'dynastate stores' lists them",
             store=repr(pattern[:200]),
         )
-    return found[1], int(found[2]), found[3], found[4]
+    namespace, operator, partition, name = found
+    return namespace, int(operator), partition, name
 
 
-def _spelt(namespace: str, operator: int, names: Iterable[str]) -> str:
-    """The stores of an operator, by name."""
-    return ", ".join(f"{namespace}/{operator}/{EVERY}/{name}" for name in names)
+def _in_full(pattern: str) -> str:
+    """The store that is named in full; empty: it is not one."""
+    namespace, operator, partition, name = _parse(pattern)
+    return "" if partition in ("", EVERY) else _store(namespace, operator, int(partition), name)
 
 
 def _operator_of(store: str) -> int:
     return int(store.split("/")[1])
-
-
-def _partition_of(store: str) -> int:
-    return int(store.split("/")[2])
 
 
 def _names(stores: Iterable[str], operator: int) -> list[str]:

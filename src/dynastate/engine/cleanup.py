@@ -18,7 +18,6 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.meta import parse_meta
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part_keys
@@ -33,7 +32,6 @@ class Retention:
     foreign: frozenset[VersionId] = frozenset()
 
     def retains(self, version: VersionId) -> bool:
-        """Whether the entry of a version is retained."""
         return version in self.foreign or (version.version >= self.lowest and version not in self.dead)
 
     def retains_snapshot(self, version: VersionId) -> bool:
@@ -42,9 +40,8 @@ class Retention:
 
     def below(self, graph: VersionGraph) -> list[int]:
         """The versions below the lowest one that can be deleted, ascending."""
-        unpinned = set(graph.unpinned())
-        deleted = (each.version for each in graph.entries() if each.version < self.lowest and not self.retains(each.id))
-        return sorted(unpinned.intersection(deleted))
+        older = (each for each in graph.entries() if each.version < self.lowest and not self.retains(each.id))
+        return sorted({each.version for each in older if not graph.is_pinned(each.version)})
 
     def at_most(self, below: Sequence[int], most: int) -> Retention:
         """The same with at most `most` of the versions `below` deleted, and of dead branches, newest first; 0: all."""
@@ -96,11 +93,10 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
             needed = min(needed, base.version + 1)
     needed_by = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
     foreign = _foreign(graph, bases, needed_by)
-    unpinned = set(graph.unpinned())
     dead = {
         entry.id
         for entry in graph.entries()
-        if entry.version >= needed and entry.epoch < epoch and entry.version in unpinned
+        if entry.version >= needed and entry.epoch < epoch and not graph.is_pinned(entry.version)
     }
     return Retention(needed, frozenset(dead - needed_by - foreign), frozenset(foreign))
 
@@ -109,7 +105,7 @@ def _foreign(
     graph: VersionGraph, bases: Mapping[VersionId, VersionId | None], needed: Collection[VersionId]
 ) -> set[VersionId]:
     """Versions by runs from other locations that are not `needed`, with all that they are read from."""
-    meta = parse_meta(graph.store, graph.meta or {})
+    meta = graph.required_meta
     found: set[VersionId] = set()
     for entry in graph.entries():
         is_foreign = entry.id not in needed and meta.location_at(entry.epoch) not in ("", meta.location)
@@ -139,20 +135,13 @@ class CleanUp:
         self._store = graph.store
         self._shards = shards
         self._meter = meter
-        self._manifests: dict[Attempt, SnapshotManifest] = {}
+        #: The manifests that were read so far, by their snapshots' ids.
+        self.manifests: dict[Attempt, SnapshotManifest] = {}
         #: Ids of the snapshots that are no longer readable.
         self.deleted: set[Attempt] = set()
 
-    def manifests(self) -> list[SnapshotManifest]:
-        """The manifests that were read so far."""
-        return list(self._manifests.values())
-
     def check_snapshots(self, retention: Retention) -> None:
-        """Read the manifests of the snapshots that are retained, before data is deleted that recovery could use.
-
-        Raises:
-            CorruptStateError: one is lost or corrupt.
-        """
+        """Read the manifests of the snapshots that are retained, before data is deleted that recovery could use."""
         for snapshot in self._graph.snapshots():
             if snapshot.stage == DONE and retention.retains_snapshot(snapshot.of):
                 self._manifest(snapshot)
@@ -190,10 +179,7 @@ class CleanUp:
         """Delete buckets and manifests below a version that no snapshot names.
 
         They were written after their snapshot was deleted. Only the keys between those of snapshots are listed: the
-        snapshots themselves may be the whole state.
-
-        Returns:
-            False: not now, since a snapshot is being written.
+        snapshots themselves may be the whole state. False: not now, since a snapshot is being written.
         """
         now = self._read_snapshots()
         if any(each.stage == WRITING for each in now):
@@ -231,8 +217,8 @@ class CleanUp:
         return done | {holder for holder, _ in self._carried(now)}
 
     def _read_snapshots(self) -> list[Snapshot]:
-        low, high = keys.snapshot_range()
-        found = self._tables.query("snapshot", keys.store_shard(self._store, 0), low, high, self._meter)
+        place = keys.store_shard(self._store, 0)
+        found = self._tables.query("snapshot", place, *keys.SNAPSHOT_RANGE, self._meter)
         return [parse_snapshot(key, item) for key, item in found]
 
     def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> None:
@@ -315,10 +301,10 @@ class CleanUp:
 
     def _manifest(self, snapshot: Snapshot) -> SnapshotManifest:
         """The manifest of a snapshot, read once, since it never changes."""
-        found = self._manifests.get(snapshot.id)
+        found = self.manifests.get(snapshot.id)
         if found is None:
             found = snapshots.read_manifest(self._tables, self._store, snapshot, self._meter)
-            self._manifests[snapshot.id] = found
+            self.manifests[snapshot.id] = found
         return found
 
     def _list(self, role: Role, low: str, high: str, shards: int = 0) -> list[Key]:

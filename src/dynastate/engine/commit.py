@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
@@ -17,7 +18,7 @@ from dynastate.errors import ConfigurationError, DynastateError, InternalError, 
 from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
 from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
-from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items
+from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items, part_of
 from dynastate.format.version_list import BOUNDS_PARTS_MAX, VersionEntry, encode_entry, list_item, listed_entry
 
 log = logging.getLogger("dynastate.store")
@@ -36,46 +37,28 @@ class Committed:
     meter: Meter
 
 
+@dataclass(eq=False)
 class Commits:
     """The tables, the queue of writes and the sessions that write attempts share. Safe for threads."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        writer: PartWriter,
-        sessions: Sessions,
-        known: KnownStores,
-        deadline_s: float,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._tables = tables
-        self._writer = writer
-        self.sessions = sessions
-        self.known = known
-        self._deadline_s = deadline_s
-        #: The clock, in milliseconds since 1970 UTC.
-        self.now_ms = now_ms
+    _tables: Tables
+    writer: PartWriter
+    sessions: Sessions
+    known: KnownStores
+    deadline_s: float
+    _now: Callable[[], datetime]
 
-    def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]]) -> None:
-        self._writer.submit(pending, items, self._deadline_s)
-
-    def settle(self, pending: PendingWrites) -> None:
-        # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
-        pending.wait(10 * self._deadline_s)
+    def now_ms(self) -> int:
+        """The clock, in milliseconds since 1970 UTC."""
+        return int(self._now().timestamp() * 1000)
 
     def append_entry(
-        self,
-        store: str,
-        entry: VersionEntry,
-        run_id: str,
-        schema: str,
-        shards: int,
-        meter: Meter,
-        is_awaited: Callable[[], bool] = always,
+        self, session: Session, entry: VersionEntry, schema: str, meter: Meter, is_awaited: Callable[[], bool] = always
     ) -> None:
+        store = session.store
         key = group_key(store, entry.version)
-        listed = self._tables.append_version(key, encode_entry(store, entry), run_id, meter, is_awaited)
-        self.known.committed(store, entry, schema, shards)
+        listed = self._tables.append_version(key, encode_entry(store, entry), session.run_id, meter, is_awaited)
+        self.known.committed(store, entry, schema, session.shards)
         if len(listed) > LISTED_MAX:
             try:
                 self._delete_dead(store, key, listed, entry, meter)
@@ -94,7 +77,7 @@ class Commits:
             self._tables.put_over(key, list_item(key, kept), {"versions": listed}, meter)
 
     def delete_parts(self, pending: PendingWrites, meter: Meter) -> None:
-        pending.cancel(2 * self._deadline_s)
+        pending.cancel(2 * self.deadline_s)
         # A schema item is not the attempt's own: other versions name it too.
         parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
         delete_all(self._tables, list(parts), meter)
@@ -140,9 +123,10 @@ class WriteAttempt:
                 most=PARTS_MAX,
             )
         for key, item in items:
-            self._ready_bytes += self._tally.add_item(key, item)
+            part = part_of(item)
+            self._ready_bytes += self._tally.add_part(part)
             self._ready.append((key, item))
-            self._commits.known.keep_written(key, item)
+            self._commits.known.keep(key, part)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= SUBMIT_BYTES:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
@@ -176,10 +160,11 @@ class WriteAttempt:
             described = [(key, checked_schema_item(self.store, key, schema))]
         self._ready += described
         self._submit()  # 1
-        commits.settle(self._pending)  # 2
+        # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
+        self._pending.wait(10 * commits.deadline_s)  # 2
         session.schemas.add(digest)
         for key, item in described:
-            commits.known.sizes.wrote(self.store, key.sort, size_of(item))
+            commits.known.account(self.store).wrote(key.sort, size_of(item))
         sums = self._tally.sums()
         entry = VersionEntry(
             version=self.version,
@@ -194,7 +179,7 @@ class WriteAttempt:
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
-            commits.append_entry(self.store, entry, self._run.id, schema, session.shards, self._meter, is_awaited)  # 3
+            commits.append_entry(session, entry, schema, self._meter, is_awaited)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise
@@ -218,7 +203,7 @@ class WriteAttempt:
 
     def _submit(self) -> None:
         if self._ready:
-            self._commits.submit(self._pending, self._ready)
+            self._commits.writer.submit(self._pending, self._ready, self._commits.deadline_s)
             self._ready = []
             self._ready_bytes = 0
 
@@ -229,11 +214,7 @@ class WriteAttempt:
 
 
 def checked_schema_item(store: str, key: Key, schema: str) -> Item:
-    """The item that describes how rows are read.
-
-    Raises:
-        ConfigurationError: it is too large.
-    """
+    """The item that describes how rows are read. Refuse one that is too large."""
     item = schema_item(key, schema)
     if item_bytes(item) > ITEM_BYTES_MAX:
         raise ConfigurationError(

@@ -9,8 +9,8 @@ from dynastate.engine.commit import Commits
 from dynastate.engine.sessions import Session
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import UnavailableError
-from dynastate.format.keys import Attempt
-from dynastate.format.parts import Chunk, Tally
+from dynastate.format.keys import Attempt, schema_digest
+from dynastate.format.parts import Tally
 from dynastate.format.version_list import VersionEntry
 
 
@@ -24,39 +24,17 @@ class InstalledVersion:
     schema: str
 
 
-class InstallAttempt:
-    """An attempt under way without a parent, written as a snapshot: (bucket append*)*, then commit or abort, once.
+@dataclass(eq=False)
+class InstallAttempt(SnapshotAttempt):
+    """An attempt under way without a parent: its rows are written as the snapshot that was `entered` for it.
 
     Its version looks like one whose ancestors were cleaned up: an entry without parts, whose parent does not exist, and
     a snapshot. So a lost snapshot is an error, and never the state of an older version.
     """
 
-    def __init__(
-        self,
-        commits: Commits,
-        begun: SnapshotAttempt,
-        version: InstalledVersion,
-        run_id: str,
-        session: Session,
-        digest: bytes,
-    ) -> None:
-        self.store = begun.store
-        self.bits = begun.bits
-        self.meter = begun.meter
-        self._commits = commits
-        self._begun = begun
-        self._version = version
-        self._run_id = run_id
-        self._session = session
-        self._digest = digest
-
-    def bucket(self, number: int) -> None:
-        """Begin a bucket; the chunks up to the next one are all its rows."""
-        self._begun.bucket(number)
-
-    def append(self, chunk: Chunk) -> None:
-        """Compress one chunk of the bucket's rows, and write what makes a request."""
-        self._begun.append(chunk)
+    _commits: Commits
+    _version: InstalledVersion
+    _session: Session
 
     def commit(self) -> bool:
         """Make the attempt a version.
@@ -69,23 +47,18 @@ class InstallAttempt:
             UnavailableError: the snapshot was deleted meanwhile; nothing is committed.
             UnknownOutcomeError: step 2 was sent, and its outcome is unknown.
         """
-        if not self._begun.commit():  # 1
+        if not super().commit():  # 1
             raise UnavailableError("clean-up deleted the rows while they were written; try again", store=self.store)
+        version, session = self._version, self._session
         entry = VersionEntry(
-            version=self._version.number,
-            attempt=self._version.attempt,
+            version=version.number,
+            attempt=version.attempt,
             parent=Attempt(uuid4().bytes),
-            epoch=self._session.epoch,
-            schema=self._digest,
-            keys=self._version.keys,
+            epoch=session.epoch,
+            schema=schema_digest(version.schema),
+            keys=version.keys,
             time_ms=self._commits.now_ms(),
             **Tally().sums()._asdict(),
         )
-        self._commits.append_entry(
-            self.store, entry, self._run_id, self._version.schema, self._session.shards, self.meter
-        )  # 2
+        self._commits.append_entry(session, entry, version.schema, self.meter)  # 2
         return True
-
-    def abort(self) -> None:
-        """Delete what was written, unless the snapshot is done: then clean-up deletes it."""
-        self._begun.abort()

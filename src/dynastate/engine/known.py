@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.accounting import StoreAccount
 from dynastate.engine.cache import Cache
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
-from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.parts import Part, part_of
+from dynastate.format.parts import Part
 from dynastate.format.snapshot import DONE, Snapshot
 from dynastate.format.version_list import VersionEntry
 
@@ -23,6 +22,8 @@ ROUTES_BYTES: Final = 32 * 1024 * 1024
 SKIPPED_MAX: Final = 1_000
 #: Stores whose newest epoch is remembered.
 EPOCHS_MAX: Final = 10_000
+#: Stores whose sizes are remembered; a forgotten one counts from its next clean-up on.
+STORES_MAX: Final = 10_000
 #: What a part in memory takes beside its data.
 PART_OBJECT_BYTES: Final = 500
 
@@ -35,21 +36,21 @@ class KnownStores:
     """
 
     def __init__(self, cache_bytes: int) -> None:
-        self.sizes = StorageAccounting()
         self.parts: Cache[Key, Part] = Cache(cache_bytes)
         #: The route to the newest version that was opened or committed here, by store.
         self.routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
         #: The errors of corrupt snapshots, by their ids.
         self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
         self._epochs: Cache[str, int] = Cache(EPOCHS_MAX)
+        self._accounts: Cache[str, StoreAccount] = Cache(STORES_MAX)
         self._lock = threading.Lock()
+
+    def account(self, store: str) -> StoreAccount:
+        """The size of a store, as far as it was read and written here."""
+        return self._accounts.get_or_put(store, StoreAccount(store), 1)
 
     def keep(self, key: Key, part: Part) -> None:
         self.parts.put(key, part, len(part.data) + PART_OBJECT_BYTES)
-
-    def keep_written(self, key: Key, item: Item) -> None:
-        """Keep a part that is being written."""
-        self.keep(key, part_of(item))
 
     def route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """The route to the version that an attempt made, if it is known here."""
@@ -87,14 +88,14 @@ class KnownStores:
         Snapshots that are known to be corrupt are skipped in the graph.
         """
         if graph.meta is not None:
-            self.saw_epoch(graph.store, graph.newest_epoch)
+            self.saw_epoch(graph.store, graph.meta.epoch)
         for snapshot in graph.snapshots():
             corrupt = self._skipped.get(snapshot.id)
             # A reader of a snapshot that clean-up deletes finds it corrupt.
             if corrupt is not None and snapshot.stage == DONE:
                 graph.skip_snapshot(snapshot.of, corrupt)
         if is_complete:
-            self.sizes.read(graph, highest)
+            self.account(graph.store).read(graph, highest)
 
     def committed(self, store: str, entry: VersionEntry, schema: str, shards: int) -> None:
         """Take in a version that was made here. Its route is known, if that to its parent is."""
@@ -102,11 +103,11 @@ class KnownStores:
             self.remember(Route(store, None, None, (entry,), {entry.schema: schema}, shards))
         elif (before := self.route(store, entry.version - 1, entry.parent)) is not None:
             self.remember(before.then(entry, schema))
-        self.sizes.committed(store, entry)
+        self.account(store).committed(entry)
 
     def snapshotted(self, store: str, snapshot: Snapshot, manifest: SnapshotManifest) -> None:
         """Take in a snapshot that was made here. The known route begins with it, if its version is on it."""
         known = self.routes.get(store)
         if known is not None and (by := known.by(manifest)) is not None:
             self.remember(by)
-        self.sizes.made(store, snapshot, manifest)
+        self.account(store).made(snapshot, manifest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
@@ -16,30 +17,23 @@ from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
 from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
 from dynastate.format.manifest import bits_for
-from dynastate.format.meta import newest_epoch
+from dynastate.format.meta import newest_epoch, parse_meta
 
 
+@dataclass(eq=False)
 class Maintenance:
     """Snapshots and clean-up of all stores on one pair of tables. Safe for threads.
 
     `is_busy` says whether commits are under way.
     """
 
-    def __init__(
-        self,
-        tables: Tables,
-        opener: VersionOpener,
-        sessions: Sessions,
-        known: KnownStores,
-        is_busy: Callable[[], bool],
-    ) -> None:
-        self._tables = tables
-        self._opener = opener
-        self._sessions = sessions
-        self._known = known
-        self._is_busy = is_busy
-        self._cleaning: set[str] = set()
-        self._lock = threading.Lock()
+    _tables: Tables
+    _opener: VersionOpener
+    _sessions: Sessions
+    _known: KnownStores
+    _is_busy: Callable[[], bool]
+    _cleaning: set[str] = field(init=False, default_factory=set)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def snapshot(
         self,
@@ -61,9 +55,6 @@ class Maintenance:
 
         Returns:
             None where no snapshot is wanted, another executor is making it, or a newer run writes to the store.
-
-        Raises:
-            VersionMissingError: the version is not there.
         """
         meter = Meter()
         graph = self._opener.graph(store, 0, version, meter)  # 1
@@ -75,7 +66,6 @@ class Maintenance:
         is_worth_it = is_asked_for or snapshots.is_worth_it(store, deltas, last, min_deltas)
         if not deltas or not is_worth_it:  # 2
             return None, meter
-        shards = self._opener.shards_of(graph)
         bits = bits_for(state_bytes)
         carried = None
         if last is not None:
@@ -86,12 +76,12 @@ class Maintenance:
             bits = carried.bits
         else:
             carried = None
-        made = (version, deltas[-1].attempt)
-        pace = snapshots.Pace(self._is_busy)
-        begun = snapshots.begin(
-            self._tables, self._known, store, made, carried, bits, shards, epoch, meter, pace=pace
-        )  # 3
-        return begun, meter
+        pace = snapshots.Pace(self._is_busy)  # it counts the work from here on
+        entered = snapshots.enter(self._tables, store, deltas[-1].id, epoch, meter)  # 3
+        if entered is None:
+            return None, meter
+        shards = graph.required_meta.shards
+        return SnapshotAttempt(self._tables, self._known, store, entered, bits, shards, carried, pace), meter
 
     def clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
@@ -107,9 +97,6 @@ class Maintenance:
         7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since.
 
         A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
-
-        Raises:
-            VersionMissingError: the version is not there.
         """
         with self._lock:
             if store in self._cleaning:
@@ -142,7 +129,7 @@ class Maintenance:
         retained = retained.at_most(older, most)
         below = retained.lowest
         left = sum(each >= below for each in older) + dead - len(retained.dead)
-        steps = cleanup.CleanUp(self._tables, graph, self._opener.shards_of(graph), meter)
+        steps = cleanup.CleanUp(self._tables, graph, graph.required_meta.shards, meter)
         try:
             steps.check_snapshots(retained)
             steps.remove_snapshots(retained, epoch)  # 4
@@ -156,10 +143,15 @@ class Maintenance:
         deleted = steps.remove_versions(retained)  # 6
         steps.remove_parts(deleted)  # 7
         orphans = steps.find_orphans(below, deleted)  # 8
-        meta = meta_key(store)
-        if orphans and newest_epoch(self._tables.get([meta], meter).get(meta), run_id) == epoch:
+        if orphans and self._newest_epoch(store, run_id, meter) == epoch:
             steps.remove_orphans(orphans)
-        for kept in steps.manifests():
-            self._known.sizes.learn(store, kept)
-        self._known.sizes.cleaned(graph, deleted, steps.deleted)
+        account = self._known.account(store)
+        for kept in steps.manifests.values():
+            account.learn(kept)
+        account.cleaned(graph, deleted, steps.deleted)
         return meter, left
+
+    def _newest_epoch(self, store: str, run_id: str, meter: Meter) -> int | None:
+        key = meta_key(store)
+        found = self._tables.get([key], meter).get(key)
+        return None if found is None else newest_epoch(parse_meta(store, found), run_id)

@@ -27,7 +27,6 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.meta import meta_lost
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 
@@ -62,14 +61,6 @@ class Opening:
     chunks: Iterator[EncodedChunk]
     meter: Meter
 
-    @property
-    def version(self) -> int:
-        return self.entry.version
-
-    @property
-    def attempt(self) -> Attempt:
-        return self.entry.attempt
-
 
 @dataclass(frozen=True)
 class HeldChanges:
@@ -90,11 +81,7 @@ class ChangeFeed:
 
 
 def retry_routes(answer: Callable[[int], T]) -> T:
-    """Retry `answer` while there may be another route to a version; it gets the number of failed ones.
-
-    Raises:
-        RouteInvalidError: `ROUTES_MAX` routes failed.
-    """
+    """Retry `answer` while there may be another route to a version; it gets the number of failed ones."""
     for failed in range(ROUTES_MAX):
         with suppress(RouteInvalidError):
             return answer(failed)
@@ -116,16 +103,13 @@ class VersionOpener:
         """Open a version for a provider that holds the versions in `have`.
 
         1. One strongly consistent Query returns the version lists and the meta item; none, if the attempt is named and
-           its version was committed or opened here.
+           its version was committed or opened here; a second one, if they do not fit together.
         2. Pick the entry: the given attempt, else the highest epoch.
         3. Follow parents down to the newest version in `have`, to a snapshot, or to version 0.
         4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and pass them
            on in order. A snapshot that is corrupt is skipped from then on, if there is older data to fall back to.
 
-        It only reads: a crash after any step leaves nothing behind.
-
-        Returns:
-            The opening, whose chunks are read while they are consumed.
+        It only reads: a crash after any step leaves nothing behind. Chunks are read while they are consumed.
 
         Raises:
             VersionMissingError: there is no such version, or not by that attempt.
@@ -141,8 +125,7 @@ class VersionOpener:
 
     def find(self, store: str, version: int, attempt: Attempt) -> Opening:
         """Open a version without its rows, which `buckets` returns. Costs at most one Query and a manifest."""
-        meter = Meter()
-        route = self._route(store, version, attempt, meter)
+        route, meter = self._route(store, version, attempt)
         return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
 
     def buckets(
@@ -159,14 +142,12 @@ class VersionOpener:
         Of the changes since the snapshot only those parts are read that may hold such rows; none that are `held`, if
         the version is read from that snapshot, and by way of that version.
         """
-        meter = Meter()
-        route = self._route(store, version, attempt, meter)
+        route, meter = self._route(store, version, attempt)
         return self._partly(route, meter, hash_ranges(bits, numbers), held)
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
         """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket."""
-        meter = Meter()
-        route = self._route(store, version, attempt, meter)
+        route, meter = self._route(store, version, attempt)
         return self._partly(route, meter, [(digest, digest)], None)
 
     def _partly(self, route: Route, meter: Meter, within: Sequence[HashRange], held: HeldChanges | None) -> Opening:
@@ -176,20 +157,23 @@ class VersionOpener:
         if held is not None and held.snapshot == opening.snapshot:
             near = route.since([held.upto])
             after, entries = (near[0].version, near[1]) if near is not None else (after, entries)
-        read = self._reader.some_changes(route.store, entries, route.shards, meter, within)
+        read = self._reader.changes(route.store, entries, route.shards, meter, within=within, reads_all=False)
         return replace(opening, after=after, entries=entries, chunks=self._changes(route.store, entries, read, meter))
 
-    def _route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
-        return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter)
+    def _route(self, store: str, version: int, attempt: Attempt) -> tuple[Route, Meter]:
+        meter = Meter()
+        return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter), meter
 
     def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """The known route to a named attempt; a bare number may mean another one each time."""
         return None if attempt == NO_ATTEMPT else self._known.route(store, version, attempt)
 
     def _find_route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
-        graph = self.graph(store, 0, version, meter)
-        entry = graph.find(version, attempt)
-        base, entries = graph.route(*entry.id)
+        try:
+            graph, entry, base, entries = self._walk(store, version, attempt, meter)
+        except CorruptStateError:
+            # The pages of a Query are not of one moment: versions may have been made again between two of them.
+            graph, entry, base, entries = self._walk(store, version, attempt, meter)
         snapshot = graph.snapshot(*base)
         kept = None if snapshot is None else self.manifest(store, snapshot, meter)
         for each in entries:
@@ -200,9 +184,17 @@ class VersionOpener:
                 log.warning("recovery skips a corrupt snapshot %s: %s", about, corrupt)
         start = None if kept is None else graph.entry(*base)
         schemas = graph.schemas((*entries, entry, *([start] if start else [])))
-        route = Route(store, kept, start, tuple(entries), schemas, self.shards_of(graph))
+        route = Route(store, kept, start, tuple(entries), schemas, graph.required_meta.shards)
         self._known.remember(route)
         return route
+
+    def _walk(
+        self, store: str, version: int, attempt: Attempt, meter: Meter
+    ) -> tuple[VersionGraph, VersionEntry, VersionId, list[VersionEntry]]:
+        """The graph of a version, its entry, the base of its route, and the entries after that."""
+        graph = self.graph(store, 0, version, meter)
+        entry = graph.find(version, attempt)
+        return graph, entry, *graph.route(*entry.id)
 
     def _near_route(
         self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId], meter: Meter
@@ -220,7 +212,7 @@ class VersionOpener:
         if near is None:
             return None
         base, entries = near
-        shards = self.shards_of(graph) if entries else 0
+        shards = graph.required_meta.shards if entries else 0
         return Route(store, None, graph.entry(*base), entries, graph.schemas([entry]), shards)
 
     def _opening(
@@ -233,6 +225,7 @@ class VersionOpener:
         else:
             base, entries, kept = EMPTY, route.entries, route.snapshot
         snapshot = 0 if kept is None else kept.version
+        read = self._reader.changes(route.store, entries, route.shards, meter, within=within)
         return Opening(
             entry=route.end,
             base=base,
@@ -243,27 +236,18 @@ class VersionOpener:
             entries=entries,
             records=route.records if near is None else sum(each.records for each in entries),
             snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, within),
-            chunks=self._changes(
-                route.store,
-                entries,
-                self._reader.changes(route.store, entries, route.shards, meter, within=within),
-                meter,
-            ),
+            chunks=self._changes(route.store, entries, read, meter),
             meter=meter,
         )
 
     def manifest(self, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
-        """The manifest of a snapshot. One that is corrupt is skipped from then on.
-
-        Raises:
-            RouteInvalidError: it is lost or corrupt.
-        """
+        """The manifest of a snapshot, or RouteInvalidError: one that is lost or corrupt is skipped from then on."""
         try:
             found = snapshots.read_manifest(self._tables, store, snapshot, meter)
         except CorruptStateError as corrupt:
             self._known.skip_snapshot(store, snapshot.id, corrupt)
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
-        self._known.sizes.learn(store, found)
+        self._known.account(store).learn(found)
         return found
 
     def _rows(
@@ -300,16 +284,13 @@ class VersionOpener:
 
         With a `known` one only newer versions are read, unless a run of the query did not continue from there, and all
         of it again after `ADDED_MAX` versions.
-
-        Raises:
-            VersionMissingError: the store has no version.
         """
         meter = Meter()
         if known is not None and known.added < ADDED_MAX:
             graph = self.graph(store, known.newest.version, VERSION_MAX, meter)
             listed = graph.lineage(graph.newest()) if graph.versions() else []
             # Versions of a query that started over may all be lower: they are not read here, but their epoch is.
-            if known.newest in listed and listed[-1].epoch == (graph.meta or {}).get("epoch"):
+            if known.newest in listed and graph.meta is not None and listed[-1].epoch == graph.meta.epoch:
                 after = listed[listed.index(known.newest) + 1 :]
                 schemas = {**known.schemas, **{entry.schema: graph.schema(entry) for entry in after}}
                 self._extend_route(store, known.newest, after, schemas)
@@ -322,7 +303,6 @@ class VersionOpener:
     def _extend_route(
         self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]
     ) -> None:
-        """Extend the known route to a version to those after it."""
         route = self._known.route(store, known.version, known.attempt)
         if route is not None and after:
             for entry in after:
@@ -345,7 +325,7 @@ class VersionOpener:
         graph = self.graph(store, first, last, meter)
         entries = graph.span(first, last, attempt)
         newest = entries[-1]
-        shards = self.shards_of(graph)
+        shards = graph.required_meta.shards
 
         def listed(entry: VersionEntry) -> Iterator[EncodedChunk]:
             try:
@@ -366,10 +346,3 @@ class VersionOpener:
         graph = VersionGraph(store, found, lowest)
         self._known.saw(graph, highest, is_complete=lowest == 0)
         return graph
-
-    @staticmethod
-    def shards_of(graph: VersionGraph) -> int:
-        shards = (graph.meta or {}).get("shards")
-        if not isinstance(shards, int) or shards < 1:
-            raise meta_lost(graph.store)
-        return shards

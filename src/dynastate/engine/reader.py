@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Final, NamedTuple
 
 from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
@@ -17,13 +17,7 @@ from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.keys import Key, group_key, manifest_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
-from dynastate.format.parts import (
-    PART_OVERHEAD_BYTES,
-    Part,
-    Tally,
-    join_fragments,
-    parse_part,
-)
+from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, Tally, join_fragments, parse_part
 from dynastate.format.version_list import VersionEntry, part_keys
 
 #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
@@ -83,7 +77,9 @@ class PartReader:
         self._tables = tables
         self._known = known
         self._parallel = threads
-        self._ahead = _ReadAhead(READ_AHEAD_BYTES_MAX)
+        #: Bytes that all openings read ahead.
+        self._ahead_bytes = 0
+        self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-reader")
 
     def close(self) -> None:
@@ -97,56 +93,31 @@ class PartReader:
         meter: Meter,
         *,
         within: Sequence[HashRange] = ALL,
+        reads_all: bool = True,
     ) -> Iterator[EncodedChunk]:
-        """The changes of versions, in order, all of them verified; of chunks that hold no hash `within` ranges, none.
-
-        Raises:
-            CorruptStateError: while they are consumed: a part is lost or corrupt.
-        """
-        keys = ((key, _part_bytes(entry)) for entry in entries for key in part_keys(store, entry, shards))
-        parts = self._read(keys, meter, keep=self._fits(entries))
-        for entry in entries:
-            yield from verified_chunks(entry, _where(store, entry), islice(parts, entry.parts), within)
-
-    def some_changes(
-        self, store: str, entries: Sequence[VersionEntry], shards: int, meter: Meter, within: Sequence[HashRange]
-    ) -> Iterator[EncodedChunk]:
-        """The changes of versions, in order, in chunks that may hold a hash `within` some ranges.
+        """The changes of versions, in order, verified, without chunks that hold no hash `within` some ranges.
 
         Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
-        a key. Entries have the bounds of their parts, so others are not read.
-
-        Raises:
-            CorruptStateError: while they are consumed: a part is lost or corrupt.
+        a key. Entries have the bounds of their parts, so others are not read, unless it `reads_all`.
         """
-        wanted = [(entry, parts_within(entry, within)) for entry in entries]
-        keys = [
+        wanted = [(entry, range(entry.parts) if reads_all else parts_within(entry, within)) for entry in entries]
+        keys = (
             (key, _part_bytes(entry))
             for entry, sequences in wanted
             for key in part_keys(store, entry, shards, sequences)
-        ]
-        parts = self._read(keys, meter, keep=sum(size for _, size in keys) <= self._known.parts.limit_bytes)
+        )
+        fits = self._fits((entry, len(sequences)) for entry, sequences in wanted)
+        parts = self._read(keys, meter, keep=fits)
         for entry, sequences in wanted:
-            these = islice(parts, len(sequences))
-            if len(sequences) == entry.parts:
-                yield from verified_chunks(entry, _where(store, entry), these, within)
-            else:
-                yield from _chunks(entry, sequences, these)
+            facts = {"version": entry.version, "attempt": entry.attempt.hex()}
+            named_by = where(group_key(store, entry.version)) | facts
+            some = None if len(sequences) == entry.parts else sequences
+            yield from verified_chunks(entry, named_by, islice(parts, len(sequences)), within, some)
 
     def rows(
-        self,
-        store: str,
-        snapshot: SnapshotManifest,
-        shards: int,
-        meter: Meter,
-        *,
-        within: Sequence[HashRange] = ALL,
+        self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, within: Sequence[HashRange] = ALL
     ) -> Iterator[EncodedChunk]:
-        """The rows of those buckets of a snapshot that hold hashes `within` some ranges.
-
-        Raises:
-            CorruptStateError: while they are consumed: an item of a bucket is lost or corrupt.
-        """
+        """The rows of those buckets of a snapshot that hold hashes `within` some ranges."""
         shift = 32 - snapshot.bits
         numbers = sorted({number for low, high in within for number in range(low >> shift, (high >> shift) + 1)})
         keys = (
@@ -154,17 +125,18 @@ class PartReader:
             for number in numbers
             for key in snapshot.keys(store, number, shards)
         )
-        parts = self._read(keys, meter, keep=self._fits([snapshot.buckets[number] for number in numbers]))
+        fits = self._fits((snapshot.buckets[number], snapshot.buckets[number].parts) for number in numbers)
+        parts = self._read(keys, meter, keep=fits)
         for number in numbers:
             held = snapshot.buckets[number]
             named_by = where(manifest_key(store, *snapshot.holder)) | {"bucket": number}
             if held.parts:
                 yield from verified_chunks(held, named_by, islice(parts, held.parts), within)
 
-    def _fits(self, named: Iterable[VersionEntry | Bucket]) -> bool:
-        """Whether the parts fit into the cache: else they would evict others, and each other."""
-        size = sum(each.stored_bytes + each.parts * PART_OBJECT_BYTES for each in named)
-        return size <= self._known.parts.limit_bytes
+    def _fits(self, read: Iterable[tuple[VersionEntry | Bucket, int]]) -> bool:
+        """Whether so many parts of each fit into the cache: else they would evict others, and each other."""
+        sizes = (each.stored_bytes * parts // max(1, each.parts) + parts * PART_OBJECT_BYTES for each, parts in read)
+        return sum(sizes) <= self._known.parts.limit_bytes
 
     def _read(self, keys: Iterable[tuple[Key, int]], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
         """Parts in the order of their keys, which come with their sizes; some windows are read ahead."""
@@ -173,27 +145,39 @@ class PartReader:
         under_way: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
         try:
             while window or under_way:
-                while window and self._may_read(window, len(under_way)):
+                while window and len(under_way) < self._parallel and self._take(window.size, is_ahead=bool(under_way)):
                     under_way.append((window.size, self._pool.submit(self._read_window, window.keys, keep=keep)))
                     window = next(windows, None)
                 read, spent = under_way[0][1].result()
                 meter.add(spent)
                 yield from read
-                self._ahead.release(under_way.popleft()[0])
+                self._release(under_way.popleft()[0])
         finally:
             for size, future in under_way:
                 future.cancel()
-                self._ahead.release(size)
+                self._release(size)
 
-    def _may_read(self, window: _Window, under_way: int) -> bool:
-        return under_way < self._parallel and self._ahead.take(window.size, is_ahead=under_way > 0)
+    def _take(self, size: int, *, is_ahead: bool) -> bool:
+        """Count in a window; False: it `is_ahead` of one that is waited for, and there is no room."""
+        with self._lock:
+            if is_ahead and self._ahead_bytes + size > READ_AHEAD_BYTES_MAX:
+                return False
+            self._ahead_bytes += size
+            return True
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self._ahead_bytes -= size
 
     def _read_window(self, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
         wanted = [key for key in keys if key not in parts]
         spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
         found = get_apart(self._tables, wanted, spent)
-        _refuse_lost([key for key in wanted if key not in found])
+        if lost := [key for key in wanted if key not in found]:
+            raise CorruptStateError(
+                "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
+            )
         for key in wanted:
             part = parts[key] = parse_part(key, found[key])
             if keep:
@@ -211,27 +195,6 @@ class _Window(NamedTuple):
 
     keys: list[Key]
     size: int
-
-
-class _ReadAhead:
-    """The bytes that all openings of an executor read ahead, up to `most`. Safe for threads."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self.bytes = 0
-
-    def take(self, size: int, *, is_ahead: bool) -> bool:
-        """Count in a window; False: it `is_ahead` of one that is waited for, and there is no room."""
-        with self._lock:
-            if is_ahead and self.bytes + size > self._most:
-                return False
-            self.bytes += size
-            return True
-
-    def release(self, size: int) -> None:
-        with self._lock:
-            self.bytes -= size
 
 
 def _windows(keys: Iterable[tuple[Key, int]]) -> Iterator[_Window]:
@@ -253,19 +216,6 @@ def _windows(keys: Iterable[tuple[Key, int]]) -> Iterator[_Window]:
         yield _Window(window, sizes.total())
 
 
-def _where(store: str, entry: VersionEntry) -> dict[str, object]:
-    """The facts that name an entry in an error."""
-    listed = where(group_key(store, entry.version))
-    return listed | {"version": entry.version, "attempt": entry.attempt.hex()}
-
-
-def _refuse_lost(lost: Sequence[Key]) -> None:
-    if lost:
-        raise CorruptStateError(
-            "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
-        )
-
-
 def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[int]:
     """The parts of a version that may hold a hash within some ranges, by sequence; all, if it has no bounds."""
     if not entry.bounds:
@@ -274,41 +224,12 @@ def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[i
     return [sequence for sequence, (low, high) in enumerate(bounds) if touches(within, low << 24, (high + 1 << 24) - 1)]
 
 
-def _chunks(entry: VersionEntry, sequences: Iterable[int], parts: Iterable[tuple[Key, Part]]) -> Iterator[EncodedChunk]:
-    """The chunks of some parts of a version.
-
-    Raises:
-        CorruptStateError: while they are consumed: fragments of one do not follow each other, or are missing.
-    """
-    fragments: list[Part] = []
-    for sequence, (key, part) in zip(sequences, parts, strict=True):
-        _check_bounds(entry, sequence, key, part)
-        fragments.append(part)
-        if len(fragments) == part.fragments:
-            yield part.records, join_fragments(key, fragments)
-            fragments = []
-    if fragments:
-        raise CorruptStateError("fragments of a chunk are missing", **where(key))
-
-
-def _check_bounds(named: VersionEntry | Bucket, sequence: int, key: Key, part: Part) -> None:
-    """Refuse a part with other bounds than its version entry says: rows of it would not be found."""
-    if not isinstance(named, VersionEntry) or not named.bounds:
-        return
-    if [part.hash_min >> 24, part.hash_max >> 24] != list(named.bounds[2 * sequence : 2 * sequence + 2]):
-        raise CorruptStateError("a part has other bounds than its version entry says", **where(key))
-
-
-def hash_range(bits: int, bucket: int) -> HashRange:
-    """Hashes that lie in one of 2^bits buckets."""
-    shift = 32 - bits
-    return bucket << shift, (bucket + 1 << shift) - 1
-
-
 def hash_ranges(bits: int, buckets: Iterable[int]) -> list[HashRange]:
     """Hashes that lie in some of 2^bits buckets, in as few ranges as there can be, ascending."""
     found: list[HashRange] = []
-    for low, high in (hash_range(bits, bucket) for bucket in sorted(set(buckets))):
+    shift = 32 - bits
+    for bucket in sorted(set(buckets)):
+        low, high = bucket << shift, (bucket + 1 << shift) - 1
         if found and found[-1][1] + 1 == low:
             found[-1] = found[-1][0], high
         else:
@@ -323,16 +244,22 @@ def touches(ranges: Iterable[HashRange], hash_min: int, hash_max: int) -> bool:
 
 def verified_chunks(
     named: VersionEntry | Bucket,
-    where: Mapping[str, object],
+    named_by: Mapping[str, object],
     parts: Iterable[tuple[Key, Part]],
     within: Sequence[HashRange] = ALL,
+    sequences: Sequence[int] | None = None,
 ) -> Iterator[EncodedChunk]:
-    """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared."""
+    """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared.
+
+    Of some parts only, by their `sequences`, there are no sums.
+    """
+    bounds = named.bounds if isinstance(named, VersionEntry) else b""
     tally = Tally()
     fragments: list[Part] = []
-    for sequence, (key, part) in enumerate(parts):
-        _check_bounds(named, sequence, key, part)
-        tally.add_part(part.crc32, part.data)
+    for sequence, (key, part) in zip(sequences or count(), parts, strict=False):
+        if bounds and bytes((part.hash_min >> 24, part.hash_max >> 24)) != bounds[2 * sequence : 2 * sequence + 2]:
+            raise CorruptStateError("a part has other bounds than its version entry says", **where(key))
+        tally.add_part(part)
         fragments.append(part)
         if len(fragments) < part.fragments:
             continue
@@ -341,5 +268,5 @@ def verified_chunks(
             yield part.records, join_fragments(key, fragments)
         fragments = []
     expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
-    if fragments or tally.sums() != expected:
-        raise CorruptStateError("parts and what names them do not agree", **where, parts=named.parts)
+    if fragments or (sequences is None and tally.sums() != expected):
+        raise CorruptStateError("parts and what names them do not agree", **named_by, parts=named.parts)

@@ -79,7 +79,6 @@ class Route:
 
     @property
     def records(self) -> int:
-        """The number of records on it."""
         from_snapshot = sum(bucket.records for bucket in self.snapshot.buckets) if self.snapshot else 0
         return from_snapshot + sum(entry.records for entry in self.entries)
 

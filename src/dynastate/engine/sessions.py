@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
+import dynastate
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
@@ -22,6 +24,7 @@ from dynastate.format.meta import (
     ORIGIN,
     QueryRun,
     StoreMeta,
+    meta_item,
     meta_lost,
     newest_epoch,
     oldest_runs,
@@ -37,6 +40,8 @@ SESSIONS_MAX: Final = 10_000
 class Session:
     """A query run and a store that it writes to: its epoch, the store's shards, schema items written."""
 
+    store: str
+    run_id: str
     epoch: int
     shards: int
     schemas: set[bytes] = field(default_factory=set)
@@ -44,23 +49,16 @@ class Session:
     """Orphans of other runs and executors are looked for once, by the first clean-up."""
 
 
+@dataclass(eq=False)
 class Sessions:
-    """The sessions of all runs that write here. Safe for threads."""
+    """The sessions of all runs that write here. Safe for threads. Stores that are made here have `shards`."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        opener: VersionOpener,
-        known: KnownStores,
-        new_meta: Callable[[str, QueryRun], Item],
-        now: Callable[[], str],
-    ) -> None:
-        self._tables = tables
-        self._opener = opener
-        self._known = known
-        self._new_meta = new_meta
-        self._now = now
-        self._sessions: Cache[tuple[str, str], Session] = Cache(SESSIONS_MAX)
+    _tables: Tables
+    _opener: VersionOpener
+    _known: KnownStores
+    _shards: int
+    _now: Callable[[], datetime]
+    _sessions: Cache[tuple[str, str], Session] = field(init=False, default_factory=lambda: Cache(SESSIONS_MAX))
 
     def known(self, store: str, run_id: str) -> Session | None:
         """The session of a run, if it has written to the store here."""
@@ -97,26 +95,26 @@ class Sessions:
 
         A crash after 2 or 3 leaves an unused epoch: epochs only break ties.
         """
-        key = meta_key(store)
+        key, now = meta_key(store), self._now().isoformat(timespec="seconds")
         for _ in range(EPOCHS_KEPT):
             meta = self._tables.get([key], meter).get(key)  # 1
             if meta is None:
                 self._must_be_new(store, base, meter)
-                fresh = self._new_meta(store, run)
+                made = StoreMeta(self._shards, {run.id: 1}, run.query, now, {1: run.location})
+                fresh = meta_item(store, made, dynastate.__version__, now)
                 if self._tables.put_new(key, fresh, meter):  # 2
-                    self._known.sizes.wrote(store, key.sort, size_of(fresh))
+                    self._known.account(store).wrote(key.sort, size_of(fresh))
                     self._known.forget_above(store, 1)
-                    return Session(1, parse_meta(store, fresh).shards)
+                    return Session(store, run.id, 1, self._shards)
                 continue
             found = parse_meta(store, meta)
-            own = newest_epoch(meta, run.id)
+            own = newest_epoch(found, run.id)
             if own is not None:
                 self._known.forget_above(store, own)
-            newest = max(found.epochs.values())
-            self._known.saw_epoch(store, newest)
+            self._known.saw_epoch(store, found.epoch)
             if run.id in found.epochs:
-                return Session(found.epochs[run.id], found.shards)
-            entered = _entered(store, meta, found, run, base, self._now())
+                return Session(store, run.id, found.epochs[run.id], found.shards)
+            entered = _entered(store, meta, found, run, base, now)
             self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 3
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
@@ -135,11 +133,7 @@ class Sessions:
 
 
 def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, now: str) -> Item:
-    """The attributes of a meta item that a run changes when it enters, beside its epoch.
-
-    Raises:
-        ConfigurationError: the store belongs to a query with another checkpoint, or is being dropped.
-    """
+    """The attributes of a meta item that a run changes when it enters, beside its epoch; a run may be refused."""
     namespace = store.split("/", maxsplit=1)[0]
     if item.get(DROPPED) == DELETING:
         raise ConfigurationError(
@@ -162,7 +156,7 @@ def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, 
         )
     entered: Item = {}
     if not meta.location:
-        entered["locations"] = {str(max(meta.epochs.values()) + 1): run.location}
+        entered["locations"] = {str(meta.epoch + 1): run.location}
     if base == 0 and meta.query != run.query:
         entered |= {"query": run.query, "began": now}
     return entered

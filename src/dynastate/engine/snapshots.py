@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 from zlib import crc32
 
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.engine.known import KnownStores
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError
-from dynastate.format.items import Item, item_bytes
-from dynastate.format.keys import Attempt, Key, digest_of, manifest_key, snapshot_key, where
+from dynastate.format.items import Item
+from dynastate.format.keys import Attempt, Key, VersionId, digest_of, manifest_key, snapshot_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item, parse_manifest
 from dynastate.format.meta import FORKS
-from dynastate.format.parts import Chunk, Tally, bucket_items
+from dynastate.format.parts import Chunk, Tally, bucket_items, part_of
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry
 
@@ -80,6 +80,7 @@ class Pace:
         self._since = self._clock()
 
 
+@dataclass(eq=False)
 class SnapshotAttempt:
     """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
 
@@ -87,27 +88,19 @@ class SnapshotAttempt:
     `pace` it yields to these. Without, there are none beside it, and it caches nothing.
     """
 
-    def __init__(
-        self,
-        tables: Tables,
-        known: KnownStores,
-        store: str,
-        snapshot: Snapshot,
-        bits: int,
-        shards: int,
-        base: SnapshotManifest | None,
-        pace: Pace | None,
-    ) -> None:
-        self.store = store
-        self.bits = bits
-        self.base = 0 if base is None else base.version
-        self._tables = tables
-        self._known = known
-        self._snapshot = snapshot
-        self._base = base
-        self._shards = shards
-        empty = Bucket(emptied=snapshot.version)
-        self._buckets = [empty] * (1 << bits) if base is None else list(base.buckets)
+    _tables: Tables
+    _known: KnownStores
+    store: str
+    _snapshot: Snapshot
+    bits: int
+    _shards: int
+    _base: SnapshotManifest | None
+    _pace: Pace | None
+
+    def __post_init__(self) -> None:
+        self.base = 0 if self._base is None else self._base.version
+        empty = Bucket(emptied=self._snapshot.version)
+        self._buckets = [empty] * (1 << self.bits) if self._base is None else list(self._base.buckets)
         self._current = -1
         self._tally = Tally()
         self._ready: list[tuple[Key, Item]] = []
@@ -115,15 +108,10 @@ class SnapshotAttempt:
         self._written: list[Key] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
-        self._pace = pace
         self.meter = Meter()
 
     def bucket(self, number: int) -> None:
-        """Begin a bucket; the chunks up to the next one are all its rows.
-
-        Raises:
-            InternalError: there is no such bucket, or it is not behind the one before.
-        """
+        """Begin a bucket; the chunks up to the next one are all its rows."""
         if not self._current < number < len(self._buckets):
             raise InternalError("a bucket is out of order", store=self.store, bucket=number, after=self._current)
         self._end_bucket()
@@ -137,10 +125,11 @@ class SnapshotAttempt:
         holder = self._snapshot.holder
         items = bucket_items(self.store, holder, self._current, self._tally.parts, self._shards, chunk)
         for key, item in items:
-            self._ready_bytes += self._tally.add_item(key, item)
+            part = part_of(item)
+            self._ready_bytes += self._tally.add_part(part)
             self._ready.append((key, item))
             if self._pace is not None:
-                self._known.keep_written(key, item)
+                self._known.keep(key, part)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
                 throttles = self.meter.throttles
                 self._write()
@@ -165,11 +154,8 @@ class SnapshotAttempt:
         made = SnapshotManifest(begun.version, begun.attempt, begun.id, self.base, self.bits, tuple(self._buckets))
         raw = encode_manifest(self.store, made)
         key = manifest_key(self.store, made.version, made.id)
-        item = manifest_item(key, raw)
-        if item_bytes(item) > ITEM_BYTES_MAX:
-            raise InternalError("a manifest is too large for an item", store=self.store, bytes=len(raw))
         self._written.append(key)
-        self._tables.write([(key, item)], self.meter)  # 2
+        self._tables.write([(key, manifest_item(key, raw))], self.meter)  # 2
         records, raw_bytes, stored_bytes = made.sizes()
         done = replace(
             begun, stage=DONE, digest=digest_of(raw), records=records, raw_bytes=raw_bytes, stored_bytes=stored_bytes
@@ -227,27 +213,14 @@ class SnapshotAttempt:
             self._ready_bytes = 0
 
 
-def begin(
-    tables: Tables,
-    known: KnownStores,
-    store: str,
-    made: tuple[int, Attempt],
-    base: SnapshotManifest | None,
-    bits: int,
-    shards: int,
-    epoch: int,
-    meter: Meter,
-    *,
-    pace: Pace | None = None,
-) -> SnapshotAttempt | None:
-    """Enter a snapshot of what an attempt made as being written; None: there is one already, whatever its stage."""
-    snapshot = Snapshot(*made, Attempt(uuid4().bytes), epoch, WRITING)
-    key = snapshot_key(store, *made)
+def enter(tables: Tables, store: str, of: VersionId, epoch: int, meter: Meter) -> Snapshot | None:
+    """Enter a snapshot of a version as being written; None: there is one already, whatever its stage."""
+    snapshot = Snapshot(*of, Attempt(uuid4().bytes), epoch, WRITING)
     item = snapshot_item(store, snapshot)
     # After a lost answer the retry fails.
-    if not tables.put_new(key, item, meter) and _read_item(tables, store, snapshot, meter) != item:
-        return None
-    return SnapshotAttempt(tables, known, store, snapshot, bits, shards, base, pace)
+    if tables.put_new(snapshot_key(store, *of), item, meter) or _read_item(tables, store, snapshot, meter) == item:
+        return snapshot
+    return None
 
 
 def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:
@@ -271,7 +244,6 @@ def _read_item(tables: Tables, store: str, of: Snapshot | SnapshotManifest, mete
 
 
 def _is_done(tables: Tables, store: str, of: Snapshot | SnapshotManifest, meter: Meter) -> bool:
-    """Whether a snapshot can still be read."""
     item = _read_item(tables, store, of, meter)
     return (item.get("id"), item.get("stage")) == (bytes(of.id), DONE)
 

@@ -41,12 +41,7 @@ class PendingWrites:
         self._changed = threading.Condition()
 
     def wait(self, deadline_s: float) -> None:
-        """Return when every item is durable.
-
-        Raises:
-            DynastateError: one of them could not be written.
-            UnavailableError: they are not durable at the deadline.
-        """
+        """Return when every item is durable. Raises what kept one from it, or UnavailableError at the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending == 0 or self._error is not None, timeout=deadline_s)
             if self._error is not None:
@@ -227,13 +222,10 @@ class PartWriter:
             if error is None:
                 for size in sent.values():
                     meter.wrote(size)
-            failure = _waited(overdue[pending]) if pending in overdue else error
+            failure = error
+            if pending in overdue:
+                message = "DynamoDB took nothing until the deadline, from no task of this executor"
+                failure = UnavailableError(message, seconds=overdue[pending].deadline_s)
             pending.settle(settled[pending], sent, failure, meter)
             meter = Meter()
         return [each for each in batch if each.key in left]
-
-
-def _waited(queued: _Queued) -> UnavailableError:
-    return UnavailableError(
-        "DynamoDB took nothing until the deadline, from no task of this executor", seconds=queued.deadline_s
-    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError
 from dynastate.format.items import FORMAT, other_format
 from dynastate.format.keys import SHARDS_MAX, Home, check_store
+from dynastate.format.parts import Sums
 
 #: The extra of version entries and manifests that name items of another store: only forks have it.
 HOME: Final = 1
@@ -26,11 +27,7 @@ def seal(store: str, body: bytes) -> bytes:
 
 
 def unseal(store: str, raw: bytes, what: str) -> Cursor:
-    """A cursor on the body of a binary value, once format and CRC are verified. `what` names it in errors.
-
-    Raises:
-        CorruptStateError: another format, or wrong checksum.
-    """
+    """A cursor on the body of a binary value, once format and CRC are verified. `what` names it in errors."""
     if not raw or raw[0] != FORMAT:
         raise CorruptStateError(other_format(what, raw[0] if raw else 0), store=store)
     if len(raw) < 5 or _sealing_crc(store, raw[:-4]) != _CRC.unpack(raw[-4:])[0]:
@@ -52,6 +49,10 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+def varints(numbers: Iterable[int]) -> bytes:
+    return b"".join(map(varint, numbers))
+
+
 class Cursor:
     """Takes fields off a byte string, never past its end."""
 
@@ -61,7 +62,7 @@ class Cursor:
 
     def take(self, length: int) -> bytes:
         if self._at + length > len(self._raw):
-            raise CorruptStateError("a binary value ends too early")
+            raise self._ended()
         self._at += length
         return self._raw[self._at - length : self._at]
 
@@ -77,8 +78,16 @@ class Cursor:
                 return number
         raise CorruptStateError("a binary value contains a number that does not end")
 
+    def _ended(self) -> DynastateError:
+        return CorruptStateError("a binary value ends too early")
+
     def at_end(self) -> bool:
         return self._at == len(self._raw)
+
+
+def decode_sums(cursor: Cursor) -> Sums:
+    parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
+    return Sums(parts, records, raw_bytes, stored_bytes, cursor.take(8))
 
 
 def encode_extras(extras: Mapping[int, bytes]) -> bytes:
@@ -88,11 +97,7 @@ def encode_extras(extras: Mapping[int, bytes]) -> bytes:
 
 
 def decode_extras(store: str, cursor: Cursor, known: Collection[int], what: str) -> dict[int, Cursor]:
-    """Extras by tag. Any of them may change what the value means, so one that is not `known` is refused.
-
-    Raises:
-        CorruptStateError: a newer package wrote one, or the tags do not ascend.
-    """
+    """Extras by tag. Any of them may change what the value means, so one that is not `known` is refused."""
     found: dict[int, Cursor] = {}
     for _ in range(cursor.varint()):
         tag, raw = cursor.varint(), cursor.take(cursor.varint())
@@ -113,11 +118,6 @@ def encode_home(home: Home) -> bytes:
 
 
 def decode_home(store: str, cursor: Cursor) -> Home:
-    """A home from its bytes.
-
-    Raises:
-        CorruptStateError: the store's name or the number of shards is impossible.
-    """
     shards, raw = cursor.varint(), cursor.take(cursor.varint())
     try:
         home = Home(check_store(raw.decode()), shards)

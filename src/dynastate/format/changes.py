@@ -55,7 +55,6 @@ def apply_change(found: MutableMapping[Any, RowValue], place: Any, change: Chang
 
 
 def encode_changes(changes: Iterable[Change]) -> bytes:
-    """The records of these changes, in order."""
     out = bytearray()
     for change in changes:
         value_length = DELETE_MARKER if change.value is None else len(change.value)
@@ -66,11 +65,6 @@ def encode_changes(changes: Iterable[Change]) -> bytes:
 
 
 def decode_changes(records: bytes) -> Iterator[Change]:
-    """The changes in encoded records.
-
-    Raises:
-        CorruptStateError: the bytes end within a record, or a record is not of this format.
-    """
     at = 0
     while at < len(records):
         if at + _HEADER.size > len(records):

@@ -29,27 +29,17 @@ def compress(chunk: bytes, *, dense: bool = False) -> tuple[str, bytes]:
 
 
 def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
-    """The chunk, which is exactly raw_bytes long.
-
-    Raises:
-        CorruptStateError: unknown codec, or the bytes are not a block of that length.
-    """
+    """The chunk, which is exactly raw_bytes long. The codec is one of `CODECS`."""
     if codec == LZ4:
         # Allocate memory for what a block can contain, not for what it claims to contain.
         if not 0 <= raw_bytes <= EXPANSION_MAX * (len(packed) + 1):
             raise CorruptStateError("a block cannot have this length", expected=raw_bytes, packed=len(packed))
         try:
             chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
-        except (
-            lz4.block.LZ4BlockError,
-            OverflowError,
-            ValueError,
-        ) as corrupt:  # the last two: raw_bytes is not a length
+        except (lz4.block.LZ4BlockError, OverflowError, ValueError) as corrupt:  # the last two: raw_bytes is no length
             raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
-    elif codec == RAW:
-        chunk = packed
     else:
-        raise CorruptStateError("a block has an unknown codec", codec=codec)
+        chunk = packed
     if len(chunk) != raw_bytes:
         raise CorruptStateError("a block has the wrong length", expected=raw_bytes, got=len(chunk))
     return chunk
@@ -57,6 +47,4 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
 
 def cut(packed: bytes) -> list[bytes]:
     """The fragments of a compressed chunk, at least one."""
-    if len(packed) <= FRAGMENT_BYTES_MAX:
-        return [packed]
-    return [packed[at : at + FRAGMENT_BYTES_MAX] for at in range(0, len(packed), FRAGMENT_BYTES_MAX)]
+    return [packed[at : at + FRAGMENT_BYTES_MAX] for at in range(0, max(1, len(packed)), FRAGMENT_BYTES_MAX)]

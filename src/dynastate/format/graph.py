@@ -13,7 +13,7 @@ from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
-from dynastate.format.meta import FORKS, parse_meta, parse_schema
+from dynastate.format.meta import FORKS, StoreMeta, meta_lost, parse_meta, parse_schema
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
 from dynastate.format.version_list import REFUSED, VersionEntry, listed_entry, parse_list
 
@@ -21,16 +21,15 @@ from dynastate.format.version_list import REFUSED, VersionEntry, listed_entry, p
 class VersionGraph:
     """The versions of one store from a lowest one up, its snapshots and its meta item, as its table lists them.
 
-    `meta` is None where that item does not exist.
+    `meta` is None, and `meta_item` empty, where that item does not exist.
     """
 
     def __init__(self, store: str, items: Iterable[tuple[Key, Item]], lowest: int = 0) -> None:
         self.store = store
         self._lowest = lowest
-        self.meta: Item | None = None
-        #: The epoch of the meta item.
-        self.newest_epoch = 0
-        self._schemas: dict[str, tuple[Key, Item]] = {}
+        self.meta: StoreMeta | None = None
+        self.meta_item: Item = {}
+        self._schemas: dict[str, Item] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
         self._snapshots: dict[VersionId, Snapshot] = {}
         #: The errors of skipped snapshots.
@@ -45,17 +44,12 @@ class VersionGraph:
             self.add(key, item)
 
     def add(self, key: Key, item: Item) -> None:
-        """Add an item that was read from the snapshot-group table.
-
-        Raises:
-            CorruptStateError: it is corrupt, of an unknown format, or not one of ours.
-        """
+        """Add an item that was read from the snapshot-group table."""
         if key.sort == META:
-            self.newest_epoch = max(parse_meta(self.store, item).epochs.values())
-            self.meta = item
+            self.meta, self.meta_item = parse_meta(self.store, item), item
         elif key.sort.startswith("schema/"):
             check_format(key, item)
-            self._schemas[key.sort] = (key, item)
+            self._schemas[key.sort] = item
         elif key.sort.startswith("group/"):
             group = self.groups[key] = []
             if FORKS in item:
@@ -79,12 +73,16 @@ class VersionGraph:
         """Make no route begin with the snapshot of that version: it is corrupt. Routes fall back to older data."""
         self.skipped[of] = corrupt
 
-    # ---------------------------------------------------------------------------------------------------------- listed
-
     def descriptions(self) -> dict[str, Item]:
         """The meta item and the schema items, by sort key."""
-        schemas = {sort: item for sort, (_, item) in self._schemas.items()}
-        return schemas if self.meta is None else schemas | {META: self.meta}
+        return self._schemas | ({META: self.meta_item} if self.meta_item else {})
+
+    @property
+    def required_meta(self) -> StoreMeta:
+        """The content of the meta item, which a store with versions has."""
+        if self.meta is None:
+            raise meta_lost(self.store)
+        return self.meta
 
     @property
     def is_empty(self) -> bool:
@@ -114,32 +112,20 @@ class VersionGraph:
         """Versions that exist, ascending."""
         return sorted(self._entries)
 
-    def unpinned(self) -> list[int]:
-        """Versions that exist, ascending, without those in lists that a fork depends on."""
-        return [version for version in self.versions() if keys.group_key(self.store, version) not in self.pinned]
+    def is_pinned(self, version: int) -> bool:
+        """Whether a fork depends on the list of a version."""
+        return keys.group_key(self.store, version) in self.pinned
 
     def schema(self, entry: VersionEntry) -> str:
-        """The schema text of a version.
-
-        Raises:
-            CorruptStateError: its item is lost or corrupt.
-        """
         wanted = keys.schema_key(self.store, entry.schema)
         held = self._schemas.get(wanted.sort)
         if held is None:
             raise CorruptStateError("the schema item of a version is lost", version=entry.version, **where(wanted))
-        return parse_schema(*held)
+        return parse_schema(wanted, held)
 
     def schemas(self, entries: Iterable[VersionEntry]) -> dict[bytes, str]:
-        """The schema texts of versions, by digest.
-
-        Raises:
-            CorruptStateError: an item is lost or corrupt.
-        """
         one_of_each = {each.schema: each for each in entries}
         return {digest: self.schema(each) for digest, each in one_of_each.items()}
-
-    # ---------------------------------------------------------------------------------------------------------- chosen
 
     def find(self, version: int, attempt: Attempt) -> VersionEntry:
         """The entry of a version: the given attempt; for NO_ATTEMPT the highest epoch, of equals the last appended.
@@ -152,10 +138,8 @@ class VersionGraph:
         if attempt != NO_ATTEMPT:
             found = self.entry(version, attempt)
         else:
-            found = None
-            for entry in self._entries.get(version, {}).values():
-                if found is None or (entry.epoch, self._has_parent(entry)) >= (found.epoch, self._has_parent(found)):
-                    found = entry
+            last_first = reversed([*self._entries.get(version, {}).values()])
+            found = max(last_first, key=lambda each: (each.epoch, self._has_parent(each)), default=None)
         if found is None:
             raise self._missing(version, attempt)
         return found
@@ -176,19 +160,11 @@ class VersionGraph:
         """The newest version of the newest run: of the highest epoch, then the highest version.
 
         A run that started over, or from an older version, makes lower versions than there are.
-
-        Raises:
-            VersionMissingError: no version is there.
         """
-        found = None
-        for entry in self.entries():
-            if found is None or (entry.epoch, entry.version) >= (found.epoch, found.version):
-                found = entry
+        found = max(reversed([*self.entries()]), key=lambda each: (each.epoch, each.version), default=None)
         if found is None:
             raise self._missing(0, NO_ATTEMPT)
         return found
-
-    # ---------------------------------------------------------------------------------------------------------- walked
 
     def ancestors(self, entry: VersionEntry) -> Iterator[VersionEntry]:
         """A version and its ancestors as far as they are listed, newest first."""
@@ -213,7 +189,6 @@ class VersionGraph:
 
         Raises:
             VersionMissingError: the version is not there.
-            CorruptStateError: a parent is not there.
         """
         path: list[VersionEntry] = []
         newest = self.find(version, attempt)
@@ -228,11 +203,7 @@ class VersionGraph:
         return at, path[::-1]
 
     def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
-        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.
-
-        Raises:
-            VersionMissingError: one of them is not there.
-        """
+        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first."""
         found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
         if found[-1].version > first:
             raise self._missing(*found[-1].parent_id)
@@ -269,8 +240,6 @@ class VersionGraph:
         bases = self.bases(starts)
         return next((list(path[place:]) for place, entry in enumerate(path) if bases[entry.id] is not None), list(path))
 
-    # ---------------------------------------------------------------------------------------------------------- errors
-
     def _parent_lost(self, path: Sequence[VersionEntry]) -> CorruptStateError:
         """The error of a route without a beginning: if a snapshot on it is skipped, that one is corrupt."""
         gap = self._gap(path[-1])
@@ -283,51 +252,38 @@ class VersionGraph:
         return CorruptStateError(said, **named, lost=gap.facts["item"])
 
     def _gap(self, entry: VersionEntry) -> CorruptStateError:
+        about = {"store": self.store, "version": entry.version, "attempt": entry.attempt.hex()}
         if entry.parent == NO_ATTEMPT:
-            return CorruptStateError(
-                "a version entry names no parent",
-                version=entry.version,
-                attempt=entry.attempt.hex(),
-                **where(keys.group_key(self.store, entry.version)),
-            )
+            listed = where(keys.group_key(self.store, entry.version))
+            return CorruptStateError("a version entry names no parent", **about, **listed)
+        lost = where(keys.group_key(self.store, entry.version - 1))
+        lost |= {"snapshot": keys.snapshot_key(self.store, *entry.parent_id).sort}
         return CorruptStateError(
             "the parent of a version is not there, nor a snapshot of it: its version list, or the snapshot, is lost or "
             "was deleted",
-            store=self.store,
-            version=entry.version,
-            attempt=entry.attempt.hex(),
+            **about,
             parent=entry.parent.hex(),
-            **where(keys.group_key(self.store, entry.version - 1)),
-            snapshot=keys.snapshot_key(self.store, *entry.parent_id).sort,
+            **lost,
         )
 
     def _missing(self, version: int, attempt: Attempt) -> VersionMissingError:
         there = self.versions()
         key = keys.group_key(self.store, version)
-        listed = {"table": key.role, "item": key.sort}
+        facts: dict[str, object] = {"store": self.store, "version": version}
         if not there:
-            return VersionMissingError(
+            message = (
                 "no state of this store is in the tables. If the checkpoint was moved, set "
                 "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and dynastate adopt that; if it "
                 "was copied for a test, dynastate fork, and set that namespace; if the state was dropped, start with a "
-                "new checkpoint; else check both table names",
-                store=self.store,
-                version=version,
-                **listed,
+                "new checkpoint; else check both table names"
             )
-        if version in self._entries:
-            known = ",".join(known.hex() for known in self._entries[version])
-            return VersionMissingError(
-                "this version exists, but not by that attempt",
-                store=self.store,
-                version=version,
-                attempt=attempt.hex(),
-                attempts=known,
-                **listed,
-            )
-        return VersionMissingError(
-            "this version does not exist", store=self.store, version=version, versions=ranges(there), **listed
-        )
+        elif version in self._entries:
+            message = "this version exists, but not by that attempt"
+            facts |= {"attempt": attempt.hex(), "attempts": ",".join(each.hex() for each in self._entries[version])}
+        else:
+            message = "this version does not exist"
+            facts["versions"] = ranges(there)
+        return VersionMissingError(message, **facts, table=key.role, item=key.sort)
 
 
 def since(

@@ -38,7 +38,6 @@ def size_of(item: Item) -> StorageSize:
 
 
 def item_key(key: Key) -> Item:
-    """The key attributes of an item."""
     return {SPECS[key.role].hash_key: key.store_shard, SPECS[key.role].range_key: key.sort}
 
 
@@ -62,11 +61,6 @@ def _value_bytes(value: Value) -> int:
 
 
 def check_format(key: Key, item: Item) -> None:
-    """Refuse an item of an unknown format.
-
-    Raises:
-        CorruptStateError: another package wrote it, or it is corrupt.
-    """
     form = number(key, item, "format")
     if form != FORMAT:
         raise CorruptStateError(other_format("item", form), **where(key))
@@ -84,11 +78,7 @@ def other_format(what: str, form: int) -> str:
 
 
 def number(key: Key, item: Item, name: str) -> int:
-    """An attribute that must be a number.
-
-    Raises:
-        CorruptStateError: it is missing, or not a number.
-    """
+    """An attribute that must be there, and be a number."""
     value = item.get(name)
     if not isinstance(value, int):
         raise CorruptStateError(f"item has no number {name}", **where(key))

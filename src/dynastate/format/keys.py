@@ -30,7 +30,6 @@ Role = Literal["delta", "snapshot"]
 class TableSpec(NamedTuple):
     """The key attributes of a table, both strings."""
 
-    role: Role
     hash_key: str
     range_key: str
 
@@ -48,11 +47,14 @@ class Key(NamedTuple):
         return self.store_shard.partition("/")[0]
 
 
-DELTA = TableSpec("delta", "store_shard", "part")
-SNAPSHOT = TableSpec("snapshot", "store_shard", "entry")
-SPECS: Final[dict[Role, TableSpec]] = {"delta": DELTA, "snapshot": SNAPSHOT}
+SPECS: Final[dict[Role, TableSpec]] = {
+    "delta": TableSpec("store_shard", "part"),
+    "snapshot": TableSpec("store_shard", "entry"),
+}
 
 META: Final = "meta"
+#: Lowest and highest sort key of the items that describe snapshots.
+SNAPSHOT_RANGE: Final = ("snapshot/", "snapshot/~")
 _URL: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
@@ -107,11 +109,7 @@ def namespace_of(location: str) -> str:
 
 
 def check_store(store: str) -> str:
-    """The store's name, once it is checked to fit into a key.
-
-    Raises:
-        ConfigurationError: it is empty, contains the shard separator, or is too long.
-    """
+    """Refuse a store's name that does not fit into a key, and return any other."""
     if not store or "#" in store or len(store.encode()) > STORE_BYTES_MAX:
         raise ConfigurationError(
             f"a store name must have 1 to {STORE_BYTES_MAX} bytes and no '#'", store=repr(store[:200])
@@ -206,11 +204,6 @@ def bucket_range(snapshot: SnapshotId) -> tuple[str, str]:
     """Lowest and highest sort key of the buckets that one snapshot wrote."""
     prefix = f"bucket/{snapshot.version:020d}/{snapshot.id.hex()}/"
     return prefix, f"{prefix}~"
-
-
-def snapshot_range() -> tuple[str, str]:
-    """Lowest and highest sort key of the items that describe snapshots."""
-    return "snapshot/", "snapshot/~"
 
 
 def versions_of(group: Key) -> range:

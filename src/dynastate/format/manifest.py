@@ -14,17 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.binary import (
-    HOME,
-    Cursor,
-    decode_extras,
-    decode_home,
-    encode_extras,
-    encode_home,
-    seal,
-    unseal,
-    varint,
-)
+from dynastate.format import binary
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import (
     NO_ATTEMPT,
@@ -32,13 +22,12 @@ from dynastate.format.keys import (
     Home,
     Key,
     SnapshotId,
-    VersionId,
     bucket_key,
     digest_of,
     snapshot_key,
     where,
 )
-from dynastate.format.snapshot import Snapshot
+from dynastate.format.snapshot import Snapshot, SnapshotName
 
 BITS_MAX: Final = 12
 NO_HOLDER: Final = SnapshotId(0, NO_ATTEMPT)
@@ -63,28 +52,15 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotManifest:
+class SnapshotManifest(SnapshotName):
     """A snapshot's 2^bits buckets. `base` is the version of the snapshot that others were carried from, 0: none.
 
     The changes of the versions after `base` are folded in.
     """
 
-    version: int
-    attempt: Attempt
-    id: Attempt
     base: int
     bits: int
     buckets: tuple[Bucket, ...]
-
-    @property
-    def of(self) -> VersionId:
-        """The version of the snapshot."""
-        return VersionId(self.version, self.attempt)
-
-    @property
-    def holder(self) -> SnapshotId:
-        """Its name as the writer of buckets."""
-        return SnapshotId(self.version, self.id)
 
     def sizes(self) -> tuple[int, int, int]:
         """Records, raw bytes and stored bytes of all buckets, as the snapshot's item has them."""
@@ -111,40 +87,34 @@ def encode_manifest(store: str, manifest: SnapshotManifest) -> bytes:
         if bucket.holder != NO_HOLDER and bucket.holder not in holders:
             holders[bucket.holder] = len(holders) + 1
             places.append(homes.setdefault(bucket.home, len(homes)))
-    out = bytearray()
-    out += varint(manifest.version) + manifest.attempt + manifest.id + varint(manifest.base)
-    out += bytes([manifest.bits]) + varint(len(holders))
-    for version, own in holders:
-        out += varint(version) + own
-    named = [encode_home(home) for home in homes if home]
-    out += encode_extras({HOME: b"".join([varint(len(named)), *named, *map(varint, places)])} if named else {})
-    for bucket in manifest.buckets:
-        if bucket.holder == NO_HOLDER:
-            out += varint(0) + varint(bucket.emptied)
-            continue
-        out += varint(holders[bucket.holder])
-        for number in (bucket.parts, bucket.records, bucket.raw_bytes, bucket.stored_bytes):
-            out += varint(number)
-        out += bucket.digest
-    return seal(store, bytes(out))
+    header = binary.varint(manifest.version) + manifest.attempt + manifest.id + binary.varint(manifest.base)
+    header += bytes([manifest.bits]) + binary.varint(len(holders))
+    writers = [binary.varint(version) + own for version, own in holders]
+    named = [binary.encode_home(home) for home in homes if home]
+    listed = b"".join([binary.varint(len(named)), *named, binary.varints(places)])
+    extras = binary.encode_extras({binary.HOME: listed} if named else {})
+    buckets = (_encode_bucket(bucket, holders) for bucket in manifest.buckets)
+    return binary.seal(store, b"".join([header, *writers, extras, *buckets]))
+
+
+def _encode_bucket(bucket: Bucket, holders: dict[SnapshotId, int]) -> bytes:
+    if bucket.holder == NO_HOLDER:
+        return binary.varints([0, bucket.emptied])
+    sizes = bucket.parts, bucket.records, bucket.raw_bytes, bucket.stored_bytes
+    return binary.varints([holders[bucket.holder], *sizes]) + bucket.digest
 
 
 def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
-    """A manifest from its bytes.
-
-    Raises:
-        CorruptStateError: another format, wrong checksum, or not exactly one manifest.
-    """
-    cursor = unseal(store, raw, "manifest")
+    cursor = binary.unseal(store, raw, "manifest")
     version, attempt, own = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
     base, bits = cursor.varint(), cursor.take(1)[0]
     if bits > BITS_MAX:
         raise CorruptStateError("manifest has an impossible number of buckets", store=store, bits=bits)
     holders = [NO_HOLDER, *(SnapshotId(cursor.varint(), Attempt(cursor.take(16))) for _ in range(cursor.varint()))]
     homes: list[Home | None] = [None] * len(holders)
-    extra = decode_extras(store, cursor, [HOME], "manifest").get(HOME)
+    extra = binary.decode_extras(store, cursor, [binary.HOME], "manifest").get(binary.HOME)
     if extra is not None:
-        listed = [None, *(decode_home(store, extra) for _ in range(extra.varint()))]
+        listed = [None, *(binary.decode_home(store, extra) for _ in range(extra.varint()))]
         homes[1:] = [_home(extra, listed) for _ in holders[1:]]
     buckets = tuple(_bucket(cursor, holders, homes) for _ in range(1 << bits))
     if not cursor.at_end():
@@ -152,21 +122,20 @@ def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
     return SnapshotManifest(version, attempt, own, base, bits, buckets)
 
 
-def _home(cursor: Cursor, homes: list[Home | None]) -> Home | None:
+def _home(cursor: binary.Cursor, homes: list[Home | None]) -> Home | None:
     place = cursor.varint()
     if place >= len(homes):
         raise CorruptStateError("manifest names a store that it does not list", place=place)
     return homes[place]
 
 
-def _bucket(cursor: Cursor, holders: list[SnapshotId], homes: list[Home | None]) -> Bucket:
+def _bucket(cursor: binary.Cursor, holders: list[SnapshotId], homes: list[Home | None]) -> Bucket:
     holder = cursor.varint()
     if holder >= len(holders):
         raise CorruptStateError("manifest names a holder that it does not list", holder=holder)
     if holder == 0:
         return Bucket(emptied=cursor.varint())
-    parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
-    return Bucket(holders[holder], 0, parts, records, raw_bytes, stored_bytes, cursor.take(8), homes[holder])
+    return Bucket(holders[holder], 0, *binary.decode_sums(cursor), homes[holder])
 
 
 def manifest_item(key: Key, raw: bytes) -> Item:
@@ -174,11 +143,6 @@ def manifest_item(key: Key, raw: bytes) -> Item:
 
 
 def parse_manifest(store: str, snapshot: Snapshot, key: Key, found: Item) -> SnapshotManifest:
-    """The manifest of a snapshot from its item.
-
-    Raises:
-        CorruptStateError: it is corrupt, or not the one that the snapshot's item names.
-    """
     check_format(key, found)
     facts = where(key) | {"snapshot": snapshot_key(store, *snapshot.of).sort}
     raw = found.get("data")

@@ -46,12 +46,16 @@ class StoreMeta:
     locations: Mapping[int, str]
 
     @property
+    def epoch(self) -> int:
+        """The epoch of the newest run."""
+        return max(self.epochs.values())
+
+    @property
     def location(self) -> str:
         """The location of the query that the store belongs to; "" of a fork without a run."""
-        return self.location_at(max(self.epochs.values()))
+        return self.location_at(self.epoch)
 
     def location_at(self, epoch: int) -> str:
-        """The location of the runs of an epoch."""
         first = max((each for each in self.locations if each <= epoch), default=0)
         return self.locations.get(first, "")
 
@@ -59,7 +63,7 @@ class StoreMeta:
         """The attributes of the item that say this."""
         return {
             "shards": self.shards,
-            "epoch": max(self.epochs.values()),
+            "epoch": self.epoch,
             "epochs": dict(self.epochs),
             "query": self.query,
             "began": self.began,
@@ -74,11 +78,6 @@ def meta_item(store: str, meta: StoreMeta, package: str, now: str) -> Item:
 
 
 def parse_meta(store: str, item: Item) -> StoreMeta:
-    """The content of a store's meta item.
-
-    Raises:
-        CorruptStateError: it is corrupt, of another format, or another store's.
-    """
     key = meta_key(store)
     check_format(key, item)
     newest, epochs, shards = number(key, item, "epoch"), item.get("epochs"), number(key, item, "shards")
@@ -102,11 +101,9 @@ def _is_map(value: object, of: type[_Member]) -> TypeGuard[dict[str, _Member]]:
     return isinstance(value, dict) and all(isinstance(each, of) for each in value.values())
 
 
-def newest_epoch(meta: Item | None, run_id: str) -> int | None:
+def newest_epoch(meta: StoreMeta | None, run_id: str) -> int | None:
     """The epoch of a run, if it is the newest that writes to the store. A run is entered before it writes."""
-    epochs = (meta or {}).get("epochs")
-    own = epochs.get(run_id) if isinstance(epochs, dict) else None
-    return own if meta is not None and isinstance(own, int) and own == meta.get("epoch") else None
+    return meta.epoch if meta is not None and meta.epochs.get(run_id) == meta.epoch else None
 
 
 def oldest_runs(epochs: Mapping[str, int]) -> list[str]:
@@ -124,16 +121,11 @@ def meta_lost(store: str) -> CorruptStateError:
 
 
 def schema_item(key: Key, schema: str) -> Item:
-    """The item that describes how rows are read."""
     return item_key(key) | {"format": FORMAT, "text": schema}
 
 
 def parse_schema(key: Key, item: Item) -> str:
-    """The schema text of a schema item, its digest verified.
-
-    Raises:
-        CorruptStateError: it has no text, or not the text its key names.
-    """
+    """The schema text of a schema item, its digest verified."""
     text = item.get("text")
     if not isinstance(text, str) or schema_key("", schema_digest(text)).sort != key.sort:
         raise CorruptStateError("schema item does not have the content that its key names", **where(key))

@@ -6,9 +6,10 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
-from dynastate.errors import ConfigurationError, CorruptStateError, InternalError
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import RECORD_BYTES_MAX
 from dynastate.format.codec import CODECS, compress, cut, decompress
 from dynastate.format.items import FORMAT, Item, check_format, item_bytes, item_key, number
@@ -56,57 +57,35 @@ class Part:
 def part_items(
     store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk
 ) -> list[tuple[Key, Item]]:
-    """The items of one chunk of an attempt.
-
-    Raises:
-        ConfigurationError: the chunk is larger than a reader accepts.
-    """
-    dense = first_sequence < DENSE_PARTS
-    return _chunk_items(
-        store, chunk, lambda n: part_key(store, version, attempt, first_sequence + n, shards), dense=dense
-    )
+    """The items of one chunk of an attempt. Refuse a chunk that is larger than a reader accepts."""
+    key_of = partial(part_key, store, version, attempt, shards=shards)
+    return _chunk_items(store, chunk, key_of, first_sequence, dense=first_sequence < DENSE_PARTS)
 
 
 def bucket_items(
     store: str, snapshot: SnapshotId, bucket: int, first_sequence: int, shards: int, chunk: Chunk
 ) -> list[tuple[Key, Item]]:
-    """The items of one chunk of a bucket, which are like those of a part.
-
-    Raises:
-        ConfigurationError: the chunk is larger than a reader accepts.
-    """
-    return _chunk_items(
-        store, chunk, lambda n: bucket_key(store, *snapshot, bucket, first_sequence + n, shards), dense=True
-    )
+    """The items of one chunk of a bucket, which are like those of a part."""
+    return _chunk_items(store, chunk, partial(bucket_key, store, *snapshot, bucket, shards=shards), first_sequence)
 
 
-def _chunk_items(store: str, chunk: Chunk, key_of: Callable[[int], Key], *, dense: bool) -> list[tuple[Key, Item]]:
-    if len(chunk.changes) > RAW_BYTES_MAX:
+def _chunk_items(
+    store: str, chunk: Chunk, key_of: Callable[[int], Key], first_sequence: int, *, dense: bool = True
+) -> list[tuple[Key, Item]]:
+    raw_bytes = len(chunk.changes)
+    if raw_bytes > RAW_BYTES_MAX:
         raise ConfigurationError(
-            "a row of state is larger than 64 MiB, which dynastate does not store",
-            store=store,
-            bytes=len(chunk.changes),
+            "a row of state is larger than 64 MiB, which dynastate does not store", store=store, bytes=raw_bytes
         )
-    codec, packed = compress(chunk.changes, dense=dense and len(chunk.changes) <= CHUNK_BYTES_MAX)
+    codec, packed = compress(chunk.changes, dense=dense and raw_bytes <= CHUNK_BYTES_MAX)
     fragments = cut(packed)
     out: list[tuple[Key, Item]] = []
     for place, data in enumerate(fragments):
-        key = key_of(place)
-        fields = (
-            FORMAT,
-            codec,
-            chunk.records,
-            len(chunk.changes),
-            place,
-            len(fragments),
-            chunk.hash_min,
-            chunk.hash_max,
-        )
-        item: Item = item_key(key)
-        item.update(zip(_FIELDS, fields, strict=True))
-        item["crc32"] = _part_crc(key, fields, data)
-        item["data"] = data
-        out.append((key, item))
+        key = key_of(first_sequence + place)
+        hashes = chunk.hash_min, chunk.hash_max
+        fields = (FORMAT, codec, chunk.records, raw_bytes, place, len(fragments), *hashes)
+        item = item_key(key) | dict(zip(_FIELDS, fields, strict=True))
+        out.append((key, item | {"crc32": _part_crc(key, fields, data), "data": data}))
     return out
 
 
@@ -128,11 +107,6 @@ def part_of(item: Item) -> Part:
 
 
 def parse_part(key: Key, item: Item) -> Part:
-    """Verify one item with a part.
-
-    Raises:
-        CorruptStateError: an attribute is missing, the format unknown, or the checksum wrong.
-    """
     check_format(key, item)
     data, codec, crc = item.get("data"), item.get("codec"), number(key, item, "crc32")
     if not isinstance(data, bytes) or not isinstance(codec, str):
@@ -148,11 +122,7 @@ def parse_part(key: Key, item: Item) -> Part:
 
 
 def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
-    """The chunk that these consecutive parts hold.
-
-    Raises:
-        CorruptStateError: they do not follow each other, or are not a block.
-    """
+    """The chunk that these consecutive parts hold."""
     first = parts[0]
     expected = [(place, len(parts), first.codec, first.records, first.raw_bytes) for place in range(len(parts))]
     if [(part.fragment, part.fragments, part.codec, part.records, part.raw_bytes) for part in parts] != expected:
@@ -190,17 +160,11 @@ class Tally:
     def parts(self) -> int:
         return len(self._crcs)
 
-    def add_part(self, crc32: int, data: bytes) -> None:
-        self._crcs.append(crc32)
-        self._stored_bytes += len(data)
-
-    def add_item(self, key: Key, item: Item) -> int:
-        """Add a part that is to be stored; return the bytes of its data."""
-        data, crc32 = item["data"], item["crc32"]
-        if not isinstance(data, bytes) or not isinstance(crc32, int):
-            raise InternalError("a part was made without data", item=key.sort)
-        self.add_part(crc32, data)
-        return len(data)
+    def add_part(self, part: Part) -> int:
+        """Add a part, and return the bytes of its data."""
+        self._crcs.append(part.crc32)
+        self._stored_bytes += len(part.data)
+        return len(part.data)
 
     def add_chunk(self, records: int, raw_bytes: int) -> None:
         self._records += records

@@ -14,15 +14,30 @@ WRITING, DONE, DELETING = "writing", "done", "leaving"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot of the version that an attempt made, by the run of an epoch.
-
-    `id` is its own; records and sizes in bytes are of all its buckets. While it `is_pinned`, a fork depends on it.
-    """
+class SnapshotName:
+    """The name of a snapshot: the version that it is of, with the attempt that made that, and an id of its own."""
 
     version: int
     attempt: Attempt
     id: Attempt
+
+    @property
+    def of(self) -> VersionId:
+        return VersionId(self.version, self.attempt)
+
+    @property
+    def holder(self) -> SnapshotId:
+        """Its name as the writer of buckets."""
+        return SnapshotId(self.version, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(SnapshotName):
+    """A snapshot of the version that an attempt made, by the run of an epoch.
+
+    Records and sizes in bytes are of all its buckets. While it `is_pinned`, a fork depends on it.
+    """
+
     epoch: int
     stage: str
     digest: bytes = b""
@@ -30,16 +45,6 @@ class Snapshot:
     raw_bytes: int = 0
     stored_bytes: int = 0
     is_pinned: bool = False
-
-    @property
-    def of(self) -> VersionId:
-        """The version of the snapshot."""
-        return VersionId(self.version, self.attempt)
-
-    @property
-    def holder(self) -> SnapshotId:
-        """Its name as the writer of buckets."""
-        return SnapshotId(self.version, self.id)
 
 
 def snapshot_item(store: str, snapshot: Snapshot) -> Item:
@@ -56,11 +61,6 @@ def snapshot_item(store: str, snapshot: Snapshot) -> Item:
 
 
 def parse_snapshot(key: Key, item: Item) -> Snapshot:
-    """A snapshot from its item.
-
-    Raises:
-        CorruptStateError: the item is corrupt, or of an unknown format.
-    """
     check_format(key, item)
     of = maker_of_snapshot(key)
     if of is None:

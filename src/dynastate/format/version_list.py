@@ -12,20 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.binary import (
-    BOUNDS,
-    HOME,
-    decode_extras,
-    decode_home,
-    encode_extras,
-    encode_home,
-    seal,
-    unseal,
-    varint,
-)
+from dynastate.format import binary
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
 
@@ -79,56 +70,37 @@ def part_keys(store: str, entry: VersionEntry, shards: int, sequences: Sequence[
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:
     """The bytes of a version entry; the CRC covers the store's name too."""
-    out = bytearray()
-    out += varint(entry.version) + entry.attempt + entry.parent + varint(entry.epoch) + entry.schema
-    for number in (entry.time_ms, entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes):
-        out += varint(number)
-    out += entry.digest + varint(len(entry.keys))
-    for family, count in sorted(entry.keys.items()):
-        out += varint(family) + varint(count)
-    extras = {HOME: encode_home(entry.home)} if entry.home else {}
-    out += encode_extras(extras | ({BOUNDS: entry.bounds} if entry.bounds else {}))
-    return seal(store, bytes(out))
+    head = binary.varint(entry.version) + entry.attempt + entry.parent + binary.varint(entry.epoch) + entry.schema
+    sizes = binary.varints((entry.time_ms, entry.parts, entry.records, entry.raw_bytes, entry.stored_bytes))
+    families = binary.varints([len(entry.keys), *chain.from_iterable(sorted(entry.keys.items()))])
+    extras = {binary.HOME: binary.encode_home(entry.home)} if entry.home else {}
+    extras |= {binary.BOUNDS: entry.bounds} if entry.bounds else {}
+    return binary.seal(store, head + sizes + entry.digest + families + binary.encode_extras(extras))
 
 
 def decode_entry(store: str, raw: bytes) -> VersionEntry:
-    """A version entry from its bytes.
-
-    Raises:
-        CorruptStateError: another format, wrong checksum, or not exactly one entry.
-    """
-    cursor = unseal(store, raw, "version entry")
+    cursor = binary.unseal(store, raw, "version entry")
     version, attempt, parent = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
     epoch, schema, time_ms = cursor.varint(), cursor.take(8), cursor.varint()
-    parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
-    digest = cursor.take(8)
+    sums = binary.decode_sums(cursor)
     keys = {cursor.varint(): cursor.varint() for _ in range(cursor.varint())}
-    extras = decode_extras(store, cursor, [HOME, BOUNDS], "version entry")
-    home = decode_home(store, extras[HOME]) if HOME in extras else None
-    bounds = extras[BOUNDS].rest() if BOUNDS in extras else b""
+    extras = binary.decode_extras(store, cursor, [binary.HOME, binary.BOUNDS], "version entry")
+    home = binary.decode_home(store, extras[binary.HOME]) if binary.HOME in extras else None
+    bounds = extras[binary.BOUNDS].rest() if binary.BOUNDS in extras else b""
     if not cursor.at_end():
         raise CorruptStateError("version entry has too many bytes", store=store, version=version)
-    if bounds and len(bounds) != 2 * parts:
+    if bounds and len(bounds) != 2 * sums.parts:
         raise CorruptStateError("version entry has bounds of another number of parts", store=store, version=version)
-    sums = parts, records, raw_bytes, stored_bytes, digest
     return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds)
 
 
 def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ()) -> Item:
-    """The item of a version list."""
-    return (
-        item_key(key)
-        | {"format": FORMAT, "versions": list(entries)}
-        | ({REFUSED: frozenset(refused)} if refused else {})
-    )
+    refusal: Item = {REFUSED: frozenset(refused)} if refused else {}
+    return item_key(key) | {"format": FORMAT, "versions": list(entries)} | refusal
 
 
 def parse_list(key: Key, item: Item) -> list[bytes]:
-    """The version list in an item, its entries as they are stored.
-
-    Raises:
-        CorruptStateError: unknown format, or no list.
-    """
+    """The version list in an item, its entries as they are stored."""
     check_format(key, item)
     listed = item.get("versions", [] if REFUSED in item else None)
     if not isinstance(listed, list):
@@ -137,11 +109,7 @@ def parse_list(key: Key, item: Item) -> list[bytes]:
 
 
 def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
-    """An entry of the version list with that key.
-
-    Raises:
-        CorruptStateError: it is corrupt, or belongs in another list.
-    """
+    """An entry of the version list with that key."""
     try:
         entry = decode_entry(store, raw)
     except CorruptStateError as corrupt:

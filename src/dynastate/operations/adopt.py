@@ -13,7 +13,7 @@ from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
 from dynastate.operations.runs import ADOPTION, read_meta, refuse_runs
-from dynastate.operations.scope import each_store
+from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
 
@@ -30,11 +30,7 @@ class Adopted:
 
 
 def state_location(checkpoint: str) -> str:
-    """The location of the state of a checkpoint, by its URL or absolute path.
-
-    Raises:
-        ConfigurationError: it is empty, or a relative path.
-    """
+    """The location of the state of a checkpoint, by its URL or absolute path. Refuse any other."""
     location = location_of(f"{checkpoint}/state")
     if not checkpoint or not re.match(r"[^:]+:/", location):
         raise ConfigurationError("give the checkpoint's URL, or its absolute path", checkpoint=checkpoint)
@@ -42,11 +38,7 @@ def state_location(checkpoint: str) -> str:
 
 
 def locations_of(tables: Tables, stores: Sequence[str], meter: Meter) -> tuple[str, ...]:
-    """The locations that stores have now, each once.
-
-    Raises:
-        CorruptStateError: a meta item is corrupt.
-    """
+    """The locations that stores have now, each once."""
     found = get_apart(tables, [meta_key(store) for store in stores], meter)
     metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in found.items())
     return tuple(dict.fromkeys(meta.location for meta in metas if meta.location))
@@ -63,36 +55,29 @@ def adopt_stores(
 
     Raises:
         ConfigurationError: a store is being dropped.
-        CorruptStateError: a meta item is lost or corrupt.
     """
     before = locations_of(tables, stores, meter)
 
-    def adopt(store: str) -> tuple[set[str], Meter]:
-        own = Meter()
+    def adopt(store: str, own: Meter) -> set[str]:
         meta = _enter(tables, store, location, own)  # 1
         others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
         refuse_runs(tables, store, others, own)  # 2
-        return others, own
+        return others
 
-    refused: set[str] = set()
-    for others, spent in each_store(tables, stores, adopt, progress, until_failure=True).all():
-        refused |= others
-        meter.add(spent)
+    adopted = each_store(tables, stores, metered(adopt, meter), progress, until_failure=True).all()
     namespace = stores[0].split("/")[0]
-    return Adopted(namespace, location, before, len(stores), len(refused), meter.write_units)
+    return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), meter.write_units)
 
 
 def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta:
     run = f"{ADOPTION}{uuid4()}"
     for _ in range(EPOCHS_KEPT):
-        item = read_meta(tables, store, meter)
-        meta = parse_meta(store, item)
+        item, meta = read_meta(tables, store, meter)
         if meta.location == location:
             return meta
         if DROPPED in item:
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
-        newest = max(meta.epochs.values())
-        moved = {str(first): each for first, each in meta.locations.items()} | {str(newest + 1): location}
+        moved = {str(first): each for first, each in meta.locations.items()} | {str(meta.epoch + 1): location}
         forget = oldest_runs(meta.epochs)
         tables.advance_epoch(meta_key(store), run, meta.epochs, forget, {"locations": moved}, meter)
     raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from threading import Lock
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
-from dynastate.operations.drop import drop_stores
+from dynastate.operations.drop import delete_meta, empty_store
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import writing_run
+from dynastate.operations.scope import Outcomes, each_store
+from dynastate.progress import ProgressCallback, no_progress
 
 
 @dataclass(frozen=True)
@@ -60,24 +64,38 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     return Cleaned(store, meter.items_deleted, spent_units, oldest, last.version if is_held else 0)
 
 
-def clean_earlier(engine: Engine, tables: Tables, stores: Sequence[str]) -> list[Cleaned]:
-    """Delete the stores of earlier queries of one namespace, the last first, so that the others are still found.
+def clean_earlier(
+    engine: Engine, tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress
+) -> Outcomes[Cleaned]:
+    """Delete the stores of earlier queries of one namespace, several at once; then their meta items.
 
-    Those that forks depend on stay. So do all of them until a query has committed two batches: in its first one, stores
-    that it has not entered yet are the earlier query's.
+    These go one by one, the last first, so that the others are still found after a crash. Stores that forks depend on
+    stay. So do all of them until a query has committed two batches: in its first one, stores that it has not entered
+    yet are the earlier query's.
     """
-    wait = _first_batch(engine, tables, stores[0].split("/")[0]) if stores else ""
-    return [_clean_earlier(tables, store, wait) for store in reversed(stores)]
+    early, lock = cache(lambda: _first_batch(engine, tables, stores[0].split("/")[0])), Lock()
 
+    def empty(store: str) -> Cleaned:
+        meter, items = Meter(), 0
+        with lock:  # it is read once, and not by each of those that begin
+            kept = early()
+        if not kept:
+            try:
+                items = empty_store(tables, store, meter)
+            except ConfigurationError as refused:
+                kept = str(refused)
+        return Cleaned(store, items, meter.delete_units + meter.write_units, 0, 0, is_earlier=True, kept=kept)
 
-def _clean_earlier(tables: Tables, store: str, kept: str) -> Cleaned:
-    meter, items = Meter(), 0
-    if not kept:
-        try:
-            items = drop_stores(tables, [store], meter)
-        except ConfigurationError as refused:
-            kept = str(refused)
-    return Cleaned(store, items, meter.delete_units + meter.write_units, 0, 0, is_earlier=True, kept=kept)
+    def delete(store: str) -> Cleaned:
+        meter, each = Meter(), emptied.done[store]
+        items = each.items + delete_meta(tables, store, meter)
+        return replace(each, items=items, write_units=each.write_units + meter.delete_units + meter.write_units)
+
+    emptied = each_store(tables, stores, empty, progress)
+    kept = {store: each for store, each in emptied.done.items() if each.kept}
+    going = [] if emptied.is_interrupted else [store for store in reversed(emptied.done) if store not in kept]
+    deleted = each_store(tables, going, delete, at_once=1)
+    return replace(emptied, stores=len(stores) - len(going), done=kept) + deleted
 
 
 def _first_batch(engine: Engine, tables: Tables, namespace: str) -> str:

@@ -16,16 +16,8 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
 from dynastate.engine.reader import EncodedChunk
 from dynastate.errors import ConfigurationError
-from dynastate.format.changes import (
-    MERGE,
-    PUT,
-    Change,
-    RowValue,
-    apply_change,
-    decode_changes,
-    encode_changes,
-    key_hash,
-)
+from dynastate.format import changes
+from dynastate.format.changes import Change, RowValue
 from dynastate.format.parts import CHUNK_BYTES_MAX, Chunk
 from dynastate.operations.runs import writing_run
 from dynastate.progress import ProgressCallback, no_progress
@@ -74,11 +66,11 @@ def compact_store(
     shift = 32 - begun.bits
     # The new snapshot shares the buckets of the one that was read, but for those with changes since.
     is_shared = begun.base and begun.base == base
-    touched = {key_hash(key) >> shift for _, key in changed}
+    touched = {changes.key_hash(key) >> shift for _, key in changed}
     wanted = touched if is_shared else set(range(1 << begun.bits))
     buckets: dict[int, list[_Record]] = {number: [] for number in wanted}
     for (family, key), value in found.items():
-        digest = key_hash(key)
+        digest = changes.key_hash(key)
         if digest >> shift in wanted:
             buckets[digest >> shift] += _records(digest, family, key, _values(value))
     try:
@@ -98,7 +90,6 @@ def compact_store(
 
 
 def reason_for_none(engine: Engine, store: str) -> str:
-    """Say why `compact_store` made no snapshot."""
     newest = engine.lineage(store).newest
     if engine.find(store, newest.version, newest.attempt).snapshot == newest.version:
         return f"version {newest.version}, the newest, has a snapshot"
@@ -119,18 +110,18 @@ def _values(value: RowValue) -> list[bytes]:
 def _fold(found: _Found, chunks: Iterator[EncodedChunk]) -> set[_Place]:
     """Apply changes of all families, and return their keys."""
     changed = set()
-    for change in chain.from_iterable(decode_changes(run) for _, run in chunks):
+    for change in chain.from_iterable(changes.decode_changes(run) for _, run in chunks):
         place = change.family, change.key
         changed.add(place)
-        apply_change(found, place, change)
+        changes.apply_change(found, place, change)
     return changed
 
 
 def _records(digest: int, family: int, key: bytes, values: list[bytes]) -> Iterator[_Record]:
     """Records of a key's values: a put of the first, merges of the others in a list."""
     for number, value in enumerate(values):
-        operation = MERGE if number else PUT
-        yield digest, encode_changes([Change(operation, family, key, value)])
+        operation = changes.MERGE if number else changes.PUT
+        yield digest, changes.encode_changes([Change(operation, family, key, value)])
 
 
 def _chunks(records: list[_Record]) -> Iterator[Chunk]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.engine.catalog import read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import SHARDS_MAX, SPECS, Key, group_key, meta_key, store_shard, versions_of
-from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, parse_meta
+from dynastate.format.keys import META, SHARDS_MAX, SPECS, Key, group_key, meta_key, store_shard, versions_of
+from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta
 from dynastate.format.version_list import REFUSED, VERSIONS
-from dynastate.operations.pins import pins_of, refuse_forked, refuse_forks, unpin
-from dynastate.operations.runs import query_runs, read_meta, read_version_lists, refuse_runs
-from dynastate.operations.scope import each_store
+from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
+from dynastate.operations.runs import query_runs, read_meta, refuse_runs
+from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
 #: How often version lists are read until nothing changes them any more: only clean-up still may.
@@ -30,15 +32,9 @@ LOOK_MAX_S: float = 30
 Look = Mapping[str, dict[Key, Item]]
 
 
-# ----------------------------------------------------------------------------------------------------------------- look
-
-
 def look(tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress) -> Look:
     """Read what every run of a query changes: one Query for each store."""
-
-    def read(store: str) -> dict[Key, Item]:
-        return dict(tables.query("snapshot", store_shard(store, 0), "group/", meta_key(store).sort, meter))
-
+    read = metered(partial(read_version_lists, tables, last=META), meter)
     return dict(zip(stores, each_store(tables, stores, read, progress).all(), strict=True))
 
 
@@ -70,11 +66,7 @@ def refuse_written(
     progress: ProgressCallback = no_progress,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Refuse if something writes to stores that were looked at, by a second look after some seconds.
-
-    Raises:
-        ConfigurationError: a version list or a meta item has changed.
-    """
+    """Refuse if something writes to stores that were looked at, by a second look after some seconds."""
     sleep(seconds)
     second = look(tables, list(first), meter, progress)
     written = [store for store, items in first.items() if second[store] != items]
@@ -85,9 +77,6 @@ def refuse_written(
             store=written[0],
             stores=len(written),
         )
-
-
-# ----------------------------------------------------------------------------------------------------------------- drop
 
 
 def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress) -> int:
@@ -107,65 +96,57 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     """
     refuse_forked(tables, stores, meter)  # 1
     marked = {store for store in stores if _mark_dropped(tables, store, meter)}  # 2
-
-    def empty(store: str) -> tuple[int, Meter]:
-        own = Meter()
-        return _empty(tables, store, own), own
-
-    deleted = 0
-    for items, spent in each_store(  # 3
-        tables, [store for store in stores if store in marked], empty, progress, until_failure=True
-    ).all():
-        deleted += items
-        meter.add(spent)
+    empty = metered(partial(_empty, tables), meter)  # 3
+    there = [store for store in stores if store in marked]
+    deleted = sum(each_store(tables, there, empty, progress, until_failure=True).all())
     for store in reversed(stores):  # 4
-        deleted += (_delete_meta if store in marked else _drop_lost)(tables, store, meter)
+        deleted += (delete_meta if store in marked else _drop_lost)(tables, store, meter)
     return deleted
+
+
+def empty_store(tables: Tables, store: str, meter: Meter) -> int:
+    """Delete all items of one store but fences and its meta item, for `delete_meta`, and return how many.
+
+    Raises:
+        ConfigurationError, CorruptStateError, UnavailableError: as for `drop_stores`.
+    """
+    refuse_forked(tables, [store], meter)
+    return (_empty if _mark_dropped(tables, store, meter) else _drop_lost)(tables, store, meter)
 
 
 def _mark_dropped(tables: Tables, store: str, meter: Meter) -> bool:
     """Mark a store as dropped in its meta item; whether it has one.
 
     From then on no fork is made of it, unless a run removes the mark.
-
-    Raises:
-        ConfigurationError: forks depend on it, or a run of the query has begun meanwhile.
     """
     key = meta_key(store)
     if key not in tables.get([key], meter):
         return False
-    meta = read_meta(tables, store, meter)
+    meta, _ = read_meta(tables, store, meter)
     if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, {"epochs": meta["epochs"]}, meter):
         return True
-    now = tables.get([key], meter).get(key, {})
+    now = meta_or_empty(tables, store, meter)
     refuse_forks(store, now)
-    _require_mark(store, now)  # it is there if only the answer was lost
-    return True
-
-
-def _require_mark(store: str, meta: Item) -> None:
-    if DROPPED not in meta:
+    if DROPPED not in now:  # it is there if only the answer was lost
         raise _run_has_begun(store)
+    return True
 
 
 def _run_has_begun(store: str) -> ConfigurationError:
     return ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
 
 
-def _begin_deleting(tables: Tables, store: str, meter: Meter) -> Item:
-    """Let no run enter a store that is marked as dropped any more; return its meta item.
-
-    Raises:
-        ConfigurationError: a run of the query has begun meanwhile.
-    """
-    found = read_meta(tables, store, meter)
-    _require_mark(store, found)
+def _begin_deleting(tables: Tables, store: str, meter: Meter) -> tuple[Item, StoreMeta]:
+    """Let no run enter a store that is marked as dropped any more; return its meta item, and its content."""
+    found, meta = read_meta(tables, store, meter)
+    if DROPPED not in found:
+        raise _run_has_begun(store)
     before: Item = {"epochs": found["epochs"], DROPPED: MARKED}
     if found[DROPPED] == MARKED and not tables.put_over(meta_key(store), found | {DROPPED: DELETING}, before, meter):
-        found = read_meta(tables, store, meter)
+        found, meta = read_meta(tables, store, meter)
         if found.get(DROPPED) != DELETING:  # it is there if only the answer was lost
             raise _run_has_begun(store)
-    return found
+    return found, meta
 
 
 def _empty(tables: Tables, store: str, meter: Meter) -> int:
@@ -176,8 +157,7 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     buckets, parts and schemas. 6. If it is a fork, unpin what it needed in its origin. A drop that was cut off after
     any step finds the rest again by the meta item.
     """
-    found = _begin_deleting(tables, store, meter)  # 1
-    meta = parse_meta(store, found)
+    found, meta = _begin_deleting(tables, store, meter)  # 1
     runs = query_runs(meta)
     refuse_runs(tables, store, runs, meter)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
@@ -196,11 +176,7 @@ def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
 
 
 def _delete_lists(tables: Tables, store: str, runs: Mapping[str, int], meter: Meter) -> int:
-    """Delete version lists, each with the condition that it is as it was read; leave fences; return how many went.
-
-    Raises:
-        UnavailableError: they change again and again.
-    """
+    """Delete version lists, each with the condition that it is as it was read; leave fences; return how many went."""
     lists = read_version_lists(tables, store, meter)
     fences = _fences(store, runs, lists)
     deleted = 0
@@ -242,27 +218,26 @@ def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> s
 
 def _delete_others(tables: Tables, store: str, shards: int, meter: Meter) -> int:
     """Delete snapshots, then everything else but the version lists and the meta item; return how many went."""
-    keys = [key for key in _keys(tables, store, shards, meter) if key != meta_key(store)]
-    keys = [key for key in keys if not key.sort.startswith("group/")]
+    keys = [
+        key
+        for role in SPECS
+        for shard in range(shards)
+        for key in tables.list_keys(role, store_shard(store, shard), "\x00", "\U0010ffff", meter)
+        if key != meta_key(store) and not key.sort.startswith("group/")
+    ]
     keys.sort(key=lambda key: not key.sort.startswith("snapshot/"))
     delete_all(tables, keys, meter)
     return len(keys)
 
 
-def _delete_meta(tables: Tables, store: str, meter: Meter) -> int:
+def delete_meta(tables: Tables, store: str, meter: Meter) -> int:
     """Delete the meta item of a store that is being dropped, and none that a query has made since; return 1."""
     key = meta_key(store)
     for _ in range(_PASSES_MAX):
-        found = tables.get([key], meter).get(key, {})
+        found = meta_or_empty(tables, store, meter)
         if found.get(DROPPED) != DELETING:
             return 1  # only the answer was lost, or another drop was faster
         before: Item = {name: found[name] for name in ("epochs", DROPPED, FORKS) if name in found}
         if tables.delete_over(key, before, meter):
             return 1
     raise UnavailableError("forks of this store begin again and again; drop it again", store=store)
-
-
-def _keys(tables: Tables, store: str, shards: int, meter: Meter) -> Iterator[Key]:
-    for role in SPECS:
-        for shard in range(shards):
-            yield from tables.list_keys(role, store_shard(store, shard), "\x00", "\U0010ffff", meter)

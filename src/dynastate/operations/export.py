@@ -57,9 +57,8 @@ def _write_parquet(state: StateView, output: Path | None, report: Callable[[int]
 def _write_lines(state: StateView, output: Path | None, report: Callable[[int], None]) -> int:
     columns, written = state.columns, 0
     with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as file:
-        for row in state:
+        for written, row in enumerate(state, 1):
             file.write(json_text(row_to_json(columns, row)) + "\n")
-            written += 1
             if written % _REPORT_ROWS == 0:
                 report(written)
     return written

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.format.graph import ranges
-from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId
+from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId, where
 
 What = Literal["missing", "corrupt", "orphaned"]
 #: A version or a snapshot that names items.
@@ -61,7 +62,6 @@ class Report:
 
     @property
     def readable(self) -> set[int]:
-        """The versions that can be read."""
         return {each.version for each in self.versions if each.is_readable}
 
     def to_json(self, names: Mapping[Role, str]) -> dict[str, object]:
@@ -85,14 +85,9 @@ class Report:
             "requests": self.meter.requests,
             "read_units": self.meter.read_units,
             "findings": [
-                {
-                    "what": each.what,
-                    "table": names[each.key.role],
-                    "store_shard": each.key.store_shard,
-                    "item": each.key.sort,
-                    "items": each.items,
-                    "why": each.why,
-                }
+                {"what": each.what}
+                | where(each.key)
+                | {"table": names[each.key.role], "items": each.items, "why": each.why}
                 for each in self.findings
             ],
             "more": self.more,
@@ -104,14 +99,14 @@ class Report:
         dead = sum(each.is_dead for each in self.versions)
         return [
             *(
-                f"{each.what:8} {each.items} item{'s' if each.items > 1 else ''}: {each.why} "
+                f"{each.what:8} {plural(each.items, 'item')}: {each.why} "
                 f"table={names[each.key.role]} store_shard={each.key.store_shard} item={each.key.sort}"
                 for each in self.findings
             ),
-            *([f"and {self.more} more findings"] if self.more else []),
+            *([f"and {plural(self.more, 'more finding')}"] if self.more else []),
             *(f"cannot be read: version={each.version} attempt={each.attempt.hex()}" for each in lost),
             f"store {self.store}",
-            f"versions {ranges(sorted(self.readable)) or 'none'} can be read; {dead} abandoned attempts",
+            f"versions {ranges(sorted(self.readable)) or 'none'} can be read; {plural(dead, 'abandoned attempt')}",
             *summary([self]),
         ]
 
@@ -128,9 +123,10 @@ def summary(reports: Sequence[Report]) -> list[str]:
     broken = sum(not each.is_whole for each in reports)
     result = f"{broken:,} of them not whole" if broken and len(reports) > 1 else "not whole" if broken else "whole"
     snapshots, items = sum(each.snapshots for each in reports), sum(each.items for each in reports)
+    stored = sum(each.stored_bytes for each in reports)
     return [
         *([f"versions {in_all or 'none'} can be read in all of them"] if len(reports) > 1 else []),
-        f"{snapshots:,} snapshots; {items:,} items read, {sum(each.stored_bytes for each in reports):,} bytes of data",
-        f"{meter.requests:,} requests, {meter.read_units:,} read units",
+        f"{plural(snapshots, 'snapshot')}; {plural(items, 'item')} read, {plural(stored, 'byte')} of data",
+        f"{plural(meter.requests, 'request')}, {plural(meter.read_units, 'read unit')}",
         f"{result}: " + ", ".join(f"{number:,} {what}" for what, number in counts.items()),
     ]

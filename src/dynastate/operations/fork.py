@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Final
+from uuid import uuid4
 
 import dynastate
 from dynastate.dynamodb.limits import WRITES_MAX
@@ -22,32 +23,16 @@ from dynastate.engine import snapshots
 from dynastate.engine.catalog import find_stores, of_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
-from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import (
-    EMPTY,
-    META,
-    NO_ATTEMPT,
-    Attempt,
-    Home,
-    Key,
-    VersionId,
-    check_store,
-    digest_of,
-    group_key,
-    manifest_key,
-    meta_key,
-    schema_key,
-    snapshot_key,
-    store_shard,
-    where,
-)
+from dynastate.format import keys
+from dynastate.format.items import Item
+from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
-from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, StoreMeta, meta_item, parse_meta
+from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, meta_item, parse_meta, schema_item
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
 from dynastate.operations.runs import FORK
-from dynastate.operations.scope import each_store
+from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
 _CHANGED: Final = "what the fork was begun with has changed"
@@ -83,7 +68,6 @@ def fork_namespace(
     Raises:
         ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
         VersionMissingError: a store has no such version, or clean-up deletes it meanwhile.
-        CorruptStateError: an item that names state is lost or corrupt.
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
@@ -102,36 +86,29 @@ def fork_namespace(
         version = _common(tables, origins, version, meter)
     first = next(iter(stores))
 
-    def make(store: str) -> tuple[int, Meter]:
-        own = Meter()
+    def make(store: str, own: Meter) -> int:
         shared = _StoreFork(tables, store, stores[store], version, own).make()
         _require_not_dropped(tables, list(dict.fromkeys((first, store))), own)
-        return shared, own
+        return shared
 
     # A drop looks for partition 0 of each operator, and begins with the first store.
     starts = [store for store in stores if store.split("/")[2] == "0"]
     others = [store for store in stores if store not in set(starts)]
-    made = []
+    shared, spent = 0, Meter()
     for done, store in enumerate(starts):
         progress(done, len(stores))
-        made.append(make(store))
-    made += each_store(
-        tables, others, make, lambda done, _: progress(len(starts) + done, len(stores)), until_failure=True
-    ).all()
-    spent = Meter()
-    for _, own in made:
-        spent.add(own)
+        shared += make(store, spent)
+
+    def report(done: int, _: int) -> None:
+        progress(len(starts) + done, len(stores))
+
+    shared += sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
     meter.add(spent)
-    shared = sum(each for each, _ in made)
     return Forked(namespace, new, version, len(stores), spent.items_written, shared, spent.write_units)
 
 
 def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], meter: Meter) -> int | None:
-    """The version of an unfinished fork in the new namespace; None: it is empty.
-
-    Raises:
-        ConfigurationError: the namespace has other state.
-    """
+    """The version of an unfinished fork in the new namespace; None: it is empty."""
     metas = find_stores(tables, new, meter)
     if not metas:
         return None
@@ -155,12 +132,8 @@ def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], me
 
 
 def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) -> None:
-    """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store.
-
-    Raises:
-        ConfigurationError: a store is dropped, or missing.
-    """
-    found = tables.get([meta_key(store) for store in stores], meter)
+    """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store."""
+    found = tables.get([keys.meta_key(store) for store in stores], meter)
     if len(found) < len(stores) or any(DROPPED in meta for meta in found.values()):
         raise ConfigurationError(
             "the fork was dropped while it was made; make it again, and then drop it if it is not wanted",
@@ -171,8 +144,7 @@ def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) 
 def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: Meter) -> int:
     """The version to fork, by default the newest that all stores have."""
 
-    def newest(store: str) -> tuple[int, Meter]:
-        own = Meter()
+    def newest(store: str, own: Meter) -> int:
         graph = read_graph(tables, store, own)
         if not graph.versions():
             raise VersionMissingError(
@@ -180,12 +152,10 @@ def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: M
             )
         if version is not None:
             graph.find(version, NO_ATTEMPT)
-        return graph.newest().version, own
+        return graph.newest().version
 
-    found = each_store(tables, stores, newest, until_failure=True).all()
-    for _, own in found:
-        meter.add(own)
-    return min(each for each, _ in found) if version is None else version
+    found = each_store(tables, stores, metered(newest, meter), until_failure=True).all()
+    return min(found) if version is None else version
 
 
 class _StoreFork:
@@ -193,7 +163,7 @@ class _StoreFork:
 
     def __init__(self, tables: Tables, store: str, origin: str, version: int, meter: Meter) -> None:
         self._tables = tables
-        self._store = check_store(store)
+        self._store = keys.check_store(store)
         self._origin = origin
         self._version = version
         self._meter = meter
@@ -209,17 +179,19 @@ class _StoreFork:
         A crash after any step leaves a store without the version, and pins that its meta item lists. The fork can be
         resumed or dropped.
         """
-        key = meta_key(self._store)
+        key = keys.meta_key(self._store)
         begun = self._tables.get([key], self._meter).get(key)
         retry_routes(lambda _: self._read(begun))  # 1
         meta = self._meta_item()
         if not self._tables.put_new(key, meta, self._meter):  # 2
-            self._require_same(meta)
+            there = meta_or_empty(self._tables, self._store, self._meter)
+            if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PINS)):
+                raise self._refusal(_CHANGED)  # the call that began this store has found something else
         self._pin()  # 3
         self._write_described()  # 4
         for snapshot, found in self._snapshots:
             item = snapshot_item(self._store, self._copied(snapshot, found)[0])
-            self._put(snapshot_key(self._store, *snapshot.of), item)  # 5
+            self._put(keys.snapshot_key(self._store, *snapshot.of), item)  # 5
         for group, listed in self._lists().items():
             self._put(group, list_item(group, listed))  # 6
         parts = sum(entry.stored_bytes for _, entry in self._entries)
@@ -229,13 +201,12 @@ class _StoreFork:
         """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""
         allowed = None if begun is None else pins_of(begun)
         graph = read_graph(self._tables, self._origin, self._meter, allowed)
-        if graph.meta is None:
-            raise CorruptStateError("the store's meta item is lost", **where(meta_key(self._origin)))
-        self._origin_meta = parse_meta(self._origin, graph.meta)
+        self._origin_meta = graph.required_meta
         self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
         #: The epoch in the fork's meta item, which no attempt exceeds: the fork's next run gets a higher one.
-        self._epoch = 0 if begun is None else parse_meta(self._store, begun).epochs.get(FORK, 0)
+        runs = {} if begun is None else parse_meta(self._store, begun).epochs
+        self._epoch = next((epoch for run, epoch in runs.items() if run.startswith(FORK)), 0)
         found: dict[VersionId, SnapshotManifest] | None = None
         while found is None:
             ways, nodes = self._ways()
@@ -284,22 +255,15 @@ class _StoreFork:
         return found
 
     def _meta_item(self) -> Item:
-        names = [META, *(snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
-        names += [group_key(self._origin, entry.version).sort for _, entry in self._entries]
+        names = [META, *(keys.snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
+        names += [keys.group_key(self._origin, entry.version).sort for _, entry in self._entries]
         origin = self._origin_meta
         # The first query run that writes to the fork gets the next epoch.
-        made = StoreMeta(origin.shards, {FORK: self._epoch}, origin.query, origin.began, {})
+        made = replace(origin, epochs={f"{FORK}{uuid4()}": self._epoch}, locations={})
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )
         return item | {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
-
-    def _require_same(self, meta: Item) -> None:
-        """Check that the call which began this store has found the same."""
-        compared = (ORIGIN, ORIGIN_VERSION, PINS)
-        found = meta_or_empty(self._tables, self._store, self._meter)
-        if any(found.get(name) != meta[name] for name in compared):
-            raise self._refusal(_CHANGED)
 
     def _put(self, key: Key, item: Item) -> None:
         """Write an item; if it is there already, it must be the same, but for versions that a query has added."""
@@ -322,16 +286,16 @@ class _StoreFork:
         if DROPPED in now[META]:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
         for snapshot, _ in self._snapshots:
-            item = now[snapshot_key(self._origin, *snapshot.of).sort]
+            item = now[keys.snapshot_key(self._origin, *snapshot.of).sort]
             if (item.get("id"), item.get("stage")) != (bytes(snapshot.id), DONE):
                 raise self._refusal("clean-up deletes a snapshot that it needs")
         for raw, entry in self._entries:
-            listed = now[group_key(self._origin, entry.version).sort].get("versions")
+            listed = now[keys.group_key(self._origin, entry.version).sort].get("versions")
             if not isinstance(listed, list) or raw not in listed:
                 raise self._refusal("clean-up deletes it")
 
     def _pinned(self, sort: str) -> Item:
-        key = Key("snapshot", store_shard(self._origin, 0), sort)
+        key = Key("snapshot", keys.store_shard(self._origin, 0), sort)
         item = self._tables.add_to_set(key, FORKS, [self._store], self._meter)
         if item is None:
             raise self._refusal("clean-up deletes it")
@@ -349,12 +313,11 @@ class _StoreFork:
         """Write schemas, and manifests that name the buckets where they lie."""
         puts: dict[Key, Item] = {}
         for _, entry in self._entries:
-            key = schema_key(self._store, entry.schema)
-            text = self._graph.schema(entry)
-            puts[key] = item_key(key) | {"format": FORMAT, "text": text}
+            key = keys.schema_key(self._store, entry.schema)
+            puts[key] = schema_item(key, self._graph.schema(entry))
         for snapshot, found in self._snapshots:
             copied, raw = self._copied(snapshot, found)
-            key = manifest_key(self._store, copied.version, copied.id)
+            key = keys.manifest_key(self._store, copied.version, copied.id)
             puts[key] = manifest_item(key, raw)
         listed = list(puts.items())
         for at in range(0, len(listed), WRITES_MAX):
@@ -371,7 +334,7 @@ class _StoreFork:
         )
         made = replace(found, id=Attempt(own), base=found.version, buckets=buckets)
         raw = encode_manifest(self._store, made)
-        named = replace(snapshot, id=made.id, epoch=self._epoch, digest=digest_of(raw), is_pinned=False)
+        named = replace(snapshot, id=made.id, epoch=self._epoch, digest=keys.digest_of(raw), is_pinned=False)
         return named, raw
 
     def _lists(self) -> dict[Key, list[bytes]]:
@@ -379,6 +342,6 @@ class _StoreFork:
         lists: dict[Key, list[bytes]] = {}
         for _, entry in self._entries:
             moved = replace(entry, home=entry.home or self._home)
-            key = group_key(self._store, entry.version)
+            key = keys.group_key(self._store, entry.version)
             lists.setdefault(key, []).append(encode_entry(self._store, moved))
         return dict(sorted(lists.items()))

@@ -14,12 +14,12 @@ from typing import Any, Final
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import by_query, current_query, every_store, meant
+from dynastate.engine.catalog import by_query, every_store, meant
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import EMPTY, Key, check_store, store_shard
-from dynastate.format.meta import ORIGIN, meta_lost, parse_meta
+from dynastate.format.keys import Key, check_store, store_shard
+from dynastate.format.meta import ORIGIN, meta_lost
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.drop import longest_gap_ms
@@ -45,27 +45,27 @@ class StoreSummary:
     """
 
     store: str
-    version: int
-    attempt: str
-    rows: int
-    bytes: int
-    items: int
-    oldest: int
-    snapshot: int
-    deltas: int
-    delta_bytes: int
-    epoch: int
-    checkpoint: str
-    created: str
-    package: str
-    shards: int
-    origin: str
-    forks: tuple[str, ...]
-    is_earlier: bool
-    committed: str
-    is_active: bool
-    problem: str
-    families: tuple[dict[str, Any], ...]
+    version: int = 0
+    attempt: str = ""
+    rows: int = 0
+    bytes: int = 0
+    items: int = 0
+    oldest: int = 0
+    snapshot: int = 0
+    deltas: int = 0
+    delta_bytes: int = 0
+    epoch: int = 0
+    checkpoint: str = ""
+    created: str = ""
+    package: str = ""
+    shards: int = 0
+    origin: str = ""
+    forks: tuple[str, ...] = ()
+    is_earlier: bool = False
+    committed: str = ""
+    is_active: bool = False
+    problem: str = ""
+    families: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,66 +85,52 @@ class CommittedAttempt:
 
 
 def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
-    """Summarize one store.
-
-    Raises:
-        VersionMissingError: the tables contain nothing of it.
-    """
+    """Summarize one store."""
     graph, items = _read(tables, store, meter)
     return _summary(graph, items, is_earlier=store in meant(tables, store, meter).earlier)
 
 
 def _summary(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
-    store, stored = graph.store, store_size(graph, items)
-    meta = graph.meta or {}
-    newest = graph.newest() if graph.versions() else None
-    lineage = graph.lineage(newest) if newest else []
-    chain = graph.openable(lineage) if newest else []
-    times = [entry.time_ms for entry in lineage]
-    now_ms = time.time_ns() // 1_000_000
-    families = families_of(graph.schema(newest), newest) if newest else []
-    base, deltas = graph.route(*newest.id) if newest else (EMPTY, [])
-    return StoreSummary(
-        store=store,
-        version=newest.version if newest else 0,
-        attempt=newest.attempt.hex() if newest else "",
-        rows=rows_of(families),
+    meta, item, stored = graph.required_meta, graph.meta_item, store_size(graph, items)
+    found = StoreSummary(
+        graph.store,
         bytes=stored.bytes,
         items=stored.items,
-        oldest=chain[0].version if chain else 0,
-        snapshot=base[0],
+        epoch=meta.epoch,
+        checkpoint=meta.location,
+        created=str(item.get("created", "")),
+        package=str(item.get("package", "")),
+        shards=meta.shards,
+        origin=str(item.get(ORIGIN, "")),
+        forks=tuple(forks_of(item)),
+        is_earlier=is_earlier,
+    )
+    if not graph.versions():
+        return found
+    newest = graph.newest()
+    lineage = graph.lineage(newest)
+    times = [entry.time_ms for entry in lineage]
+    families = families_of(graph.schema(newest), newest)
+    base, deltas = graph.route(*newest.id)
+    return replace(
+        found,
+        version=newest.version,
+        attempt=newest.attempt.hex(),
+        rows=rows_of(families),
+        oldest=graph.openable(lineage)[0].version,
+        snapshot=base.version,
         deltas=len(deltas),
         delta_bytes=sum(each.stored_bytes for each in deltas),
-        epoch=int(str(meta.get("epoch", 0))),
-        checkpoint=parse_meta(store, meta).location if meta else "",
-        created=str(meta.get("created", "")),
-        package=str(meta.get("package", "")),
-        shards=int(str(meta.get("shards", 0))),
-        origin=str(meta.get(ORIGIN, "")),
-        forks=tuple(forks_of(meta)),
-        is_earlier=is_earlier,
-        committed=_iso(times[-1]) if times else "",
-        is_active=bool(times) and now_ms - times[-1] <= max(ACTIVE_MIN_MS, 3 * longest_gap_ms(times)),
-        problem="",
+        committed=datetime.fromtimestamp(times[-1] / 1000, timezone.utc).isoformat(timespec="seconds"),
+        is_active=time.time_ns() // 1_000_000 - times[-1] <= max(ACTIVE_MIN_MS, 3 * longest_gap_ms(times)),
         families=tuple(families),
     )
-
-
-def _iso(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
-
-
-def _corrupt(store: str, problem: str) -> StoreSummary:
-    return StoreSummary(store, 0, "", 0, 0, 0, 0, 0, 0, 0, 0, "", "", "", 0, "", (), False, "", False, problem, ())
 
 
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:
     """The stores of a namespace, or (empty) all there are, by name; partition 10 comes after partition 9.
 
     A store that is corrupt has a `problem`. One that was dropped, also meanwhile, is left out.
-
-    Raises:
-        ConfigurationError: the namespace has no store.
     """
     meter = Meter()
     there = every_store(tables, namespace, meter, with_lost=True) if namespace else tables.find_stores(meter)
@@ -154,27 +140,23 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     def summarize(name: str) -> tuple[StoreSummary | None, Item | None]:
         try:
             graph, items = _read(tables, name, Meter())
-            return _summary(graph, items), graph.meta or {}
+            return _summary(graph, items), graph.meta_item
         except VersionMissingError:
             return None, None
         except CorruptStateError as corrupt:
             corrupt.name_table(tables.names)
-            return _corrupt(name, str(corrupt)), None
+            return StoreSummary(name, problem=str(corrupt)), None
 
     looked = each_store(tables, names, summarize, progress, until_failure=True).all()
     for name, (_, meta) in zip(names, looked, strict=True):
         if meta is not None:
             metas.setdefault(name.split("/")[0], {})[name] = meta
-    earlier = {store for each in metas.values() for store in by_query(each, current_query(each)).earlier}
+    earlier = {store for each in metas.values() for store in by_query(each).earlier}
     return [replace(each, is_earlier=each.store in earlier) for each, _ in looked if each is not None]
 
 
 def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:
-    """List the committed attempts of a store, oldest first.
-
-    Raises:
-        VersionMissingError: the tables contain nothing of it.
-    """
+    """List the committed attempts of a store, oldest first."""
     graph, _ = _read(tables, store, meter)
     current = set()
     if graph.versions():
@@ -198,32 +180,31 @@ def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAtt
 
 def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
     """Read everything but parts and buckets, by one Query; no items if there is no store."""
-    found = tables.query("snapshot", store_shard(check_store(store), 0), "directory/", "~", meter)
+    found = dict(tables.query("snapshot", store_shard(check_store(store), 0), "directory/", "~", meter))
     # A manifest is parsed together with the snapshot that names it.
-    return VersionGraph(store, [(key, item) for key, item in found if not key.sort.startswith("directory/")]), dict(
-        found
-    )
+    return VersionGraph(store, [each for each in found.items() if not each[0].sort.startswith("directory/")]), found
 
 
 def _read(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
     graph, items = read_lists(tables, store, meter)
     if graph.is_empty:
-        raise VersionMissingError(
-            "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
-            store=store,
-            tables=",".join(tables.names.values()),
-        )
+        raise nothing_of(tables, store)
     if graph.meta is None:
         raise meta_lost(store)
     return graph, items
 
 
-def families_of(schema: str, entry: VersionEntry) -> list[dict[str, Any]]:
-    """The column families of a version: names, rows, and columns with Spark's names of their types.
+def nothing_of(tables: Tables, store: str) -> VersionMissingError:
+    """The error for a store of which there is nothing."""
+    return VersionMissingError(
+        "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
+        store=store,
+        tables=",".join(tables.names.values()),
+    )
 
-    Raises:
-        CorruptStateError: the text is not a schema of column families.
-    """
+
+def families_of(schema: str, entry: VersionEntry) -> list[dict[str, Any]]:
+    """The column families of a version: names, rows, and columns with Spark's names of their types."""
     return [
         {
             "name": each["name"],

@@ -40,7 +40,6 @@ class StoreActivity:
 
     @property
     def operator(self) -> int:
-        """Its id."""
         return int(self.stores.split("/")[1])
 
 
@@ -55,11 +54,7 @@ class Monitor:
         self._looked_s: float | None = None
 
     def look(self) -> list[StoreActivity]:
-        """The current activity, in the order of the stores.
-
-        Raises:
-            VersionMissingError: a store has no version.
-        """
+        """The current activity, in the order of the stores."""
         now_s = self._clock()
         new: dict[str, list[VersionEntry]] = {}
         for store, known in self._known.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, TypeVar
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
@@ -19,15 +20,32 @@ from dynastate.operations.findings import Finding, Namer
 #: Sort keys of version lists, meta item, schemas and snapshots.
 NAMING: Final = graph_range(0, VERSION_MAX)
 
+T = TypeVar("T")
 
-def get_each(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item | CorruptStateError]:
+
+def read_each(
+    tables: Tables, keys: Iterable[Key], parse: Callable[[Key, Item], T], meter: Meter
+) -> Iterator[tuple[Key, T | CorruptStateError | None]]:
+    """Read items, a window at a time: each key with what its item is parsed to, with its defect, or None: no item."""
+    keys = iter(keys)
+    while window := list(islice(keys, WINDOW)):
+        items = _get_each(tables, window, meter)
+        for key in window:
+            found = items.get(key)
+            try:
+                yield key, parse(key, found) if isinstance(found, dict) else found
+            except CorruptStateError as corrupt:
+                yield key, corrupt
+
+
+def _get_each(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item | CorruptStateError]:
     """Read items; each corrupt one comes with its error."""
     try:
         return dict(get_apart(tables, keys, meter))
     except CorruptStateError as corrupt:
         if len(keys) == 1:
             return {keys[0]: corrupt}
-    return {key: found for key in keys for found in get_each(tables, [key], meter).values()}
+    return {key: found for key in keys for found in _get_each(tables, [key], meter).values()}
 
 
 class NamingItems:
@@ -41,9 +59,9 @@ class NamingItems:
         #: A defect keeps every version from being opened.
         self.is_stopping = False
         self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING, meter)
-        for at in range(0, len(self.keys), WINDOW):
-            for key, found in get_each(tables, self.keys[at : at + WINDOW], meter).items():
-                self._add(key, found)
+        for key, found in read_each(tables, self.keys, self._add, meter):
+            if found is not None:
+                self._corrupt(key, found)
         for corrupt in self.graph.skipped.values():
             self.findings.append(Finding("corrupt", _key_of(corrupt), corrupt.reason))
 
@@ -56,16 +74,11 @@ class NamingItems:
         listed = {entry.id for entry in self.graph.entries()}
         return listed | {each.holder for each in self.snapshots()}
 
-    def _add(self, key: Key, found: Item | CorruptStateError) -> None:
-        try:
-            if isinstance(found, CorruptStateError):
-                raise found
-            if key.sort.startswith("group/"):
-                whole: Item = {"versions": [raw for raw in parse_list(key, found) if self._can_read(key, raw)]}
-                found = found | whole
-            self.graph.add(key, found)
-        except CorruptStateError as corrupt:
-            self._corrupt(key, corrupt)
+    def _add(self, key: Key, item: Item) -> None:
+        if key.sort.startswith("group/"):
+            readable: Item = {"versions": [raw for raw in parse_list(key, item) if self._can_read(key, raw)]}
+            item = item | readable
+        self.graph.add(key, item)
 
     def _can_read(self, key: Key, raw: bytes) -> bool:
         try:

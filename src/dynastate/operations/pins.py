@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine import snapshots
+from dynastate.engine.catalog import has_versions, read_version_lists
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
@@ -18,15 +19,10 @@ from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, group_key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PINS
 from dynastate.format.snapshot import DONE, WRITING
-from dynastate.format.version_list import VERSIONS
 
 
 def pins_of(meta: Item) -> frozenset[str]:
-    """Sort keys of the items that a fork has pinned in its origin; none: it is no fork, or needs its origin no longer.
-
-    Raises:
-        CorruptStateError: the fork's meta item is corrupt.
-    """
+    """Sort keys of the items that a fork has pinned in its origin; none: it is no fork, or needs it no longer."""
     pins = meta.get(PINS, frozenset())
     if not isinstance(pins, frozenset):
         raise CorruptStateError("the store's meta item is corrupt: it has no set of pins", store=meta.get("store"))
@@ -40,11 +36,7 @@ def forks_of(item: Item) -> list[str]:
 
 
 def refuse_forked(tables: Tables, stores: Collection[str], meter: Meter) -> None:
-    """Refuse if forks depend on one of these stores. Items that are pinned for deleted forks are unpinned.
-
-    Raises:
-        ConfigurationError: there are forks; the message names them.
-    """
+    """Refuse if forks depend on one of these stores. Items that are pinned for deleted forks are unpinned."""
     keys = [meta_key(store) for store in stores]
     for key, item in get_apart(tables, keys, meter).items():
         if forks_of(item):
@@ -54,11 +46,7 @@ def refuse_forked(tables: Tables, stores: Collection[str], meter: Meter) -> None
 
 
 def refuse_forks(store: str, meta: Item) -> None:
-    """Refuse if forks depend on the store of this meta item.
-
-    Raises:
-        ConfigurationError: there are forks; the message names them.
-    """
+    """Refuse, and name the forks, if some depend on the store of this meta item."""
     namespaces = sorted({fork.split("/")[0] for fork in forks_of(meta)})
     if namespaces:
         raise ConfigurationError(f"forks depend on this state: {', '.join(namespaces)}; drop them first", store=store)
@@ -89,8 +77,7 @@ def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
     """Unpin what is pinned in this store for forks that are no longer there: their meta items were deleted."""
     if not forks_of(meta_or_empty(tables, store, meter)):
         return
-    low, high = graph_range(0, VERSION_MAX)
-    pinned = list(tables.query("snapshot", store_shard(store, 0), low, high, meter))
+    pinned = list(tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX), meter))
     # The meta items are read after the pins, so that the list of a fork that is being made now contains all of them.
     keys = {meta_key(fork): fork for _, item in pinned for fork in forks_of(item)}
     metas = {keys[key]: item for key, item in get_apart(tables, list(keys), meter).items()}
@@ -121,26 +108,17 @@ def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins
 
 def is_complete(tables: Tables, store: str, version: int, meter: Meter) -> bool:
     """Whether a fork has its version: the version list of it, or one that the fork's own query made since."""
-    low = group_key(store, version).sort
-    found = tables.query("snapshot", store_shard(store, 0), low, "group/~", meter)
-    return any(VERSIONS in item for _, item in found)
+    return has_versions(read_version_lists(tables, store, meter, version))
 
 
 def read_graph(tables: Tables, store: str, meter: Meter, allowed: Collection[str] | None = None) -> VersionGraph:
     """Everything that opening any version can need; with `allowed`, no other snapshots."""
-    low, high = graph_range(0, VERSION_MAX)
-    found = tables.query("snapshot", store_shard(store, 0), low, high, meter)
-    return VersionGraph(
-        store,
-        [
-            (key, item)
-            for key, item in found
-            if allowed is None or not key.sort.startswith("snapshot/") or key.sort in allowed
-        ],
-    )
+    found = tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX), meter)
+    if allowed is not None:
+        found = [each for each in found if each[0].sort in allowed or not each[0].sort.startswith("snapshot/")]
+    return VersionGraph(store, found)
 
 
 def meta_or_empty(tables: Tables, store: str, meter: Meter) -> Item:
-    """The store's meta item; empty, if there is none."""
     key = meta_key(store)
     return tables.get([key], meter).get(key, {})

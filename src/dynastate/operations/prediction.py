@@ -93,21 +93,11 @@ class Workload:
     """How often all stores are read: the query restarts, or moves to other executors."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("stores", 1),
-            ("batches_a_day", 1e-9),
-            ("compression", 0.1),
-            ("families", 1),
-            ("shards", 1),
-        ):
-            self._require(name, least)
-        for each in fields(self):
-            self._require(each.name, 0)
-
-    def _require(self, name: str, least: float) -> None:
-        value = getattr(self, name)
-        if not least <= value < math.inf:
-            raise ConfigurationError(f"a workload's {name} must be {least:g} or more", got=value)
+        least = {"stores": 1, "batches_a_day": 1e-9, "compression": 0.1, "families": 1, "shards": 1}
+        for name in (each.name for each in fields(self)):
+            value, low = getattr(self, name), least.get(name, 0)
+            if not low <= value < math.inf:
+                raise ConfigurationError(f"a workload's {name} must be {low:g} or more", got=value)
 
 
 @dataclass(frozen=True)
@@ -253,13 +243,11 @@ class OneStore:
         return self._look() + read
 
     def items(self) -> float:
-        """Items stored."""
         kept, held = self._schedule.kept, self._schedule.held
         parts = kept * self._share * self._parts.number
         return 2 + kept / GROUP_SIZE + parts + 2 * held + self._copies() * self._buckets.number
 
     def bytes(self) -> float:
-        """Bytes stored."""
         kept, held = self._schedule.kept, self._schedule.held
         parts = kept * self._share * self._parts.bytes
         return self._lists() + parts + held * self._manifest_bytes + self._copies() * self._buckets.bytes

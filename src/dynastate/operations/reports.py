@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -14,12 +15,14 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize
 from dynastate.prices import Prices
 
-#: Metrics that are added up: those of batches, and those of maintenance.
-REQUESTS: Final = ("dynastateRequests", "dynastateMaintenanceRequests")
-WRITE_UNITS: Final = ("dynastateWriteUnits", "dynastateMaintenanceWriteUnits")
-READ_UNITS: Final = ("dynastateReadUnits", "dynastateMaintenanceReadUnits")
-DELETE_UNITS: Final = ("dynastateDeleteUnits",)
-NANODOLLARS: Final = ("dynastateNanodollars", "dynastateMaintenanceNanodollars")
+#: Metrics that are added up, those of batches and those of maintenance, by what they become of `QueryUsage`.
+METRICS: Final = {
+    "requests": ("dynastateRequests", "dynastateMaintenanceRequests"),
+    "write_units": ("dynastateWriteUnits", "dynastateMaintenanceWriteUnits"),
+    "read_units": ("dynastateReadUnits", "dynastateMaintenanceReadUnits"),
+    "delete_units": ("dynastateDeleteUnits",),
+    "nanodollars": ("dynastateNanodollars", "dynastateMaintenanceNanodollars"),
+}
 DAY_S: Final = 86_400
 
 
@@ -45,7 +48,6 @@ class QueryUsage:
 
     @property
     def dollars_a_day(self) -> float | None:
-        """The cost of a day of such batches."""
         return self.dollars / self.batches / self.interval_s * DAY_S if self.interval_s else None
 
     def as_json(self, prices: Prices) -> dict[str, Any]:
@@ -71,14 +73,14 @@ class _Batch:
     @cached_property
     def metrics(self) -> Mapping[str, int]:
         """The metrics of all operators, added up."""
-        added: dict[str, int] = {}
+        added = Counter[str]()
         for operator in self.operators:
-            for name, value in operator.items():
-                added[name] = added.get(name, 0) + value
-        return added
+            added.update(operator)
+        return dict(added)
 
-    def total(self, names: Iterable[str]) -> int:
-        return sum(self.metrics[name] for name in names)
+    def spent(self) -> dict[str, int]:
+        """The metrics that are added up, of batch and maintenance together."""
+        return {field: sum(self.metrics[name] for name in names) for field, names in METRICS.items()}
 
 
 def usage_of_queries(lines: Iterable[str], source: str, prices: Prices | None) -> list[QueryUsage]:
@@ -122,9 +124,6 @@ class ReportFile:
 
         A line without its end is still being written, and is read later. A file that was replaced or truncated is read
         from its start again.
-
-        Raises:
-            ConfigurationError: the file cannot be read, or a line is not JSON or not a report.
         """
         try:
             with open(self._file, "rb") as file:  # noqa: PTH123  # a name such as /dev/stdin, too
@@ -172,7 +171,7 @@ def _batch(line: str, where: str) -> _Batch | None:
             return None
         at = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
         batch = _Batch(report["id"], report.get("name") or "", report["runId"], report["batchId"], at, operators)
-        batch.total((*REQUESTS, *WRITE_UNITS, *READ_UNITS, *DELETE_UNITS, *NANODOLLARS))
+        batch.spent()
     except (KeyError, TypeError, AttributeError, ValueError) as missing:
         raise ConfigurationError(
             f"{where} is no progress report of Spark, or of another dynastate: {missing}"
@@ -181,25 +180,22 @@ def _batch(line: str, where: str) -> _Batch | None:
 
 
 def _sum(batches: list[_Batch], prices: Prices | None) -> QueryUsage:
-    def total(names: Iterable[str]) -> int:
-        return sum(batch.total(names) for batch in batches)
-
     last = max(batches, key=lambda batch: batch.at)
     runs: dict[str, list[datetime]] = {}
     for batch in batches:
         runs.setdefault(batch.run, []).append(batch.at)
     seconds = sum((max(times) - min(times)).total_seconds() for times in runs.values())
     intervals = sum(len(times) - 1 for times in runs.values())
-    units = total(WRITE_UNITS), total(READ_UNITS), total(DELETE_UNITS)
+    spent = Counter[str]()
+    for batch in batches:
+        spent.update(batch.spent())
+    if prices:
+        spent["nanodollars"] = prices.nanodollars(spent["write_units"] + spent["delete_units"], spent["read_units"])
     return QueryUsage(
         query=last.query,
         name=last.name,
         batches=len(batches),
-        requests=total(REQUESTS),
-        write_units=units[0],
-        read_units=units[1],
-        delete_units=units[2],
-        nanodollars=prices.nanodollars(units[0] + units[2], units[1]) if prices else total(NANODOLLARS),
         stored=StorageSize(last.metrics.get("dynastateStoredItems", 0), last.metrics.get("dynastateStoredBytes", 0)),
         interval_s=seconds / intervals if intervals and seconds else None,
+        **spent,
     )

@@ -6,34 +6,30 @@ from collections.abc import Collection
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import Key, group_key, meta_key, store_shard, versions_of, where
+from dynastate.format.keys import Key, group_key, meta_key, versions_of, where
 from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 
-#: In place of a run, in a meta item: the maker of a fork, and the beginning of the name of an adoption.
-FORK, ADOPTION = "fork", "adopt-"
+#: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
+#: which compares the runs of a meta item, finds them changed.
+FORK, ADOPTION = "fork-", "adopt-"
 
 
 def query_runs(meta: StoreMeta) -> dict[str, int]:
     """The newest query runs, with their epochs."""
-    return {run: epoch for run, epoch in meta.epochs.items() if run != FORK and not run.startswith(ADOPTION)}
+    return {run: epoch for run, epoch in meta.epochs.items() if not run.startswith((FORK, ADOPTION))}
 
 
-def read_meta(tables: Tables, store: str, meter: Meter) -> Item:
-    """Read the store's meta item."""
+def read_meta(tables: Tables, store: str, meter: Meter) -> tuple[Item, StoreMeta]:
+    """Read the store's meta item; return it, and its content."""
     key = meta_key(store)
     found = tables.get([key], meter).get(key)
     if found is None:
         raise CorruptStateError("the store's meta item is lost", **where(key))
-    parse_meta(store, found)
-    return found
-
-
-def runs_of(tables: Tables, store: str, meter: Meter) -> Collection[str]:
-    """Ids of the newest query runs that have opened a store for writing."""
-    return parse_meta(store, read_meta(tables, store, meter)).epochs.keys()
+    return found, parse_meta(store, found)
 
 
 def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
@@ -43,7 +39,7 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
         ConfigurationError: a newer run has begun. It may have written versions below this one without a commit yet,
             after a start from no checkpoint: they look as if no version needed them.
     """
-    epochs = parse_meta(store, read_meta(tables, store, Meter())).epochs
+    epochs = read_meta(tables, store, Meter())[1].epochs
     run = max(epochs, key=epochs.__getitem__)
     if epochs[run] != newest.epoch:
         raise ConfigurationError(
@@ -73,8 +69,3 @@ def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter)
             is_there = tables.add_to_set(key, REFUSED, runs, meter) is not None
             if is_there or tables.put_new(key, item, meter):
                 refusing.add(key)
-
-
-def read_version_lists(tables: Tables, store: str, meter: Meter) -> dict[Key, Item]:
-    """The version lists of a store, fences among them."""
-    return dict(tables.query("snapshot", store_shard(store, 0), "group/", "group/~", meter))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dynastate.counts import plural
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.format.items import StorageSize
 from dynastate.operations.prediction import DAY_S, WRITE_UNIT_BYTES, PredictedUsage, Workload, predict
@@ -28,10 +29,7 @@ class Scenario:
     def as_json(self, prices: Prices) -> dict[str, Any]:
         return {
             "way": self.name,
-            "requests": round(self.day.requests),
-            "write_units": round(self.day.write_units),
-            "read_units": round(self.day.read_units),
-            "delete_units": round(self.day.delete_units),
+            **{name: round(number) for name, number in asdict(self.day).items()},
             "dollars_a_day": self.day.dollars(prices),
             "bytes": self.stored.bytes,
             "storage_dollars_a_month": prices.dollars_a_month(self.stored),
@@ -45,9 +43,6 @@ def predict_scenarios(
 
     A batch of a longer trigger is assumed to have all changes of the batches that it replaces, but no more than there
     are rows: a row that changes several times in it is written once, so the batch may be cheaper than predicted.
-
-    Raises:
-        ConfigurationError: a number that no workload can have.
     """
     now = [workload(each, every_s) for each in found.values()]
     asked = {"as it runs now": now}
@@ -55,7 +50,10 @@ def predict_scenarios(
         asked[f"a batch every {trigger_s:g} s"] = [with_trigger(each, every_s, trigger_s) for each in now]
     if partitions is not None:
         pairs = zip(now, found.values(), strict=True)
-        asked[f"{partitions} partitions"] = [with_partitions(each, held, partitions) for each, held in pairs]
+        asked[plural(partitions, "partition")] = [
+            replace(each, stores=max(1, round(each.stores * partitions / max(1, held.partitions))))
+            for each, held in pairs
+        ]
     return [*(_predicted(name, each) for name, each in asked.items()), _item_for_each_row(now)]
 
 
@@ -69,10 +67,6 @@ def workload(of: StorageUsage, every_s: float) -> Workload:
 def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:
     changed = min(now.changed_rows * trigger_s / every_s, max(now.state_rows, now.changed_rows))
     return replace(now, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
-
-
-def with_partitions(now: Workload, held: StorageUsage, partitions: int) -> Workload:
-    return replace(now, stores=max(1, round(now.stores * partitions / max(1, held.partitions))))
 
 
 def _predicted(name: str, operators: list[Workload]) -> Scenario:

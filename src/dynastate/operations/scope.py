@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import EVERY, QueryStores, by_query, current_query, find_stores, meant, no_store
+from dynastate.engine.catalog import EVERY, QueryStores, by_query, existing_stores, meant, parse_name
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
 from dynastate.progress import ProgressCallback, no_progress
 
 #: Stores that are worked on at once. Each has a request under way and the items of a request or two in memory.
 STORES_AT_ONCE: Final = 8
-_SCOPE: Final = re.compile(rf"([^/#]+)(?:/(\d+)(?:/(\d+|\{EVERY})(?:/([^/#]+))?)?)?")
 
 T = TypeVar("T")
 
@@ -26,35 +25,29 @@ T = TypeVar("T")
 def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
     """The stores of a namespace, of an operator or of a partition, in order; or one store, which need not be there.
 
-    Where a meta item is corrupt, all count as the current query's, so that each can be looked at.
-
-    Raises:
-        ConfigurationError: the scope has another form, or there is no store in it.
+    Where a meta item is corrupt, all count as the current query's, so that each can be looked at. Refuse a scope
+    without a store.
     """
-    parsed = _SCOPE.fullmatch(scope)
-    if parsed is None:
+    wanted = parse_name(scope)
+    if wanted is None:
         raise ConfigurationError(
             "give namespace, namespace/operator, namespace/operator/partition or namespace/operator/partition/name",
             scope=repr(scope[:200]),
         )
-    namespace, operator, partition, name = parsed.groups()
-    numbers = [each if each in (None, EVERY) else str(int(each)) for each in (operator, partition)]
+    namespace, _, partition, name = wanted
     if name and partition != EVERY:
-        store = check_store("/".join([namespace, *map(str, numbers), name]))
+        store = check_store("/".join(wanted))
         with suppress(CorruptStateError):
             return QueryStores([], [store]) if meant(tables, store, meter).earlier else QueryStores([store], [])
         return QueryStores([store], [])
-    metas = find_stores(tables, namespace, meter)
-    if not metas:
-        raise no_store(namespace)
+    metas = existing_stores(tables, namespace, meter)
     try:
-        found = by_query(metas, current_query(metas))
+        found = by_query(metas)
     except CorruptStateError:
         found = QueryStores(list(metas), [])
-    wanted = [namespace, *numbers, name]
 
     def is_wanted(store: str) -> bool:
-        return all(mine in (None, EVERY, own) for mine, own in zip(wanted, store.split("/", 3), strict=True))
+        return all(mine in ("", EVERY, own) for mine, own in zip(wanted, store.split("/", 3), strict=True))
 
     stores = QueryStores([*filter(is_wanted, found.current)], [*filter(is_wanted, found.earlier)])
     if not stores.current and not stores.earlier:
@@ -78,7 +71,6 @@ class Outcomes(Generic[T]):
     is_interrupted: bool
 
     def __add__(self, other: Outcomes[T]) -> Outcomes[T]:
-        """Those of other stores, too."""
         return Outcomes(
             self.stores + other.stores,
             self.done | other.done,
@@ -87,17 +79,27 @@ class Outcomes(Generic[T]):
         )
 
     def all(self) -> list[T]:
-        """The results, if every store has one.
-
-        Raises:
-            DynastateError: that of the first store that failed.
-            KeyboardInterrupt: the work was interrupted.
-        """
+        """The results, if every store has one; else what kept one from it is raised."""
         if self.is_interrupted:
             raise KeyboardInterrupt
         for error in self.failed.values():
             raise error
         return list(self.done.values())
+
+
+def metered(work: Callable[[str, Meter], T], meter: Meter) -> Callable[[str], T]:
+    """Work on one of several stores at once, whose cost is added to `meter`."""
+    lock = Lock()
+
+    def do(store: str) -> T:
+        own = Meter()
+        try:
+            return work(store, own)
+        finally:
+            with lock:
+                meter.add(own)
+
+    return do
 
 
 def each_store(

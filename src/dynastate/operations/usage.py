@@ -79,9 +79,6 @@ def usage_of_namespace(
     """Storage used by a namespace's current query, by operator; `dynastate stores` has those of earlier queries.
 
     Each store takes one Query, which is reported to `progress`.
-
-    Raises:
-        ConfigurationError: there is no store in this namespace.
     """
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}

@@ -15,34 +15,21 @@ from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.reader import WINDOW, verified_chunks
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.engine.reader import verified_chunks
+from dynastate.errors import CorruptStateError
+from dynastate.format import keys
 from dynastate.format.changes import decode_changes
 from dynastate.format.graph import ranges
 from dynastate.format.items import Item
-from dynastate.format.keys import (
-    GROUP_SIZE,
-    Key,
-    Role,
-    SnapshotId,
-    VersionId,
-    check_store,
-    group_key,
-    maker_of_bucket,
-    maker_of_manifest,
-    maker_of_part,
-    manifest_key,
-    meta_key,
-    schema_key,
-    store_shard,
-)
+from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
-from dynastate.format.meta import DROPPED, ORIGIN, parse_meta
+from dynastate.format.meta import DROPPED, ORIGIN
 from dynastate.format.parts import Part, parse_part
-from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot
+from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.format.version_list import VersionEntry, part_keys
 from dynastate.operations.findings import Checked, Finding, Namer, Report, What
-from dynastate.operations.naming_items import NAMING, NamingItems, get_each
+from dynastate.operations.inspect import nothing_of
+from dynastate.operations.naming_items import NAMING, NamingItems, read_each
 from dynastate.operations.pins import forks_of, needed_pins, pins_of
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -80,7 +67,7 @@ def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress)
         VersionMissingError: the tables hold nothing of this store.
         DynastateError: as the reads of `Tables`, but for CorruptStateError.
     """
-    check = _Check(tables, check_store(store), progress)
+    check = _Check(tables, keys.check_store(store), progress)
     check.read_names()  # 1
     check.read_parts()  # 2
     check.find_orphans()  # 3
@@ -125,83 +112,67 @@ class _Check:
         else:
             self._more += 1
 
-    # ------------------------------------------------------------------------------------------------------------ names
-
     def read_names(self) -> None:
         """Read all items that name others."""
         self._names = NamingItems(self._tables, self._store, self._meter)
         if self._names.graph.is_empty and not self._names.findings:
-            raise VersionMissingError(
-                "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
-                store=self._store,
-                tables=",".join(self._tables.names.values()),
-            )
+            raise nothing_of(self._tables, self._store)
         for finding in self._names.findings:
             self._add(finding)
-        meta = meta_key(self._store)
-        if self._names.graph.meta is not None:
-            found = parse_meta(self._store, self._names.graph.meta)
+        meta = keys.meta_key(self._store)
+        if (found := self._names.graph.meta) is not None:
             self._shards = found.shards
-            self._is_first_run = max(found.epochs.values()) == 1
+            self._is_first_run = found.epoch == 1
             self._is_adopted = len(found.locations) > 1
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
         self._newest = max(self._names.graph.versions(), default=0)
-        self._manifests = {each.holder: self._manifest(each) for each in self._names.snapshots()}
+        self._read_manifests()
         self._unpinned = self._find_unpinned()
         self._check_schemas()
 
     def _find_unpinned(self) -> list[Finding]:
         """Find items that a fork needs in its origin and that are not pinned for it there."""
-        origin = str((self._names.graph.meta or {}).get(ORIGIN))
-        keys = [Key("snapshot", store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
+        origin = str(self._names.graph.meta_item.get(ORIGIN))
+        pinned = [Key("snapshot", keys.store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
+        why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
         unpinned: list[Finding] = []
-        for at in range(0, len(keys), WINDOW):
-            window = keys[at : at + WINDOW]
-            found = get_each(self._tables, window, self._meter)
-            for key in window:
-                item = found.get(key)
-                if isinstance(item, CorruptStateError):
-                    unpinned.append(Finding("corrupt", key, item.reason))
-                elif self._store not in forks_of(item or {}):
-                    why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
-                    unpinned.append(Finding("missing", key, why))
+        for key, forks in read_each(self._tables, pinned, lambda _, item: forks_of(item), self._meter):
+            if isinstance(forks, CorruptStateError):
+                unpinned.append(_defect(key, forks, why))
+            elif self._store not in (forks or ()):
+                unpinned.append(_defect(key, None, why))
         return unpinned
 
     def _needed(self, names: NamingItems) -> set[str]:
         """Sort keys of the items that a fork needs in its origin at that moment; none: it is no fork, or being made."""
         there = {each.holder for each in names.snapshots()}
         found = [each for node, each in self._manifests.items() if each is not None and node in there]
-        return needed_pins(names.graph, found, pins_of(names.graph.meta or {}))
+        return needed_pins(names.graph, found, pins_of(names.graph.meta_item))
 
-    def _manifest(self, snapshot: Snapshot) -> SnapshotManifest | None:
-        key = manifest_key(self._store, snapshot.version, snapshot.id)
-        needed_by = frozenset([snapshot.holder])
-        found = get_each(self._tables, [key], self._meter).get(key)
-        if found is None:
-            self._add(Finding("missing", key, "the manifest of a snapshot", needed_by))
-            return None
-        try:
-            if isinstance(found, CorruptStateError):
-                raise found
-            return parse_manifest(self._store, snapshot, key, found)
-        except CorruptStateError as corrupt:
-            self._add(Finding("corrupt", key, corrupt.reason, needed_by))
-            return None
+    def _read_manifests(self) -> None:
+        snapshots = {keys.manifest_key(self._store, each.version, each.id): each for each in self._names.snapshots()}
+
+        def parse(key: Key, item: Item) -> SnapshotManifest:
+            return parse_manifest(self._store, snapshots[key], key, item)
+
+        for key, found in read_each(self._tables, snapshots, parse, self._meter):
+            holder = snapshots[key].holder
+            self._manifests[holder] = found if isinstance(found, SnapshotManifest) else None
+            if not isinstance(found, SnapshotManifest):
+                self._add(_defect(key, found, "the manifest of a snapshot", frozenset([holder])))
 
     def _check_schemas(self) -> None:
         named: dict[bytes, list[VersionEntry]] = {}
         for entry in self._names.graph.entries():
             named.setdefault(entry.schema, []).append(entry)
         for digest, entries in named.items():
-            key = schema_key(self._store, digest)
+            key = keys.schema_key(self._store, digest)
             try:
                 self._names.graph.schema(entries[0])
             except CorruptStateError as corrupt:
                 what: What = "corrupt" if key in self._names.keys else "missing"
                 self._add(Finding(what, key, corrupt.reason, frozenset(each.id for each in entries)))
-
-    # ----------------------------------------------------------------------------------------------- parts and buckets
 
     def read_parts(self) -> None:
         """Read what version lists and manifests name, a window at a time."""
@@ -210,16 +181,17 @@ class _Check:
         named = [*self._versions(), *self._buckets()]
         self._total = sum(each.sums.parts for each in named)
         self._progress(0, self._total)
-        found = self._read(key for each in named for key in each.places())
+        places = (key for each in named for key in each.places())
+        found = read_each(self._tables, places, parse_part, self._meter)
         for each in named:
             self._compare(each, islice(found, each.sums.parts))
 
     def _versions(self) -> Iterator[_Named]:
         """The entries of version lists, in the order of keys."""
         for entry in sorted(self._names.graph.entries(), key=lambda entry: entry.id):
-            keys = partial(part_keys, self._store, entry, self._shards)
-            group = group_key(self._store, entry.version)
-            yield _Named(group, entry, keys, frozenset([entry.id]))
+            places = partial(part_keys, self._store, entry, self._shards)
+            group = keys.group_key(self._store, entry.version)
+            yield _Named(group, entry, places, frozenset([entry.id]))
 
     def _buckets(self) -> Iterator[_Named]:
         """The buckets of manifests, each once though several may name it, in the order of keys."""
@@ -230,17 +202,9 @@ class _Check:
                     named_by.setdefault((bucket.holder, number), []).append(found)
         for (_, number), manifests in sorted(named_by.items(), key=lambda named: named[0]):
             first = manifests[0]
-            key = manifest_key(self._store, first.version, first.id)
-            keys = partial(first.keys, self._store, number, self._shards)
-            yield _Named(key, first.buckets[number], keys, frozenset(each.holder for each in manifests))
-
-    def _read(self, keys: Iterator[Key]) -> Iterator[Found]:
-        while window := list(islice(keys, WINDOW)):
-            found = get_each(self._tables, window, self._meter)
-            self._items += len(window)
-            self._progress(self._items, self._total)
-            for key in window:
-                yield key, _parsed(key, found.get(key))
+            key = keys.manifest_key(self._store, first.version, first.id)
+            places = partial(first.keys, self._store, number, self._shards)
+            yield _Named(key, first.buckets[number], places, frozenset(each.holder for each in manifests))
 
     def _compare(self, named: _Named, found: Iterator[Found]) -> None:
         try:
@@ -258,18 +222,15 @@ class _Check:
 
     def _parts(self, named: _Named, found: Iterator[Found], *, is_compared: bool = True) -> Iterator[tuple[Key, Part]]:
         for key, part in found:
+            self._items += 1
+            self._progress(self._items, self._total)
             if isinstance(part, Part):
                 self._stored_bytes += len(part.data)
                 yield key, part
                 continue
-            if part is None:
-                self._add(Finding("missing", key, f"{named.key.sort} names it", named.needed_by))
-            else:
-                self._add(Finding("corrupt", key, part.reason, named.needed_by))
+            self._add(_defect(key, part, f"{named.key.sort} names it", named.needed_by))
             if is_compared:
                 raise _HoleError
-
-    # --------------------------------------------------------------------------------------------------------- orphans
 
     def find_orphans(self) -> None:
         """List all keys of the store, and report those that nothing names, by their maker."""
@@ -280,7 +241,7 @@ class _Check:
         )
         parts = (key for each in self._versions() for key in each.places())
         buckets = (key for each in self._buckets() for key in each.places())
-        manifests = sorted(manifest_key(self._store, *node) for node in self._manifests)
+        manifests = sorted(keys.manifest_key(self._store, *node) for node in self._manifests)
         firsts: dict[tuple[Role, Unnamed], Key] = {}
         counts: Counter[tuple[Role, Unnamed]] = Counter()
         for key in chain(self._unnamed("delta", parts), self._unnamed("snapshot", chain(buckets, manifests))):
@@ -302,7 +263,7 @@ class _Check:
             is_last = not following
             high = _LAST if is_last else following[0].sort
             for shard in range(self._shards):
-                for key in self._tables.list_keys(role, store_shard(self._store, shard), low, high, self._meter):
+                for key in self._tables.list_keys(role, keys.store_shard(self._store, shard), low, high, self._meter):
                     if key not in window and (is_last or key.sort < high):
                         yield key
             low, window = high, set(following)
@@ -311,8 +272,8 @@ class _Check:
         """The maker of an item that nothing names, and the reason. None: an unreadable item may name it."""
         if key.role == "delta":
             return self._maker_of_part(key)
-        bucket = maker_of_bucket(key)
-        maker = maker_of_manifest(key) if bucket is None else bucket[0]
+        bucket = keys.maker_of_bucket(key)
+        maker = keys.maker_of_manifest(key) if bucket is None else bucket[0]
         if maker is None:
             is_read = NAMING[0] <= key.sort <= NAMING[1]  # among the naming items
             return None if is_read else (None, "none of dynastate's own")
@@ -322,10 +283,10 @@ class _Check:
         return (None if stage == DONE else maker), _OF_SNAPSHOT.get(stage, "of a snapshot that is not there")
 
     def _maker_of_part(self, key: Key) -> Unnamed | None:
-        maker = maker_of_part(key)
+        maker = keys.maker_of_part(key)
         if maker is None:
             return None, "none of dynastate's own"
-        if maker[0] // GROUP_SIZE in self._names.corrupt_groups:
+        if maker[0] // keys.GROUP_SIZE in self._names.corrupt_groups:
             return None
         if self._names.graph.entry(*maker) is not None:
             return None, "of a listed attempt, where that has no part"
@@ -333,8 +294,6 @@ class _Check:
         if maker.version > self._newest + 1:
             return maker, "of an attempt above the next version: of a query that was taken back, or its list is lost"
         return maker, "of an attempt that no version list names: under way, or failed"
-
-    # ---------------------------------------------------------------------------------------------------------- report
 
     def report(self) -> Report:
         """The findings that still hold, and which versions can be read."""
@@ -376,7 +335,7 @@ class _Check:
         graph = now.graph
         newest = max((entry.epoch for entry in graph.entries()), default=0)
         live = graph.reachable(entry for entry in graph.entries() if entry.epoch == newest)
-        lowest = min(graph.unpinned(), default=0)
+        lowest = min((version for version in graph.versions() if not graph.is_pinned(version)), default=0)
         # Clean-up has begun to delete older versions that depend on nothing that is listed.
         needless = max((version for version, _ in live & whole), default=0)
         bases = graph.bases({each for each in whole if each not in unread}, in_vain)
@@ -386,7 +345,7 @@ class _Check:
             node, parent = entry.id, entry.parent_id
             can_be_read = bases[node] is not None
             # A fork retains its list, so clean-up may have deleted what it depends on.
-            is_pinned = group_key(self._store, entry.version) in graph.pinned
+            is_pinned = graph.is_pinned(entry.version)
             if node in whole or node in in_vain or parent in bases or parent in whole:
                 if parent in dead and not can_be_read:
                     dead.add(node)
@@ -395,7 +354,7 @@ class _Check:
             else:
                 dead.add(node)
             checked.append(Checked(*node, entry.epoch, can_be_read and not is_stopped, node in dead))
-        if graph.meta is not None and DROPPED not in graph.meta:
+        if graph.meta is not None and DROPPED not in graph.meta_item:
             self._find_gaps(now, {node for node, base in bases.items() if base is not None})
             self._find_lost_ends(now)
         return checked
@@ -410,7 +369,7 @@ class _Check:
         for version, following in pairwise(now.graph.versions()):
             below = [each.epoch for each in entries if each.version == version and each.id in readable]
             above = [each.epoch for each in entries if each.version == following]
-            is_retained = self._is_adopted or group_key(self._store, version) in now.graph.pinned
+            is_retained = self._is_adopted or now.graph.is_pinned(version)
             if following > version + 1 and below and max(below) <= min(above) and not is_retained:
                 self._list_lost(now, version + 1, following - 1, "but older ones are")
 
@@ -441,17 +400,17 @@ class _Check:
 
     def _list_lost(self, now: NamingItems, first: int, last: int, how: str) -> None:
         """Report versions that no list names, unless their list is reported already."""
-        key = group_key(self._store, first)
+        key = keys.group_key(self._store, first)
         is_known = any(finding.what == "missing" and finding.key == key for finding in self._findings)
-        if is_known or any(version // GROUP_SIZE in now.corrupt_groups for version in (first - 1, first, last)):
+        if is_known or any(version // keys.GROUP_SIZE in now.corrupt_groups for version in (first - 1, first, last)):
             return
         numbers = range(first, last + 1)
         why = f"the version list of {ranges(numbers)} is lost: none of them is listed, {how}"
         self._add(Finding("missing", key, why))
 
     def _parent_lost(self, now: NamingItems, node: VersionId, parent: VersionId) -> None:
-        key = group_key(self._store, parent[0])
-        if parent[0] // GROUP_SIZE in now.corrupt_groups or node not in self._names.nodes():
+        key = keys.group_key(self._store, parent[0])
+        if parent[0] // keys.GROUP_SIZE in now.corrupt_groups or node not in self._names.nodes():
             return
         why = f"version {parent[0]} by attempt {parent[1].hex()}, which version {node[0]} needs, nor a snapshot of it"
         finding = Finding("missing", key, why, frozenset([node]))
@@ -459,10 +418,10 @@ class _Check:
             self._add(finding)
 
 
-def _parsed(key: Key, found: Item | CorruptStateError | None) -> Part | CorruptStateError | None:
-    if found is None or isinstance(found, CorruptStateError):
-        return found
-    try:
-        return parse_part(key, found)
-    except CorruptStateError as corrupt:
-        return corrupt
+def _defect(
+    key: Key, corrupt: CorruptStateError | None, why: str, needed_by: frozenset[Namer] = frozenset()
+) -> Finding:
+    """The finding for a corrupt item, or (None) for a missing one, which `why` describes."""
+    if corrupt is None:
+        return Finding("missing", key, why, needed_by)
+    return Finding("corrupt", key, corrupt.reason, needed_by)

@@ -10,20 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from dynastate.errors import ConfigurationError
 from dynastate.reader.families import Row
+from dynastate.unsaferow import types
 from dynastate.unsaferow.nested import Array, Map, Struct
-from dynastate.unsaferow.types import (
-    Binary,
-    Boolean,
-    DataType,
-    Fixed,
-    Floating,
-    Interval,
-    LongDecimal,
-    ShortDecimal,
-    String,
-    VariantType,
-    Void,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,11 +22,7 @@ BATCH_ROWS: Final = 10_000
 
 
 def _extra(module: str) -> Any:  # these have no types of their own
-    """Import a module of the extra `frames`.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """Import a module of the extra `frames`. Refuse if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as missing:
@@ -62,11 +46,7 @@ def arrow_schema(columns: Struct) -> pa.Schema:
 
 
 def batches(columns: Struct, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Convert rows, `BATCH_ROWS` at a time.
-
-    Raises:
-        ConfigurationError: pyarrow is not installed, or a string is not UTF-8.
-    """
+    """Convert rows, `BATCH_ROWS` at a time."""
     pa, schema = _extra("pyarrow"), arrow_schema(columns)
     kinds = list(zip(columns.names, columns.types, strict=True))
     remaining = iter(rows)
@@ -83,11 +63,7 @@ def batches(columns: Struct, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(columns: Struct, rows: Iterable[Row], file: Path | BinaryIO, progress: Callable[[int], None]) -> int:
-    """Write rows into a Parquet file, and return how many.
-
-    Raises:
-        ConfigurationError: pyarrow is not installed, or Parquet has no such type.
-    """
+    """Write rows into a Parquet file, and return how many. Refuse a type that Parquet does not have."""
     pa, parquet, written = _extra("pyarrow"), _extra("pyarrow.parquet"), 0
     try:
         with parquet.ParquetWriter(file, arrow_schema(columns)) as out:
@@ -100,55 +76,45 @@ def write_parquet(columns: Struct, rows: Iterable[Row], file: Path | BinaryIO, p
     return written
 
 
-_ARROW_NUMBERS: Final = {
-    "byte": "int8",
-    "short": "int16",
-    "integer": "int32",
-    "long": "int64",
-    "months": "int32",
-    "date": "date32",
+#: The function of pyarrow that makes a type, by its name, and its arguments.
+_ARROW: Final[dict[str, tuple[str, ...]]] = {
+    "boolean": ("bool_",),
+    "byte": ("int8",),
+    "short": ("int16",),
+    "integer": ("int32",),
+    "long": ("int64",),
+    "float": ("float32",),
+    "double": ("float64",),
+    "string": ("string",),
+    "binary": ("binary",),
+    "date": ("date32",),
+    "time": ("time64", "us"),
+    "timestamp": ("timestamp", "us", "UTC"),
+    "timestamp_ntz": ("timestamp", "us"),
+    "duration": ("duration", "us"),
+    "months": ("int32",),
+    "interval": ("month_day_nano_interval",),
+    "void": ("null",),
 }
 
 
-def arrow_type(pa: Any, kind: DataType) -> Any:
-    """Arrow's type for one of Spark's types."""
-    found: Any
+def arrow_type(pa: Any, kind: types.DataType) -> Any:
     match kind:
-        case Fixed(name="timestamp"):
-            found = pa.timestamp("us", tz="UTC")
-        case Fixed(name="timestamp_ntz"):
-            found = pa.timestamp("us")
-        case Fixed(name="duration"):
-            found = pa.duration("us")
-        case Fixed(name="time"):
-            found = pa.time64("us")
-        case Fixed(name=name):
-            found = getattr(pa, _ARROW_NUMBERS[name])()
-        case Floating(width=width):
-            found = pa.float32() if width == 4 else pa.float64()
-        case ShortDecimal(digits=digits, scale=scale) | LongDecimal(digits=digits, scale=scale):
-            found = pa.decimal128(digits, scale)
+        case types.ShortDecimal(digits=digits, scale=scale) | types.LongDecimal(digits=digits, scale=scale):
+            return pa.decimal128(digits, scale)
         case Struct():
-            found = pa.struct([(name, arrow_type(pa, each)) for name, each in zip(kind.names, kind.types, strict=True)])
+            return pa.struct([(name, arrow_type(pa, each)) for name, each in zip(kind.names, kind.types, strict=True)])
         case Array(element=element):
-            found = pa.list_(arrow_type(pa, element))
+            return pa.list_(arrow_type(pa, element))
         case Map(key=key, value=value):
-            found = pa.map_(arrow_type(pa, key), arrow_type(pa, value))
-        case VariantType():
-            found = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
-        case _:
-            simple = {
-                Boolean: "bool_",
-                String: "string",
-                Binary: "binary",
-                Void: "null",
-                Interval: "month_day_nano_interval",
-            }
-            found = getattr(pa, simple[type(kind)])()
-    return found
+            return pa.map_(arrow_type(pa, key), arrow_type(pa, value))
+        case types.VariantType():
+            return pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    made, *arguments = _ARROW[kind.name]
+    return getattr(pa, made)(*arguments)
 
 
-def _to_arrow(pa: Any, kind: DataType, value: Any) -> Any:
+def _to_arrow(pa: Any, kind: types.DataType, value: Any) -> Any:
     """Convert a value to what pyarrow accepts."""
     if value is None:
         return None
@@ -160,8 +126,8 @@ def _to_arrow(pa: Any, kind: DataType, value: Any) -> Any:
         case Map(key=key, value=inner):
             entries = ((kind.unhashed(each), held) for each, held in value.items())
             return [(_to_arrow(pa, key, each), _to_arrow(pa, inner, held)) for each, held in entries]
-        case Interval():
+        case types.Interval():
             return pa.MonthDayNano([value.months, value.days, value.microseconds * 1000])
-        case VariantType():
+        case types.VariantType():
             return value._asdict()
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from dynastate.engine.reader import Lineage
@@ -19,6 +20,8 @@ from dynastate.unsaferow.schema import described_families, parse_schema
 DEFAULT_FAMILY: Final = "default"
 #: The column of lists of values.
 VALUES: Final = "values"
+#: Schemas whose column families are remembered.
+SCHEMAS_MAX: Final = 100
 
 Row = dict[str, Any]
 
@@ -36,7 +39,6 @@ class Family:
 
     @property
     def columns(self) -> Struct:
-        """Names and types of the columns of a row."""
         key, value = self.encoder.columns, self.value
         fields = list(zip(key.names, key.types, strict=True))
         if self.multiple:
@@ -63,11 +65,6 @@ class Family:
             raise
 
     def row(self, raw: bytes, value: RowValue) -> Row:
-        """Decode a key with its value.
-
-        Raises:
-            CorruptStateError: the bytes do not fit the schema.
-        """
         key = self.encoder.decode(raw)
         if self.multiple:
             values = value if isinstance(value, list) else [value]
@@ -86,13 +83,9 @@ class Family:
         return self.row(change.key, change.value)
 
 
+@lru_cache(maxsize=SCHEMAS_MAX)
 def parse_families(text: str, store_name: str) -> dict[str, Family]:
-    """Parse the text of a schema item: its column families, without those that were dropped.
-
-    Raises:
-        CorruptStateError: the text is not a schema of column families.
-        ConfigurationError: a type or key encoder is not supported.
-    """
+    """Parse the text of a schema item: its column families, without those that were dropped."""
     return {each["name"]: _family(each, store_name) for each in described_families(text)}
 
 
@@ -111,20 +104,10 @@ def _family(described: Mapping[str, Any], store_name: str) -> Family:
     )
 
 
+def families_at(lineage: Lineage, entry: VersionEntry) -> dict[str, Family]:
+    return parse_families(lineage.schema(entry), lineage.store.rpartition("/")[2])
+
+
 def add_example(wrong: ConfigurationError, key: str) -> None:
     """Add a key of the right shape, to copy, to the error for a wrong one."""
     wrong.args = (f"{wrong.args[0]}; a key looks like {key}",)
-
-
-class Schemas:
-    """The column families of versions. Each schema text is parsed once."""
-
-    def __init__(self) -> None:
-        self._parsed: dict[str, dict[str, Family]] = {}
-
-    def families(self, lineage: Lineage, entry: VersionEntry) -> dict[str, Family]:
-        """The column families of a version, by name."""
-        text = lineage.schema(entry)
-        if text not in self._parsed:
-            self._parsed[text] = parse_families(text, lineage.store.rpartition("/")[2])
-        return self._parsed[text]

@@ -12,52 +12,34 @@ from typing import Any, Final
 
 from dynastate.errors import ConfigurationError
 from dynastate.reader.families import Row, add_example
+from dynastate.unsaferow import types
 from dynastate.unsaferow.examples import example
-from dynastate.unsaferow.nested import Array, Map, Struct
-from dynastate.unsaferow.types import (
-    Binary,
-    CalendarInterval,
-    DataType,
-    Fixed,
-    Floating,
-    Interval,
-    LongDecimal,
-    ShortDecimal,
-    String,
-    Variant,
-)
+from dynastate.unsaferow.nested import Array, Map, Struct, hashable
 
 
-def to_json(kind: DataType, value: Any) -> Any:
+def to_json(kind: types.DataType, value: Any) -> Any:
     """Convert a value to JSON's types."""
-    found = value
     match kind, value:
-        case _, None | bool() | int() | str():
-            pass
-        case _, float():
-            found = value if math.isfinite(value) else str(value)
+        case _, float() if not math.isfinite(value):
+            return str(value)
         case _, Decimal():
-            found = f"{value:f}"
+            return f"{value:f}"
         case _, bytes():
-            found = base64.b64encode(value).decode()
-        case _, datetime():
-            found = value.isoformat().replace("+00:00", "Z")
+            return base64.b64encode(value).decode()
         case _, date() | time():
-            found = value.isoformat()
+            return value.isoformat().replace("+00:00", "Z")
         case _, timedelta():
-            found = value // timedelta(microseconds=1)
-        case _, CalendarInterval():
-            found = value._asdict()
-        case _, Variant():
-            found = {"value": to_json(kind, value.value), "metadata": to_json(kind, value.metadata)}
-        case Struct(), _:
-            found = {n: to_json(each, value[n]) for n, each in zip(kind.names, kind.types, strict=True)}
-        case Array(element=element), _:
-            found = [to_json(element, each) for each in value]
-        case Map(key=key, value=inner), _:
+            return value // timedelta(microseconds=1)
+        case _, types.CalendarInterval() | types.Variant():
+            return {name: to_json(kind, part) for name, part in value._asdict().items()}
+        case Struct(), dict():
+            return {n: to_json(each, value[n]) for n, each in zip(kind.names, kind.types, strict=True)}
+        case Array(element=element), list():
+            return [to_json(element, each) for each in value]
+        case Map(key=key, value=inner), dict():
             entries = [(to_json(key, kind.unhashed(each)), to_json(inner, held)) for each, held in value.items()]
-            found = dict(entries) if isinstance(key, String) else [list(entry) for entry in entries]
-    return found
+            return dict(entries) if isinstance(key, types.String) else [list(entry) for entry in entries]
+    return value
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -66,7 +48,6 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def row_to_json(columns: Struct, row: Row | None) -> dict[str, Any] | None:
-    """Convert a row to a JSON object."""
     if row is None:
         return None
     kinds = dict(zip(columns.names, columns.types, strict=True))
@@ -92,7 +73,7 @@ def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
     return key
 
 
-def _column_from_json(name: str, kind: DataType, value: Any) -> Any:
+def _column_from_json(name: str, kind: types.DataType, value: Any) -> Any:
     try:
         return _from_json(kind, value)
     except (ValueError, TypeError, KeyError, AttributeError, InvalidOperation) as wrong:
@@ -101,40 +82,36 @@ def _column_from_json(name: str, kind: DataType, value: Any) -> Any:
         ) from wrong
 
 
-def _from_json(kind: DataType, value: Any) -> Any:
+def _from_json(kind: types.DataType, value: Any) -> Any:
     if value is None:
         return None
-    found = value
     match kind:
-        case Fixed(name=name) if name in _FROM_TEXT:
-            found = _FROM_TEXT[name](value)
-        case Floating():
-            found = float(value)
-        case ShortDecimal() | LongDecimal():
-            found = Decimal(str(value))
-        case Binary():
-            found = base64.b64decode(value, validate=True)
-        case Interval():
-            found = CalendarInterval(**value)
+        case types.ShortDecimal() | types.LongDecimal():
+            return Decimal(str(value))
         case Struct():
             kinds = dict(zip(kind.names, kind.types, strict=True))
-            found = {name: _from_json(kinds[name], each) for name, each in value.items()}
+            return {name: _from_json(kinds[name], each) for name, each in value.items()}
         case Array(element=element):
-            found = [_from_json(element, each) for each in value]
+            return [_from_json(element, each) for each in value]
         case Map(key=key, value=inner):
             entries: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
-            found = {kind.hashed(_from_json(key, each)): _from_json(inner, held) for each, held in entries}
-    return found
+            return {hashable(_from_json(key, each)): _from_json(inner, held) for each, held in entries}
+    converted = _FROM_JSON.get(kind.name)
+    return converted(value) if converted else value
 
 
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-_FROM_TEXT: Final[dict[str, Callable[[Any], Any]]] = {
+_FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
+    "float": float,
+    "double": float,
+    "binary": lambda text: base64.b64decode(text, validate=True),
     "date": date.fromisoformat,
     "time": time.fromisoformat,
     "timestamp": _moment,
     "timestamp_ntz": datetime.fromisoformat,
     "duration": lambda micros: timedelta(microseconds=micros),
+    "interval": lambda parts: types.CalendarInterval(**parts),
 }

@@ -17,7 +17,7 @@ from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback
-from dynastate.reader.families import Family, Schemas
+from dynastate.reader.families import Family, families_at
 
 Encoded = dict[bytes, RowValue]
 Changes = Iterable[RowChange]
@@ -25,11 +25,10 @@ Changes = Iterable[RowChange]
 
 @dataclass(frozen=True)
 class Source:
-    """The engine that stores are read through, with what was spent and the schemas known so far."""
+    """The engine that stores are read through, with what was spent."""
 
     engine: Engine
     meter: Meter
-    schemas: Schemas
     closed: Event = field(default_factory=Event)
 
 
@@ -47,19 +46,17 @@ class Partition:
         return self.lineage.store
 
     def families(self, entry: VersionEntry) -> dict[str, Family]:
-        return self.source.schemas.families(self.lineage, entry)
+        return families_at(self.lineage, entry)
 
     def family(self, entry: VersionEntry) -> Family:
         """The column family at a version. A version that no longer has it removes its rows, by its id."""
         return self.families(entry).get(self.name) or self.known()
 
     def count(self, entry: VersionEntry) -> int:
-        """The number of keys at a version."""
         family = self.families(entry).get(self.name)
         return 0 if family is None else entry.keys.get(family.id, 0)
 
     def value(self, entry: VersionEntry, raw: bytes) -> RowValue | None:
-        """The value of a key at a version."""
         return self.bucket(entry, raw, raw).get(raw) if self.count(entry) else None
 
     def bucket(self, entry: VersionEntry, raw: bytes, wanted: bytes | None = None) -> Encoded:
@@ -69,7 +66,6 @@ class Partition:
         return self._rows(lookup, self.family(entry).id, wanted)
 
     def rows_at(self, entry: VersionEntry, family: Family) -> Encoded:
-        """All rows at a version."""
         return self._rows(partial(self.source.engine.open, self.store, entry.version, entry.attempt), family.id)
 
     def _rows(self, open_version: Callable[[], Opening], family: int, wanted: bytes | None = None) -> Encoded:

@@ -18,7 +18,7 @@ from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.errors import ConfigurationError
-from dynastate.reader.families import DEFAULT_FAMILY, Family, Schemas
+from dynastate.reader.families import DEFAULT_FAMILY, Family, families_at
 from dynastate.reader.partition import Source
 from dynastate.reader.placement import Placement
 from dynastate.reader.view import StateView, naming, no_family
@@ -76,7 +76,7 @@ class StateReader(StateView):
         family: str = "",
         close_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        source = Source(Engine.of(tables, settings), Meter(), Schemas())
+        source = Source(Engine(tables, settings), Meter())
         self._tables = tables
         self._close_tables = close_tables
         self._pool = ThreadPoolExecutor(settings.parallel_requests, thread_name_prefix="dynastate-state")
@@ -85,7 +85,7 @@ class StateReader(StateView):
             with naming(source):
                 lineages = self._read(source, matching(tables, store, source.meter))
             newest = lineages[0].find(_newest(lineages))
-            known = source.schemas.families(lineages[0], newest)
+            known = families_at(lineages[0], newest)
             chosen = _choose(store, family, known)
             super().__init__(source, Placement(), store, chosen, lineages, newest.version)
             when_failed.pop_all()
@@ -142,11 +142,7 @@ def _newest(lineages: Iterable[Lineage]) -> int:
 
 
 def _choose(store: str, asked: str, known: dict[str, Family]) -> str:
-    """The column family asked for, or the only one.
-
-    Raises:
-        ConfigurationError: there is no such family, or there are several.
-    """
+    """The column family asked for, or the only one."""
     # transformWithState has its state variables beside a default family that it does not use.
     own = [each.name for each in known.values() if not each.internal and each.name != DEFAULT_FAMILY]
     if not asked and len(own) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynastate.dynamodb.meter import Meter
@@ -58,6 +59,11 @@ class StateView:
     """Rows at one version, for as long as the reader that made the view is open. Used by one thread at a time.
 
     What is read is cached, up to `cache_mb`, and takes no request again. `meter` counts what was spent.
+
+    Raises:
+        ConfigurationError: from any method: a key or a version is not of its type, a package is not installed.
+        VersionMissingError: a version is not there, or clean-up has deleted this one; `refresh`.
+        CorruptStateError: an item is lost or corrupt.
     """
 
     def __init__(
@@ -72,8 +78,6 @@ class StateView:
 
     def _partition(self, lineage: Lineage) -> Partition:
         return Partition(self._source, lineage, self.family, lambda: self._schema)
-
-    # ------------------------------------------------------------------------------------------------------ description
 
     @property
     def meter(self) -> Meter:
@@ -125,18 +129,11 @@ class StateView:
         """The number of keys. It takes no request."""
         return sum(partition.count(entry) for partition, entry in self._current())
 
-    # ------------------------------------------------------------------------------------------------------------- read
-
     def get(self, key: Mapping[str, Any]) -> Row | None:
         """Get the row of a key, which is given by its columns; None: it is not there.
 
         It reads one bucket of the newest snapshot and the changes since, as far as they are not cached, in the
         partition where Spark has the key.
-
-        Raises:
-            ConfigurationError: a column is missing, unknown, or its value is not of its type.
-            VersionMissingError: clean-up has deleted this version; `refresh`.
-            CorruptStateError: an item is lost or corrupt.
         """
         family = self._schema
         raw = family.encode(key)
@@ -149,12 +146,7 @@ class StateView:
         return None
 
     def __iter__(self) -> Iterator[Row]:
-        """Read every row, in no order. The rows of one partition at a time are in memory, encoded.
-
-        Raises:
-            VersionMissingError: clean-up has deleted this version; `refresh`.
-            CorruptStateError: an item is lost or corrupt.
-        """
+        """Read every row, in no order. The rows of one partition at a time are in memory, encoded."""
         for partition, entry in self._current():
             family = partition.families(entry).get(self.family)
             if family is not None:
@@ -164,24 +156,16 @@ class StateView:
                     yield family.row(raw, value)
 
     def at(self, version: int) -> StateView:
-        """View the state at another version.
-
-        Raises:
-            VersionMissingError: it is not there, or clean-up has deleted it; the message names those that are there.
-        """
+        """View the state at another version."""
+        version = _number(version)
         lineages = [partition.lineage for partition in self._partitions]
         for lineage in lineages:
             lineage.find(version)
         return StateView(self._source, self._placement, self.store, self.family, lineages, version)
 
     def changes(self, after: int, to: int | None = None) -> Iterator[Change]:
-        """Read the changes of the versions after one, up to another (by default this one), oldest first.
-
-        Raises:
-            VersionMissingError: one of them is not there.
-            CorruptStateError: an item is lost or corrupt.
-        """
-        last = self.version if to is None else to
+        """Read the changes of the versions after one, up to another (by default this one), oldest first."""
+        after, last = _number(after), _number(self.version if to is None else to)
         if last <= after:
             return
         with self._reading(), ExitStack() as ended:
@@ -201,11 +185,6 @@ class StateView:
         """Read the row of a key at the oldest version, and at each later version at which it differs from the last.
 
         It reads the changes of all versions that are retained; `progress` gets the versions of one partition.
-
-        Raises:
-            ConfigurationError: a column is missing, unknown, or its value is not of its type.
-            VersionMissingError: clean-up has deleted a version meanwhile; call again.
-            CorruptStateError: an item is lost or corrupt.
         """
         family = self._schema
         raw = family.encode(key)
@@ -223,12 +202,8 @@ class StateView:
 
         It reads the changes between them twice, and once all rows of the earlier one. `progress` gets the versions
         whose changes are read, those of all partitions together.
-
-        Raises:
-            VersionMissingError: one of them is not there.
-            CorruptStateError: an item is lost or corrupt.
         """
-        low, high = sorted((before, after))
+        low, high = sorted((_number(before), _number(after)))
         read, total = count(1), (high - low) * len(self._partitions)
         with self._reading():
             for partition in self._partitions:
@@ -239,22 +214,12 @@ class StateView:
                     yield Difference(family.encoder.decode(raw), first, second)
 
     def to_arrow(self) -> pa.Table:
-        """Read all rows into a table of Arrow.
-
-        Raises:
-            ConfigurationError: pyarrow is not installed.
-        """
+        """Read all rows into a table of Arrow."""
         return arrow.to_arrow(self.columns, self)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Read all rows into a data frame of pandas, with Arrow's conversion of types.
-
-        Raises:
-            ConfigurationError: pandas or pyarrow is not installed.
-        """
+        """Read all rows into a data frame of pandas, with Arrow's conversion of types."""
         return arrow.to_pandas(self.columns, self)
-
-    # ----------------------------------------------------------------------------------------------------------- within
 
     def _current(self) -> list[tuple[Partition, VersionEntry]]:
         return [(partition, partition.lineage.find(self.version)) for partition in self._partitions]
@@ -314,6 +279,15 @@ def no_family(store: str, family: str, known: Iterable[str]) -> ConfigurationErr
     """The error for a column family that a store does not have."""
     there = ", ".join(known) or "none"
     return ConfigurationError(f"this store has no column family {family}; it has {there}", store=store)
+
+
+def _number(version: Any) -> int:
+    """A version that was given as an int, or as a type of numpy that is like one."""
+    if isinstance(version, bool) or not hasattr(version, "__index__"):
+        raise ConfigurationError(
+            "a version is a whole number, such as 41; versions() lists them", version=repr(version)
+        )
+    return index(version)
 
 
 def _kind(change: RowChange) -> Kind:

@@ -7,12 +7,13 @@ import hmac
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final, TypeVar
 
 import dynastate
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
-from dynastate.engine.install import InstallAttempt, InstalledVersion
+from dynastate.engine.install import InstalledVersion
 from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.reader import EncodedChunk
 from dynastate.engine.snapshots import SnapshotAttempt
@@ -30,6 +31,8 @@ from dynastate.sidecar.protocol import State
 
 log = logging.getLogger("dynastate.sidecar")
 
+T = TypeVar("T")
+
 READ_BUFFER_BYTES: Final = 1024 * 1024
 
 
@@ -37,69 +40,43 @@ class _ClosedError(Exception):
     """The JVM has closed the connection, or it was cut."""
 
 
+@dataclass(eq=False)
 class Connection:
     """One connection of the JVM, in its own thread. It has at most one attempt under way.
 
     A failure of a frame that has no answer is kept, and raised in answer to COMMIT.
     """
 
-    def __init__(
-        self,
-        stream: BinaryIO,
-        send: Callable[[bytes], None],
-        token: bytes,
-        engines: Engines,
-        is_open: Callable[[], bool],
-    ) -> None:
-        self._stream = stream
-        self._is_open = is_open
-        self._hand_over = send
-        self._token = token
-        self._engines = engines
-        self._state = State.NEW
-        self._settings = Settings()
-        self._prices = DEFAULT_PRICES
-        self._engine: Engine | None = None
-        self._attempt: WriteAttempt | None = None
-        self._snapshot: SnapshotAttempt | InstallAttempt | None = None
-        self._store = ""
-        self._about = "store=none"
-        self._failed: Exception | None = None
+    _stream: BinaryIO
+    _hand_over: Callable[[bytes], None]
+    _token: bytes
+    _engines: Engines
+    _is_open: Callable[[], bool]
+    _state: State = State.NEW
+    _settings: Settings = field(default_factory=Settings)
+    _prices: Prices = DEFAULT_PRICES
+    _engine: Engine | None = None
+    _under_way: WriteAttempt | SnapshotAttempt | None = None
+    _store: str = ""
+    _about: str = "store=none"
+    _failed: Exception | None = None
 
     def serve(self) -> None:
-        """Answer frames until the JVM closes the connection or breaks the protocol."""
-        handlers: dict[type[Any], Callable[[Any], None]] = {
-            protocol.Hello: self._hello,
-            protocol.Check: self._check,
-            protocol.Open: self._open,
-            protocol.Changes: self._changes,
-            protocol.Find: self._find,
-            protocol.Read: self._read,
-            protocol.Begin: self._begin,
-            protocol.Append: self._append,
-            protocol.Commit: self._commit,
-            protocol.Abort: lambda _: self._abort(),
-            protocol.Snapshot: self._begin_snapshot,
-            protocol.Whole: self._begin_install,
-            protocol.Bucket: self._bucket,
-            protocol.SnapshotEnd: lambda _: self._end_snapshot(),
-            protocol.CleanUp: self._clean_up,
-        }
+        """Answer frames until the JVM closes the connection or breaks the protocol: `_on_open` an Open, and so on."""
         try:
             while (received := self._receive()) is not None:
                 number, body = received
                 self._state = protocol.follow(self._state, number)
                 message = protocol.MESSAGES[number]
-                if message is protocol.Hello:
-                    self._verify_token(body)
-                handlers[message](protocol.decode(number, body))
+                if message is protocol.Hello and not hmac.compare_digest(protocol.token_of_hello(body), self._token):
+                    raise MismatchError("wrong token: this is not the process that started the sidecar")
+                getattr(self, f"_on_{message.__name__.lower()}")(protocol.decode(number, body))
         except _ClosedError as closed:
             log.info("connection ended %s: %s", self._about, closed)
         except Exception as failed:  # noqa: BLE001  # any failure is the last answer
             self._answer_failure("connection", failed)
         finally:
-            if self._attempt is not None or self._snapshot is not None:
-                self._abort()
+            self._abort()
 
     def _send(self, message: tuple[Any, ...]) -> None:
         try:
@@ -128,11 +105,7 @@ class Connection:
             raise _ClosedError("it was cut within a frame")
         return number, body
 
-    def _verify_token(self, body: bytes) -> None:
-        if not hmac.compare_digest(protocol.token_of_hello(body), self._token):
-            raise MismatchError("wrong token: this is not the process that started the sidecar")
-
-    def _hello(self, hello: protocol.Hello) -> None:
+    def _on_hello(self, hello: protocol.Hello) -> None:
         if (hello.protocol, hello.package) != (protocol.PROTOCOL, dynastate.__version__):
             raise MismatchError(
                 f"jar is dynastate {hello.package} (protocol {hello.protocol}), the Python package of the executor is "
@@ -143,38 +116,32 @@ class Connection:
         self._prices = Prices.of(self._settings)
         self._send(protocol.Welcome(dynastate.__version__))
 
-    def _check(self, _: protocol.Check) -> None:
+    def _on_check(self, _: protocol.Check) -> None:
         with self._answering("check"):
             self._engine = self._engines.get(self._settings, was_reached=False)
             self._send(protocol.Checked())
 
-    def _open(self, request: protocol.Open) -> None:
-        self._set_subject(request.store, request.version, request.attempt)
-
+    def _on_open(self, request: protocol.Open) -> None:
         def answer(route: int) -> None:
             have = () if route else request.have
             opening = self._reached_engine().open(request.store, request.version, request.attempt, have)
             self._send_found(opening)
             self._send_opening(opening)
 
-        with self._answering("open"):
+        with self._answering("open", request.store, request.version, request.attempt):
             retry_routes(answer)
 
-    def _find(self, request: protocol.Find) -> None:
-        self._set_subject(request.store, request.version, request.attempt)
-
+    def _on_find(self, request: protocol.Find) -> None:
         def answer(_: int) -> None:  # failures come before the first frame
-            opening = self._reached_engine().find(request.store, request.version, request.attempt)
+            opening = self._reached_engine().find(*request)
             self._send_found(opening)
             self._send(protocol.Content(opening.bits, opening.entry.keys))
             self._send(protocol.Opened(counters(opening.meter, self._prices)))
 
-        with self._answering("find"):
+        with self._answering("find", request.store, request.version, request.attempt):
             retry_routes(answer)
 
-    def _read(self, request: protocol.Read) -> None:
-        self._set_subject(request.store, request.version, request.attempt)
-
+    def _on_read(self, request: protocol.Read) -> None:
         def answer(route: int) -> None:
             upto = VersionId(request.held, request.held_attempt)
             held = HeldChanges(request.snapshot, upto) if request.held else None
@@ -185,14 +152,14 @@ class Connection:
                 self._send_found(opening)
             self._send_opening(opening, names_deltas=True)
 
-        with self._answering("read"):
+        with self._answering("read", request.store, request.version, request.attempt):
             retry_routes(answer)
 
     def _send_found(self, opening: Opening) -> None:
-        self._send(protocol.Found(opening.version, opening.attempt, *opening.base, opening.schema))
+        self._send(protocol.Found(*opening.entry.id, *opening.base, opening.schema))
 
     def _send_opening(self, opening: Opening, *, names_deltas: bool = False) -> None:
-        progress = LoadProgressLog(about(self._store, opening.version, opening.attempt), opening.records)
+        progress = LoadProgressLog(about(self._store, *opening.entry.id), opening.records)
         self._send_rows(progress.through(opening.snapshot_chunks))
         if opening.snapshot or names_deltas:
             raw_bytes = sum(entry.raw_bytes for entry in opening.entries)
@@ -200,11 +167,9 @@ class Connection:
         self._send_rows(progress.through(opening.chunks))
         self._send(protocol.Opened(counters(opening.meter, self._prices)))
 
-    def _changes(self, request: protocol.Changes) -> None:
-        self._set_subject(request.store, request.last, request.attempt)
-        with self._answering("changes"):
-            engine = self._reached_engine()
-            feed = engine.changes(request.store, request.first, request.last, request.attempt)
+    def _on_changes(self, request: protocol.Changes) -> None:
+        with self._answering("changes", request.store, request.last, request.attempt):
+            feed = self._reached_engine().changes(*request)
             self._send(protocol.Found(request.last, feed.attempt, 0, NO_ATTEMPT, feed.schema))
             for version, chunks in feed.versions:
                 self._send(protocol.ChangesOf(version))
@@ -215,117 +180,89 @@ class Connection:
         for records, changes in chunks:
             self._send(protocol.Rows(records, changes))
 
-    def _begin(self, request: protocol.Begin) -> None:
+    def _on_begin(self, request: protocol.Begin) -> None:
         self._set_subject(request.store, request.base + 1, request.attempt)
-        self._failed = None
         try:
-            self._attempt = self._reached_engine().begin(
+            self._under_way = self._reached_engine().begin(
                 request.store, _run_of(request), request.base, request.parent, request.attempt
             )
         except DynastateError as failed:
             self._failed = failed
 
-    def _append(self, request: protocol.Append) -> None:
-        under_way = self._attempt or self._snapshot
-        if self._failed is None and under_way is not None:
+    def _on_append(self, request: protocol.Append) -> None:
+        if self._failed is None and self._under_way is not None:
             try:
-                under_way.append(Chunk(request.records, request.hash_min, request.hash_max, request.changes))
+                self._under_way.append(Chunk(request.records, request.hash_min, request.hash_max, request.changes))
             except Exception as failed:  # noqa: BLE001  # raised at commit: an append has no answer
                 self._failed = failed
 
-    def _commit(self, request: protocol.Commit) -> None:
-        attempt = self._attempt
+    def _on_commit(self, request: protocol.Commit) -> None:
         with self._answering("commit", aborts=True):
-            if self._failed is not None:
-                raise self._failed
-            if attempt is None:
-                raise InternalError("commit without an attempt", store=self._store)
+            attempt = self._complete(WriteAttempt)
             made = attempt.commit(request.keys, request.schema, self._is_open)
-            self._attempt = None
-            stored = self._reached_engine().known.sizes.stored(attempt.store)
+            self._under_way = None
+            stored = self._reached_engine().known.account(attempt.store).stored()
             self._send(protocol.Committed(attempt.version, commit_counters(made, stored, self._prices)))
 
-    def _begin_snapshot(self, request: protocol.Snapshot) -> None:
-        self._set_subject(request.store, request.version, request.attempt)
-        self._failed = None
+    def _on_snapshot(self, request: protocol.Snapshot) -> None:
         self._state = State.READY  # unless it is wanted
-        with self._answering("snapshot"):
-            engine = self._reached_engine()
-            self._snapshot, spent = engine.snapshot(
-                request.store,
-                request.run_id,
-                request.version,
-                request.attempt,
-                request.state_bytes,
-                request.min_deltas,
-                is_asked_for=request.min_deltas == 0,
-            )
-            if self._snapshot is None:
+        with self._answering("snapshot", request.store, request.version, request.attempt):
+            begun, spent = self._reached_engine().snapshot(*request, is_asked_for=request.min_deltas == 0)
+            if begun is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))
                 return
-            self._snapshot.meter.add(spent)
-            self._state = State.SNAPSHOT
-            self._send(protocol.Wanted(self._snapshot.base, self._snapshot.bits))
+            begun.meter.add(spent)
+            self._under_way, self._state = begun, State.SNAPSHOT
+            self._send(protocol.Wanted(begun.base, begun.bits))
 
-    def _begin_install(self, request: protocol.Whole) -> None:
-        self._set_subject(request.store, request.version, request.attempt)
-        self._failed = None
+    def _on_whole(self, request: protocol.Whole) -> None:
         self._state = State.READY  # unless it can be begun
-        with self._answering("commit"):
+        with self._answering("commit", request.store, request.version, request.attempt):
             version = InstalledVersion(request.version, request.attempt, request.keys, request.schema)
-            self._snapshot = self._reached_engine().begin_install(
-                request.store, _run_of(request), version, request.state_bytes
-            )
-            self._state = State.SNAPSHOT
-            self._send(protocol.Wanted(0, self._snapshot.bits))
+            begun = self._reached_engine().begin_install(request.store, _run_of(request), version, request.state_bytes)
+            self._under_way, self._state = begun, State.SNAPSHOT
+            self._send(protocol.Wanted(0, begun.bits))
 
-    def _bucket(self, request: protocol.Bucket) -> None:
-        if self._failed is None and self._snapshot is not None:
+    def _on_bucket(self, request: protocol.Bucket) -> None:
+        if self._failed is None and isinstance(self._under_way, SnapshotAttempt):
             try:
-                self._snapshot.bucket(request.bucket)
+                self._under_way.bucket(request.bucket)
             except DynastateError as failed:
                 self._failed = failed
 
-    def _end_snapshot(self) -> None:
-        snapshot = self._snapshot
+    def _on_snapshotend(self, _: protocol.SnapshotEnd) -> None:
         with self._answering("snapshot", aborts=True):
-            if self._failed is not None:
-                raise self._failed
-            if snapshot is None:
-                raise InternalError("the end of a snapshot without one", store=self._store)
+            snapshot = self._complete(SnapshotAttempt)
             if not snapshot.commit():
                 log.info("clean-up deleted a snapshot that was being written %s", self._about)
-            self._snapshot = None
+            self._under_way = None
             self._send(protocol.Maintained(maintenance_counters(snapshot.meter, self._prices)))
 
-    def _clean_up(self, request: protocol.CleanUp) -> None:
-        self._set_subject(request.store, request.version, request.attempt)
-        with self._answering("clean-up"):
-            engine = self._reached_engine()
-            spent, left = engine.clean_up(
-                request.store,
-                request.run_id,
-                request.version,
-                request.attempt,
-                request.retain,
-                request.least,
-                request.most,
-            )
+    def _on_cleanup(self, request: protocol.CleanUp) -> None:
+        with self._answering("clean-up", request.store, request.version, request.attempt):
+            spent, left = self._reached_engine().clean_up(*request)
             self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": left}))
 
+    def _complete(self, kind: type[T]) -> T:
+        """The attempt to commit. Raise the failure of an earlier frame, which had no answer."""
+        if self._failed is not None:
+            raise self._failed
+        if not isinstance(self._under_way, kind):
+            raise InternalError(f"there is no {kind.__name__} to commit", store=self._store)
+        return self._under_way
+
+    def _on_abort(self, _: protocol.Abort) -> None:
+        self._abort()
+
     def _abort(self) -> None:
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None:
+        under_way, self._under_way, self._failed = self._under_way, None, None
+        if under_way is not None:
             try:
-                snapshot.abort()
-            except Exception:  # clean-up finds what it leaves behind
-                log.warning("abort left a snapshot behind %s", self._about, exc_info=True)
-        attempt, self._attempt, self._failed = self._attempt, None, None
-        if attempt is not None:
-            try:
-                attempt.abort()
-            except Exception:  # an abort that cannot finish is not an error: no list names those parts
-                log.warning("abort left parts behind %s", self._about, exc_info=True)
+                under_way.abort()
+            except Exception:  # no error: no list names what it leaves, and clean-up finds it
+                is_snapshot = isinstance(under_way, SnapshotAttempt)
+                said = "abort left a snapshot behind" if is_snapshot else "abort left parts behind"
+                log.warning("%s %s", said, self._about, exc_info=True)
 
     def _set_subject(self, store: str, version: int, attempt: Attempt) -> None:
         """Set what errors and log lines from here on are about."""
@@ -339,8 +276,13 @@ class Connection:
         return self._engine
 
     @contextlib.contextmanager
-    def _answering(self, operation: str, *, aborts: bool = False) -> Iterator[None]:
-        """Answer the frame with any failure, unless the connection is closed; `aborts`: abort after it."""
+    def _answering(self, operation: str, *subject: Any, aborts: bool = False) -> Iterator[None]:
+        """Answer the frame with any failure, unless the connection is closed; `aborts`: abort after it.
+
+        The subject of the frame is a store, a version and an attempt; without one it stays as it is.
+        """
+        if subject:
+            self._set_subject(*subject)
         try:
             yield
         except _ClosedError:
@@ -353,15 +295,11 @@ class Connection:
     def _answer_failure(self, operation: str, failed: Exception) -> None:
         if self._engine is not None:
             self._engine.name_table(failed)
-        expected = isinstance(failed, DynastateError)
-        log.error("%s failed %s: %s", operation, self._about, failed, exc_info=not expected)
-        self._error(failed)
-
-    def _error(self, failed: Exception) -> None:
-        kind = failed.kind if isinstance(failed, DynastateError) else InternalError.kind
-        message = str(failed) if isinstance(failed, DynastateError) else f"{type(failed).__name__}: {failed}"
+        is_expected = isinstance(failed, DynastateError)
+        log.error("%s failed %s: %s", operation, self._about, failed, exc_info=not is_expected)
+        error = failed if isinstance(failed, DynastateError) else InternalError(f"{type(failed).__name__}: {failed}")
         with contextlib.suppress(_ClosedError):  # the JVM has closed already
-            self._send(protocol.Error(kind, self._store, message))
+            self._send(protocol.Error(error.kind, self._store, str(error)))
 
 
 def _run_of(request: protocol.Begin | protocol.Whole) -> QueryRun:

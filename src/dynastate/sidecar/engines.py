@@ -40,7 +40,8 @@ class Engines:
             if error is not None and time.monotonic() < since + FAILED_FOR_S:
                 raise error
             if settings not in self._made:
-                self._made[settings] = self._make(settings)
+                tables = BotoTables(settings)
+                self._made[settings] = tables, Engine(tables, settings)
             made = tables, engine = self._made[settings]
             is_fit = settings in self._fit
         if not is_fit:
@@ -75,10 +76,6 @@ class Engines:
                 engine.close()
                 tables.close()
             raise
-
-    def _make(self, settings: Settings) -> tuple[BotoTables, Engine]:
-        tables = BotoTables(settings)
-        return tables, Engine.of(tables, settings)
 
 
 def parse_settings(settings_json: str) -> Settings:

@@ -34,7 +34,6 @@ def serve(listener: socket.socket, token: bytes) -> None:
 
 
 def converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
-    """Serve one connection until it ends."""
     with peer, BufferedReader(peer.makefile("rb", buffering=0), READ_BUFFER_BYTES) as stream:
         Connection(stream, peer.sendall, token, engines, partial(is_open, peer)).serve()
 
@@ -58,11 +57,7 @@ def is_ours(peer: socket.socket) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a socket folder that is not this user's alone, or is a link: its owner could replace the folder.
-
-    Raises:
-        ConfigurationError: another user owns it or may enter it, or it is no folder.
-    """
+    """Refuse a socket folder that is not this user's alone, or is a link: its owner could replace the folder."""
     status = folder.lstat()
     alone = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
     if not (alone and stat.S_ISDIR(status.st_mode)):
@@ -76,7 +71,6 @@ def check_folder(folder: Path) -> None:
 
 def remove_socket(path: Path) -> None:
     """Remove the socket and its folder, if they still exist."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-    with contextlib.suppress(OSError):
-        path.parent.rmdir()
+    for remove in (path.unlink, path.parent.rmdir):
+        with contextlib.suppress(OSError):
+            remove()

@@ -9,7 +9,6 @@ from dynastate.prices import Prices
 
 
 def counters(meter: Meter, prices: Prices) -> dict[str, int]:
-    """The cost of an operation."""
     return {
         "requests": meter.requests,
         "retries": meter.retries,

@@ -2,7 +2,8 @@
 
 frame := length:u32  type:u8  body
 
-Each message is a type with its number and its fields; `encode` and `decode` are the same for all of them.
+Each message is a type with its number and its fields; `encode` and `decode` are the same for all of them. What breaks
+the protocol raises MismatchError.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import singledispatch
 from itertools import starmap
 from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 from dynastate.errors import MismatchError
+from dynastate.format.binary import Cursor
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
 from dynastate.format.manifest import BITS_MAX
 
@@ -24,30 +27,12 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + 4096
 VERSIONS: Final = 2**63
 HEADER: Final = struct.Struct("<IB")
 
-# -------------------------------------------------------------------------------------------------------------- fields
 
+class Body(Cursor):
+    """The body of a frame; fields are taken off it one by one."""
 
-class Body:
-    """The body of a frame; fields are taken off it one by one, never past its end."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._at = 0
-
-    def take(self, length: int) -> bytes:
-        end = self._at + length
-        if end > len(self._body):
-            raise MismatchError("frame ends within a field", at=self._at, length=len(self._body))
-        taken = self._body[self._at : end]
-        self._at = end
-        return taken
-
-    def rest(self) -> bytes:
-        return self.take(len(self._body) - self._at)
-
-    def end(self) -> None:
-        if self._at != len(self._body):
-            raise MismatchError("frame has bytes too many", at=self._at, length=len(self._body))
+    def _ended(self) -> MismatchError:
+        return MismatchError("frame ends within a field", at=self._at, length=len(self._raw))
 
 
 class Kind(NamedTuple):
@@ -84,23 +69,18 @@ def _take_version(body: Body) -> int:
     return version
 
 
-def _pairs(first: Kind, second: Kind, made: Callable[[Any], Any]) -> Kind:
-    """A count and that many pairs, in a dict or tuple."""
-
-    def pack(pairs: Any) -> bytes:
-        listed = pairs.items() if isinstance(pairs, Mapping) else pairs
-        return _U16.pack(len(pairs)) + b"".join(first.pack(one) + second.pack(other) for one, other in listed)
-
-    return Kind(pack, lambda body: made((first.take(body), second.take(body)) for _ in range(_U16.take(body))))
-
-
-def _sequence(kind: Kind) -> Kind:
-    """A count and that many values, in a tuple."""
+def _many(kind: Kind, made: Callable[[Any], Any] = tuple) -> Kind:
+    """A count and that many values, in a tuple or in what is `made` of them."""
 
     def pack(values: Any) -> bytes:
-        return _U16.pack(len(values)) + b"".join(map(kind.pack, values))
+        listed = values.items() if isinstance(values, Mapping) else values
+        return _U16.pack(len(values)) + b"".join(map(kind.pack, listed))
 
-    return Kind(pack, lambda body: tuple(kind.take(body) for _ in range(_U16.take(body))))
+    return Kind(pack, lambda body: made(kind.take(body) for _ in range(_U16.take(body))))
+
+
+def _pair(first: Kind, second: Kind) -> Kind:
+    return Kind(lambda of: first.pack(of[0]) + second.pack(of[1]), lambda body: (first.take(body), second.take(body)))
 
 
 _U16, _U32, _U64 = _number("H"), _number("I"), _number("Q")
@@ -121,28 +101,31 @@ Token = Annotated[bytes, Kind(bytes, lambda body: body.take(TOKEN_BYTES))]
 #: Everything up to the end of the frame.
 Rest = Annotated[bytes, Kind(bytes, Body.rest)]
 #: Number of keys by column family.
-Keys = Annotated[dict[int, int], _pairs(_U16, _U64, dict)]
-Counters = Annotated[Mapping[str, int], _pairs(_TEXT, _U64, dict)]
-Buckets = Annotated[tuple[int, ...], _sequence(_U16)]
-VersionIds = Annotated[tuple[VersionId, ...], _pairs(_U64, _ATTEMPT, lambda pairs: tuple(starmap(VersionId, pairs)))]
-
-# ------------------------------------------------------------------------------------------------------------ messages
+Keys = Annotated[dict[int, int], _many(_pair(_U16, _U64), dict)]
+Counters = Annotated[Mapping[str, int], _many(_pair(_TEXT, _U64), dict)]
+Buckets = Annotated[tuple[int, ...], _many(_U16)]
+VersionIds = Annotated[
+    tuple[VersionId, ...], _many(_pair(_U64, _ATTEMPT), lambda pairs: tuple(starmap(VersionId, pairs)))
+]
 
 # Fields of docs/protocol.md, which says what they mean: first the messages of the JVM, then those of the sidecar.
+# Messages with many fields are classes.
 Hello = NamedTuple("Hello", [("protocol", U16), ("token", Token), ("package", Text), ("settings", Text)])
 Open = NamedTuple("Open", [("store", Text), ("version", Version), ("attempt", Id), ("have", VersionIds)])
-Begin = NamedTuple(
-    "Begin",
-    [
-        ("store", Text),
-        ("run_id", Text),
-        ("query_id", Text),
-        ("checkpoint", Text),
-        ("base", U64),
-        ("parent", Id),
-        ("attempt", Id),
-    ],
-)
+
+
+class Begin(NamedTuple):
+    """A run begins an attempt at the version after `base`."""
+
+    store: Text
+    run_id: Text
+    query_id: Text
+    checkpoint: Text
+    base: U64
+    parent: Id
+    attempt: Id
+
+
 Append = NamedTuple("Append", [("records", U32), ("hash_min", U32), ("hash_max", U32), ("changes", Rest)])
 Commit = NamedTuple("Commit", [("keys", Keys), ("schema", Text)])
 Abort = NamedTuple("Abort", [])
@@ -153,47 +136,52 @@ Snapshot = NamedTuple(
 )
 Bucket = NamedTuple("Bucket", [("bucket", U32)])
 SnapshotEnd = NamedTuple("SnapshotEnd", [])
-CleanUp = NamedTuple(
-    "CleanUp",
-    [
-        ("store", Text),
-        ("run_id", Text),
-        ("version", U64),
-        ("attempt", Id),
-        ("retain", U32),
-        ("least", U32),
-        ("most", U32),
-    ],
-)
+
+
+class CleanUp(NamedTuple):
+    """A run asks for a clean-up behind a version."""
+
+    store: Text
+    run_id: Text
+    version: U64
+    attempt: Id
+    retain: U32
+    least: U32
+    most: U32
+
+
 Find = NamedTuple("Find", [("store", Text), ("version", Version), ("attempt", Id)])
-Read = NamedTuple(
-    "Read",
-    [
-        ("store", Text),
-        ("version", Version),
-        ("attempt", Id),
-        ("snapshot", U64),
-        ("held", U64),
-        ("held_attempt", Id),
-        ("bits", U8),
-        ("buckets", Buckets),
-    ],
-)
+
+
+class Read(NamedTuple):
+    """Rows of a version in some of 2^bits buckets, but for changes that are held."""
+
+    store: Text
+    version: Version
+    attempt: Id
+    snapshot: U64
+    held: U64
+    held_attempt: Id
+    bits: U8
+    buckets: Buckets
+
+
 Check = NamedTuple("Check", [])
-Whole = NamedTuple(
-    "Whole",
-    [
-        ("store", Text),
-        ("run_id", Text),
-        ("query_id", Text),
-        ("checkpoint", Text),
-        ("version", U64),
-        ("attempt", Id),
-        ("state_bytes", U64),
-        ("keys", Keys),
-        ("schema", Text),
-    ],
-)
+
+
+class Whole(NamedTuple):
+    """A run begins an attempt without a parent, whose rows are written as a snapshot."""
+
+    store: Text
+    run_id: Text
+    query_id: Text
+    checkpoint: Text
+    version: U64
+    attempt: Id
+    state_bytes: U64
+    keys: Keys
+    schema: Text
+
 
 Welcome = NamedTuple("Welcome", [("package", Text)])
 Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
@@ -227,7 +215,13 @@ _FORMS: Final[dict[type[Any], tuple[int, list[Kind]]]] = {
 }
 
 
-def _check_begin(begin: Begin) -> None:
+@singledispatch
+def check(message: tuple[Any, ...]) -> None:
+    """Refuse a message with values that no sender may give."""
+
+
+@check.register
+def _(begin: Begin) -> None:
     if begin.base + 1 >= VERSIONS:
         raise MismatchError("there is no version after this one", store=begin.store, base=begin.base)
     if begin.attempt == NO_ATTEMPT or (begin.base == 0) != (begin.parent == NO_ATTEMPT):
@@ -236,7 +230,8 @@ def _check_begin(begin: Begin) -> None:
         )
 
 
-def _check_append(append: Append) -> None:
+@check.register
+def _(append: Append) -> None:
     if not append.changes:
         raise MismatchError("append holds no changes")
     if append.records < 1 or append.hash_min > append.hash_max:
@@ -244,68 +239,46 @@ def _check_append(append: Append) -> None:
         raise MismatchError("append has impossible counts", **facts)
 
 
-def _check_changes(changes: Changes) -> None:
+@check.register
+def _(changes: Changes) -> None:
     if not 1 <= changes.first <= changes.last:
         raise MismatchError("changes are requested for no version", first=changes.first, last=changes.last)
 
 
-def _check_read(read: Read) -> None:
+@check.register
+def _(read: Read) -> None:
     if read.bits > BITS_MAX or not read.buckets or max(read.buckets) >> read.bits:
         raise MismatchError("there are no such buckets", bits=read.bits, last=max(read.buckets, default=None))
     if (read.held == 0) != (read.held_attempt == NO_ATTEMPT):
         raise MismatchError("changes are held up to a version id, or none are", store=read.store, held=read.held)
 
 
-def _check_whole(whole: Whole) -> None:
+@check.register
+def _(whole: Whole) -> None:
     if whole.attempt == NO_ATTEMPT or not 2 <= whole.version < VERSIONS:
         raise MismatchError(
             "a version without a parent needs an id, and is above 1", store=whole.store, version=whole.version
         )
 
 
-_CHECKS: Final[dict[type[Any], Callable[[Any], None]]] = {
-    Begin: _check_begin,
-    Append: _check_append,
-    Changes: _check_changes,
-    Read: _check_read,
-    Whole: _check_whole,
-}
-
-
 def encode(message: tuple[Any, ...]) -> bytes:
-    """The frame of a message."""
     number, kinds = _FORMS[type(message)]
     fields = [kind.pack(value) for kind, value in zip(kinds, message, strict=True)]
     return b"".join((HEADER.pack(sum(map(len, fields)) + 1, number), *fields))
 
 
 def decode(number: int, body: bytes) -> Any:  # one of the messages
-    """The message of a frame.
-
-    Raises:
-        MismatchError: there is no such message, or the body is not one.
-    """
     if number not in MESSAGES:
         raise MismatchError("frame is of an unknown type", type=number)
-    made, fields = MESSAGES[number], Body(body)
+    made, fields = MESSAGES[number], Body(body, 0)
     found = made(*(kind.take(fields) for kind in _FORMS[made][1]))
-    fields.end()
+    if left := fields.rest():
+        raise MismatchError("frame has bytes too many", at=len(body) - len(left), length=len(body))
     check(found)
     return found
 
 
-def check(message: tuple[Any, ...]) -> None:
-    """Refuse a message with values that no sender may give."""
-    if (refuse := _CHECKS.get(type(message))) is not None:
-        refuse(message)
-
-
 def check_length(length: int) -> int:
-    """Length of a frame's body, from the length field.
-
-    Raises:
-        MismatchError: it is empty or larger than any frame may be.
-    """
     if not 1 <= length <= FRAME_BYTES_MAX:
         raise MismatchError("frame has an impossible length", length=length)
     return length - 1
@@ -314,9 +287,6 @@ def check_length(length: int) -> int:
 def token_of_hello(body: bytes) -> bytes:
     """The token of a HELLO body, before anything else of it is read; short bodies give a short token."""
     return body[2 : 2 + TOKEN_BYTES]
-
-
-# --------------------------------------------------------------------------------------------------------------- order
 
 
 class State(Enum):
@@ -346,11 +316,6 @@ TRANSITIONS: Final[dict[tuple[State, type[Any]], State]] = {
 
 
 def follow(state: State, number: int) -> State:
-    """The state after a frame of this type from the JVM.
-
-    Raises:
-        MismatchError: that frame is not legal in this state.
-    """
     try:
         return TRANSITIONS[state, MESSAGES[number]]
     except KeyError:

@@ -35,11 +35,7 @@ Builder = TypeVar("Builder", bound=SparkSession.Builder)
 
 
 def plain_conf() -> dict[str, str]:
-    """Conf that `configure` sets for the installed Spark, without settings, as for `spark-defaults.conf`.
-
-    Raises:
-        ConfigurationError: dynastate does not support this Spark, or the jar was not built.
-    """
+    """Conf that `configure` sets for the installed Spark, without settings, as for `spark-defaults.conf`."""
     return {
         JARS: str(jar_path()),
         EXTENSIONS: EXTENSION_CLASS,
@@ -76,20 +72,15 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     jar = wanted[JARS]
     _refuse_running_session(jar)
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
-    if not checked.python and _is_local(options) and not _names_python(options):
+    names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if not checked.python and _is_local(options) and not names_python:
         checked = replace(checked, python=sys.executable)
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
         _require_submitted_jar(jar)  # the JVM runs, and its jars are fixed
         del wanted[JARS]
-    for name, value in wanted.items():
-        if name in (JARS, EXTENSIONS):
-            builder.config(name, _with(options.get(name, ""), value))
-        elif name == PROVIDER:
-            builder.config(name, value)
-        else:
-            builder.config(name, options.get(name, value))
-    for name, value in checked.to_spark(settings).items():
-        builder.config(name, value)
+    kept = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
+    listed = {name: _with(options.get(name, ""), wanted[name]) for name in (JARS, EXTENSIONS) if name in wanted}
+    builder.config(map={**wanted, **kept, **listed, **checked.to_spark(settings)})
     return builder
 
 
@@ -122,7 +113,3 @@ def _require_submitted_jar(jar: str) -> None:
 def _is_local(options: dict[str, str]) -> bool:
     master = options.get("spark.master") or os.environ.get("MASTER", "local")
     return master.startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
-
-
-def _names_python(options: dict[str, str]) -> bool:
-    return bool(options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON"))

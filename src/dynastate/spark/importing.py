@@ -66,11 +66,7 @@ class Imported:
 
 
 def import_checkpoint(
-    spark: SparkSession,
-    old: str,
-    new: str,
-    namespace: str | None = None,
-    progress: ProgressCallback = no_progress,
+    spark: SparkSession, old: str, new: str, namespace: str | None = None, progress: ProgressCallback = no_progress
 ) -> Imported:
     """Import the state of a query that has stopped, as it was after its last committed batch.
 
@@ -87,6 +83,8 @@ def import_checkpoint(
         ConfigurationError: it cannot be imported; the message says why. The old checkpoint is unchanged.
         UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; import again.
     """
+    if not old or not new:
+        raise ConfigurationError("give the folders of both checkpoints", old=repr(old), new=repr(new))
     started = time.monotonic()
     with _errors_of_spark():
         jvm = _Jvm(spark)
@@ -158,19 +156,13 @@ class _Jvm:
 
     def write(self, root: str, name: str, text: str) -> None:
         path, files = self._at(root, name)
-        out = files.create(path, True)
-        try:
+        with closing(files.create(path, True)) as out:
             out.write(text.encode())
-        finally:
-            out.close()
 
     def read(self, root: str, name: str) -> str:
         path, files = self._at(root, name)
-        stream = files.open(path)
-        try:
+        with closing(files.open(path)) as stream:
             return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
 
     def delete(self, root: str, name: str) -> None:
         path, files = self._at(root, name)
@@ -182,11 +174,7 @@ class _Jvm:
 
 
 def _plan(spark: SparkSession, jvm: _Jvm, source: str, target: str) -> dict[str, Any]:
-    """Describe what to import. Everything is checked but the namespace.
-
-    Raises:
-        ConfigurationError: it cannot be imported.
-    """
+    """Describe what to import. Everything is checked but the namespace."""
     there = jvm.names(source)
     if "offsets" not in there:
         raise ConfigurationError("there is no checkpoint in this folder", checkpoint=source)
@@ -238,13 +226,9 @@ def _settings(spark: SparkSession, namespace: str | None) -> dict[str, str]:
 
 
 def _start(jvm: _Jvm, tables: BotoTables, target: str, namespace: str, stores: list[str]) -> str:
-    """Mark the new checkpoint, and delete what an import that was cut off left in it and in the tables.
+    """Mark the new checkpoint, and delete what an import that was cut off left there and in the tables; the mark.
 
-    Returns:
-        The mark.
-
-    Raises:
-        ConfigurationError: the namespace is in use.
+    A namespace in use is refused.
     """
     is_again = MARKER in jvm.names(target)
     # The mark is empty if the import was cut off while it wrote it.

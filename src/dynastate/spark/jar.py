@@ -17,7 +17,6 @@ UNSUPPORTED: Final = "4.0.0"
 
 
 def spark_minor() -> str:
-    """Major and minor version of the installed Spark."""
     return ".".join(pyspark.__version__.split(".")[:2])
 
 

@@ -28,9 +28,6 @@ def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Ite
     """A session on this machine with these settings, and conf; it is stopped at the end.
 
     Errors that Spark logs come to standard error; its warnings do not.
-
-    Raises:
-        ConfigurationError: no jar for this Spark.
     """
     quiet = {
         "spark.ui.enabled": "false",
@@ -38,14 +35,10 @@ def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Ite
         _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {conf.get(_JAVA_OPTIONS, '')}".rstrip(),
     }
     builder = configure(SparkSession.builder.master("local[*]").appName(name))
-    for key, value in {**conf, **quiet, **settings.to_spark()}.items():
-        builder = builder.config(key, value)
+    builder.config(map={**conf, **quiet, **settings.to_spark()})
     _start_jvm(builder)
-    spark = builder.getOrCreate()
-    try:
+    with builder.getOrCreate() as spark:
         yield spark
-    finally:
-        spark.stop()
 
 
 def _start_jvm(builder: SparkSession.Builder) -> None:

@@ -6,7 +6,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Final
 
-from dynastate.unsaferow.nested import Array, Map, Struct
+from dynastate.unsaferow.nested import Array, Map, Struct, hashable
 from dynastate.unsaferow.types import CalendarInterval, DataType, LongDecimal, ShortDecimal, Variant
 
 _NOON: Final = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
@@ -36,7 +36,7 @@ def example(kind: DataType) -> Any:
         case Array(element=element):
             return [example(element)]
         case Map(key=key, value=value):
-            return {kind.hashed(example(key)): example(value)}
+            return {hashable(example(key)): example(value)}
         case ShortDecimal(scale=scale) | LongDecimal(scale=scale):
             return Decimal(1).scaleb(-scale)
     return _VALUES.get(kind.name, 1)

@@ -16,13 +16,12 @@ The bits of a negative float or double are all flipped, so that bytes are in the
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.unsaferow.nested import Struct
-from dynastate.unsaferow.types import Binary, Boolean, DataType, Fixed, Floating
+from dynastate.unsaferow.types import Binary, DataType, Fixed
 
 #: The seed of the hash by which Spark distributes rows over partitions.
 SEED: Final = 42
@@ -30,44 +29,30 @@ _LENGTH: Final = struct.Struct("<i")
 _VERSION: Final = b"\0"
 _NEGATIVE, _NOT_NEGATIVE, _NULL = b"\0", b"\1", b"\2"
 _SIGN: Final = 1 << 63
+_FLOATING: Final = ("float", "double")
 
 
-class KeyEncoder(ABC):
-    """The keys of one column family. `placing` are the columns whose hash decides a key's partition."""
+class KeyEncoder:
+    """The keys of one column family, here plain rows.
+
+    `placing` are the columns whose hash decides the partition of a key.
+    """
 
     def __init__(self, columns: Struct, placing: Sequence[int]) -> None:
         self.columns = columns
         self.placing = columns.at(placing)
 
-    @abstractmethod
     def encode(self, key: Mapping[str, Any]) -> bytes:
-        """The bytes of a key by its columns.
+        """The bytes of a key by its columns."""
+        return self.columns.encode(key)
 
-        Raises:
-            ConfigurationError: a column is missing, unknown, or its value is not of its type.
-        """
-
-    @abstractmethod
     def decode(self, raw: bytes) -> dict[str, Any]:
-        """A key's columns.
-
-        Raises:
-            CorruptStateError: not such a key.
-        """
+        """A key's columns."""
+        return self.columns.decode(raw)
 
     def partition(self, key: Mapping[str, Any], partitions: int) -> int:
         """Spark's partition of a key: the hash of its columns, as a signed number, modulo the number of partitions."""
         return signed(self.placing.mix(key, SEED)) % partitions
-
-
-class RawKeys(KeyEncoder):
-    """Keys that are plain rows."""
-
-    def encode(self, key: Mapping[str, Any]) -> bytes:
-        return self.columns.encode(key)
-
-    def decode(self, raw: bytes) -> dict[str, Any]:
-        return self.columns.decode(raw)
 
 
 class SplitKeys(KeyEncoder):
@@ -81,7 +66,7 @@ class SplitKeys(KeyEncoder):
         self._rest = columns.at([n for n in range(len(columns.names)) if n not in first])
 
     def encode(self, key: Mapping[str, Any]) -> bytes:
-        check_columns(self.columns, key)
+        self.columns.check(key)
         first = _VERSION + self._encode_first({name: key[name] for name in self._first.names})
         rest = _VERSION + self._rest.encode({name: key[name] for name in self._rest.names})
         return _LENGTH.pack(len(first)) + first + rest
@@ -106,15 +91,14 @@ class RangeKeys(SplitKeys):
     def __init__(self, columns: Struct, first: Sequence[int], placing: Sequence[int]) -> None:
         super().__init__(columns, first, placing)
         self._ordered = Struct([(name, Binary()) for name in self._first.names])
+        self._kinds = dict(zip(self._first.names, self._first.types, strict=True))
 
     def _encode_first(self, key: dict[str, Any]) -> bytes:
         super()._encode_first(key)  # its errors name the column
-        kinds = dict(zip(self._first.names, self._first.types, strict=True))
-        return self._ordered.encode({name: to_ordered(kinds[name], value) for name, value in key.items()})
+        return self._ordered.encode({name: to_ordered(self._kinds[name], value) for name, value in key.items()})
 
     def _decode_first(self, raw: bytes) -> dict[str, Any]:
-        kinds = dict(zip(self._first.names, self._first.types, strict=True))
-        return {name: from_ordered(kinds[name], each) for name, each in self._ordered.decode(raw).items()}
+        return {name: from_ordered(self._kinds[name], each) for name, each in self._ordered.decode(raw).items()}
 
 
 class TimedKeys(KeyEncoder):
@@ -128,7 +112,7 @@ class TimedKeys(KeyEncoder):
         self._in_front = in_front
 
     def encode(self, key: Mapping[str, Any]) -> bytes:
-        check_columns(self.columns, key)
+        self.columns.check(key)
         number = key[self._time]
         if not isinstance(number, int):
             raise ConfigurationError(f"column {self._time} is a time in a long", value=repr(number))
@@ -143,12 +127,7 @@ class TimedKeys(KeyEncoder):
 
 
 def make_encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEncoder:
-    """The key encoder of a column family, from the JSON of Spark's key encoder spec.
-
-    Raises:
-        ConfigurationError: an encoder that dynastate does not know.
-        CorruptStateError: not an encoder for keys of these columns.
-    """
+    """The key encoder of a column family, from the JSON of Spark's key encoder spec. Refuse an unknown one."""
     try:
         return _encoder(columns, spec, store_name)
     except (LookupError, TypeError, ValueError, OverflowError) as corrupt:
@@ -160,7 +139,7 @@ def _encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEn
     if kind == "NoPrefixKeyStateEncoderSpec":
         # All rows of one key of a stream-stream join are in one partition.
         is_numbered = store_name.endswith("-keyWithIndexToValue")
-        return RawKeys(columns, every[:-1] if is_numbered else every)
+        return KeyEncoder(columns, every[:-1] if is_numbered else every)
     if kind == "PrefixKeyScanStateEncoderSpec":
         first = range(int(spec["numColsPrefixKey"]))
         return SplitKeys(columns, first, first)
@@ -172,28 +151,13 @@ def _encoder(columns: Struct, spec: Mapping[str, Any], store_name: str) -> KeyEn
     raise ConfigurationError(f"state has keys by {kind}, which dynastate does not read; read it with Spark")
 
 
-def check_columns(columns: Struct, key: Mapping[str, Any]) -> None:
-    """Check that a key has its columns and no others.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
-    if set(key) != set(columns.names):
-        given = ", ".join(map(str, key)) or "none"
-        raise ConfigurationError(f"the key's columns are {', '.join(columns.names) or 'none'}; given are {given}")
-
-
 def signed(number: int, bits: int = 32) -> int:
     return number - (1 << bits) if number >> bits - 1 else number
 
 
 def to_ordered(kind: DataType, value: Any) -> bytes:
-    """A number as bytes that sort as numbers do.
-
-    Raises:
-        ConfigurationError: not of a type that Spark orders keys by.
-    """
-    if isinstance(kind, Boolean) or not isinstance(kind, (Fixed, Floating)):
+    """A number as bytes that sort as numbers do. Refuse a type that Spark does not order keys by."""
+    if type(kind) is not Fixed or kind.name in ("boolean", "void"):
         raise ConfigurationError("Spark orders keys by numbers only")
     if value is None:
         return _NULL + bytes(kind.width)
@@ -201,23 +165,18 @@ def to_ordered(kind: DataType, value: Any) -> bytes:
     kind.write(value, slot, 0)
     raw = bytes(slot[: kind.width])[::-1]
     is_negative = raw[0] >= 0x80  # the sign bit, of floats too
-    if is_negative and isinstance(kind, Floating):
+    if is_negative and kind.name in _FLOATING:
         raw = bytes(byte ^ 0xFF for byte in raw)
     return (_NEGATIVE if is_negative else _NOT_NEGATIVE) + raw
 
 
 def from_ordered(kind: DataType, raw: bytes | None) -> Any:
-    """A number from its bytes.
-
-    Raises:
-        CorruptStateError: not of a type that Spark orders keys by.
-    """
-    if raw is None or not isinstance(kind, (Fixed, Floating, Boolean)) or len(raw) != 1 + kind.width:
+    if raw is None or type(kind) is not Fixed or len(raw) != 1 + kind.width:
         raise CorruptStateError("a column that orders keys has the wrong length", bytes=len(raw or b""))
     sign, number = raw[:1], raw[1:]
     if sign == _NULL:
         return None
-    if sign == _NEGATIVE and isinstance(kind, Floating):
+    if sign == _NEGATIVE and kind.name in _FLOATING:
         number = bytes(byte ^ 0xFF for byte in number)
     return kind.read(number[::-1], 0, 0, kind.width)
 

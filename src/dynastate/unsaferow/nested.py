@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.unsaferow import scalars
 from dynastate.unsaferow.types import U32, WORD, DataType, Variable
 
 
@@ -24,7 +25,7 @@ class Array(Variable):
         element, width = self.element, self.element.width
         if first + count * width > end:
             raise CorruptStateError("an array has more elements than room", elements=count, at=begin)
-        places = [None if _is_null(raw, begin + 8, n) else first + n * width for n in range(count)]
+        places = [None if raw[begin + 8 + (n >> 3)] >> (n & 7) & 1 else first + n * width for n in range(count)]
         if isinstance(element, Variable):
             taken = sum(WORD.unpack_from(raw, at)[0] & U32 for at in places if at is not None)
             if taken > end - first - count * width:
@@ -32,9 +33,7 @@ class Array(Variable):
         return [None if at is None else element.read(raw, at, begin, end) for at in places]
 
     def dump(self, value: Any) -> bytes:
-        if not isinstance(value, (list, tuple)):
-            raise TypeError("not a list")
-        return self.dump_all(value)
+        return self.dump_all(scalars.checked(value, "a list", (list, tuple)))
 
     def dump_all(self, values: Sequence[Any]) -> bytes:
         width, first = self.element.width, 8 + _nulls_bytes(len(values))
@@ -42,7 +41,7 @@ class Array(Variable):
         WORD.pack_into(out, 0, len(values))
         for n, value in enumerate(values):
             if value is None:
-                _set_null(out, 8, n)
+                out[8 + (n >> 3)] |= 1 << (n & 7)
             else:
                 self.element.write_element(value, out, first + n * width)
         return bytes(out)
@@ -71,7 +70,7 @@ class Map(Variable):
             raise CorruptStateError(
                 "a map has a null as a key, or not as many keys as values", keys=len(keys), values=len(values), at=begin
             )
-        return dict(zip(map(_hashable, keys), values, strict=True))
+        return dict(zip(map(hashable, keys), values, strict=True))
 
     def dump(self, value: Any) -> bytes:
         entries = _in_order(value)
@@ -83,12 +82,8 @@ class Map(Variable):
             seed = mix_all([(self.key, self.unhashed(key)), (self.value, each)], seed)
         return seed
 
-    def hashed(self, key: Any) -> Any:
-        """A key, hashable."""
-        return _hashable(key)
-
     def unhashed(self, key: Any) -> Any:
-        """The value of a key that `hashed` made."""
+        """The value of a key that `hashable` made."""
         return _keyed(self.key, key)
 
 
@@ -107,21 +102,11 @@ class Struct(Variable):
         ]
         self._least_bytes = self._slots + 8 * len(self.types)
 
-    def first(self, count: int) -> Struct:
-        """The first `count` columns."""
-        return Struct(list(zip(self.names, self.types, strict=True))[:count])
-
     def at(self, ordinals: Sequence[int]) -> Struct:
-        """Some columns, in another order."""
         return Struct([(self.names[n], self.types[n]) for n in ordinals])
 
     def decode(self, raw: bytes) -> dict[str, Any]:
-        """The columns of a row.
-
-        Raises:
-            CorruptStateError: the bytes are no such row.
-            ConfigurationError: a value is outside the range of Python's type.
-        """
+        """The columns of a row. Refuse values that Python's types cannot hold."""
         return self.load(raw, 0, len(raw))
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
@@ -130,11 +115,7 @@ class Struct(Variable):
         Raises:
             ConfigurationError: a column is missing, unknown, or its value is not of its type.
         """
-        unknown = [name for name in values if name not in self.names]
-        missing = [name for name in self.names if name not in values]
-        if unknown or missing:
-            wrong = f"unknown are {', '.join(unknown)}" if unknown else f"missing are {', '.join(missing)}"
-            raise ConfigurationError(f"the columns are {', '.join(self.names) or 'none'}; {wrong}")
+        self.check(values)
         out = bytearray(self._least_bytes)
         for name, kind, byte, bit, at in self._columns:
             value = values[name]
@@ -150,6 +131,14 @@ class Struct(Variable):
                 ) from wrong
         return bytes(out)
 
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse other columns."""
+        unknown = [name for name in values if name not in self.names]
+        missing = [name for name in self.names if name not in values]
+        if unknown or missing:
+            wrong = f"unknown are {', '.join(map(str, unknown))}" if unknown else f"missing are {', '.join(missing)}"
+            raise ConfigurationError(f"the columns are {', '.join(self.names) or 'none'}; {wrong}")
+
     def load(self, raw: bytes, begin: int, end: int) -> dict[str, Any]:
         if end - begin < self._least_bytes:
             raise CorruptStateError("a row is shorter than its columns", bytes=end - begin, columns=len(self.names))
@@ -162,9 +151,7 @@ class Struct(Variable):
             raise CorruptStateError(f"a row ends too early: {short}", bytes=end - begin) from short
 
     def dump(self, value: Any) -> bytes:
-        if not isinstance(value, Mapping):
-            raise TypeError("not a dict")
-        return self.encode(value)
+        return self.encode(scalars.checked(value, "a dict", Mapping))
 
     def mix(self, value: Any, seed: int) -> int:
         return mix_all(zip(self.types, (value[name] for name in self.names), strict=True), seed)
@@ -184,18 +171,11 @@ def _nulls_bytes(count: int) -> int:
     return (count + 63) // 64 * 8
 
 
-def _is_null(raw: bytes, at: int, n: int) -> bool:
-    return bool(raw[at + (n >> 3)] >> (n & 7) & 1)
-
-
-def _set_null(out: bytearray, at: int, n: int) -> None:
-    out[at + (n >> 3)] |= 1 << (n & 7)
-
-
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
+    """A value as a key of a dict."""
     if isinstance(value, dict):
-        return tuple(map(_hashable, value.values()))
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+        return tuple(map(hashable, value.values()))
+    return tuple(map(hashable, value)) if isinstance(value, list) else value
 
 
 def _in_order(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
@@ -208,7 +188,7 @@ def _ordered(key: Any) -> Any:
 
 
 def _keyed(kind: DataType, value: Any) -> Any:
-    """The value that `_hashable` made a tuple of."""
+    """The value that `hashable` made a tuple of."""
     if value is None:
         return None
     if isinstance(kind, Struct):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from dynastate.errors import ConfigurationError, CorruptStateError
@@ -26,10 +26,8 @@ def unscaled(value: Any, digits: int, scale: int) -> int:
     Raises:
         TypeError, ValueError: not a decimal, or with more digits than its type.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise TypeError("not a Decimal")
     try:
-        shifted = Decimal(value).scaleb(scale, _EXACT)
+        shifted = Decimal(checked(value, "a Decimal", (int, Decimal), bool)).scaleb(scale, _EXACT)
         number = int(shifted)
     except (InvalidOperation, OverflowError) as infinite:
         raise ValueError("not a finite number") from infinite
@@ -39,11 +37,6 @@ def unscaled(value: Any, digits: int, scale: int) -> int:
 
 
 def scaled(number: int, digits: int, scale: int) -> Decimal:
-    """The decimal that has these digits.
-
-    Raises:
-        CorruptStateError: more digits than its type has.
-    """
     if abs(number) >= 10**digits:
         raise CorruptStateError("a decimal has more digits than its type", digits=digits)
     return Decimal(number).scaleb(-scale, _EXACT)
@@ -54,40 +47,66 @@ def shortest(number: int) -> bytes:
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
 
-def to_date(days: int) -> date:
-    return _in_range(lambda: _EPOCH_DATE + timedelta(days=days), "date", days)
+def checked(value: Any, what: str, of: type | tuple[type, ...], but: type | tuple[type, ...] = ()) -> Any:
+    """A value that is of some type, and not of a type `but`.
+
+    Raises:
+        TypeError: another value.
+    """
+    if not isinstance(value, of) or isinstance(value, but):
+        raise TypeError(f"not {what}")
+    return value
+
+
+def from_whole(value: Any) -> int:
+    return int(checked(value, "an int", int, bool))
+
+
+def from_boolean(value: Any) -> bool:
+    return bool(checked(value, "a bool", bool))
+
+
+def from_floating(value: Any) -> float:
+    """The number; one NaN for all."""
+    number: float = checked(value, "a number", (int, float), bool)
+    return number if number == number else float("nan")  # noqa: PLR0124  # a NaN is not equal to itself
+
+
+def from_void(value: Any) -> None:
+    checked(value, "None", type(None))
+
+
+def _after(epoch: Moment, unit: timedelta, kind: str, number: int) -> Moment:
+    try:
+        return epoch + number * unit
+    except OverflowError:
+        raise ConfigurationError(
+            f"a {kind} lies outside the years 1 to 9999, which Python cannot hold; read this state with Spark",
+            value=number,
+        ) from None
+
+
+to_date = partial(_after, _EPOCH_DATE, timedelta(days=1), "date")
+to_timestamp = partial(_after, _EPOCH, _MICROSECOND, "timestamp")
+to_timestamp_ntz = partial(_after, _EPOCH_NTZ, _MICROSECOND, "timestamp_ntz")
 
 
 def from_date(value: Any) -> int:
-    if isinstance(value, datetime) or not isinstance(value, date):
-        raise TypeError("not a date")
-    return (value - _EPOCH_DATE).days
+    return int((checked(value, "a date", date, datetime) - _EPOCH_DATE).days)
 
 
-def to_timestamp(micros: int) -> datetime:
-    return _in_range(lambda: _EPOCH + timedelta(microseconds=micros), "timestamp", micros)
+def _micros(epoch: datetime, zone: str, value: Any) -> int:
+    if not isinstance(value, datetime) or (value.tzinfo is None) != (epoch.tzinfo is None):
+        raise TypeError(f"not a datetime {zone}")
+    return (value - epoch) // _MICROSECOND
 
 
-def from_timestamp(value: Any) -> int:
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise TypeError("not a datetime with a time zone")
-    return (value - _EPOCH) // _MICROSECOND
-
-
-def to_timestamp_ntz(micros: int) -> datetime:
-    return _in_range(lambda: _EPOCH_NTZ + timedelta(microseconds=micros), "timestamp_ntz", micros)
-
-
-def from_timestamp_ntz(value: Any) -> int:
-    if not isinstance(value, datetime) or value.tzinfo is not None:
-        raise TypeError("not a datetime without a time zone")
-    return (value - _EPOCH_NTZ) // _MICROSECOND
+from_timestamp = partial(_micros, _EPOCH, "with a time zone")
+from_timestamp_ntz = partial(_micros, _EPOCH_NTZ, "without a time zone")
 
 
 def from_duration(value: Any) -> int:
-    if not isinstance(value, timedelta):
-        raise TypeError("not a timedelta")
-    return value // _MICROSECOND
+    return int(checked(value, "a timedelta", timedelta) // _MICROSECOND)
 
 
 def to_time(nanos: int) -> time:
@@ -97,16 +116,5 @@ def to_time(nanos: int) -> time:
 
 
 def from_time(value: Any) -> int:
-    if not isinstance(value, time):
-        raise TypeError("not a time")
-    return (((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond) * 1000
-
-
-def _in_range(made: Callable[[], Moment], kind: str, number: int) -> Moment:
-    try:
-        return made()
-    except OverflowError:
-        raise ConfigurationError(
-            f"a {kind} lies outside the years 1 to 9999, which Python cannot hold; read this state with Spark",
-            value=number,
-        ) from None
+    at: time = checked(value, "a time", time)
+    return (((at.hour * 60 + at.minute) * 60 + at.second) * 1_000_000 + at.microsecond) * 1000

@@ -8,31 +8,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.unsaferow import scalars, types
 from dynastate.unsaferow.nested import Array, Map, Struct
-from dynastate.unsaferow.scalars import (
-    from_date,
-    from_duration,
-    from_time,
-    from_timestamp,
-    from_timestamp_ntz,
-    to_date,
-    to_time,
-    to_timestamp,
-    to_timestamp_ntz,
-)
-from dynastate.unsaferow.types import (
-    Binary,
-    Boolean,
-    DataType,
-    Fixed,
-    Floating,
-    Interval,
-    LongDecimal,
-    ShortDecimal,
-    String,
-    VariantType,
-    Void,
-)
 
 #: Digits of the largest decimal that lies in its slot, as a long; and of the largest that Spark has.
 _LONG_DIGITS: Final = 18
@@ -40,26 +17,26 @@ _DIGITS_MAX: Final = 38
 #: Nested columns. Each level takes some frames of Python's stack.
 _LEVELS_MAX: Final = 100
 
-_SIMPLE: Final[dict[str, DataType]] = {
-    "boolean": Boolean(),
-    "byte": Fixed("byte", "b"),
-    "short": Fixed("short", "h"),
-    "integer": Fixed("integer", "i"),
-    "long": Fixed("long", "q"),
-    "float": Floating("f"),
-    "double": Floating("d"),
-    "string": String(),
-    "binary": Binary(),
-    "date": Fixed("date", "i", to_date, from_date),
-    "timestamp": Fixed("timestamp", "q", to_timestamp, from_timestamp),
-    "timestamp_ntz": Fixed("timestamp_ntz", "q", to_timestamp_ntz, from_timestamp_ntz),
-    "interval": Interval(),
-    "variant": VariantType(),
-    "void": Void(),
+_SIMPLE: Final[dict[str, types.DataType]] = {
+    "boolean": types.Fixed("boolean", "?", None, scalars.from_boolean),
+    "byte": types.Fixed("byte", "b"),
+    "short": types.Fixed("short", "h"),
+    "integer": types.Fixed("integer", "i"),
+    "long": types.Fixed("long", "q"),
+    "float": types.Fixed("float", "f", None, scalars.from_floating),
+    "double": types.Fixed("double", "d", None, scalars.from_floating),
+    "string": types.String(),
+    "binary": types.Binary(),
+    "date": types.Fixed("date", "i", scalars.to_date, scalars.from_date),
+    "timestamp": types.Fixed("timestamp", "q", scalars.to_timestamp, scalars.from_timestamp),
+    "timestamp_ntz": types.Fixed("timestamp_ntz", "q", scalars.to_timestamp_ntz, scalars.from_timestamp_ntz),
+    "interval": types.Interval(),
+    "variant": types.VariantType(),
+    "void": types.Fixed("void", "q", lambda _: None, scalars.from_void),
 }
-_DAY_TIME: Final = Fixed("duration", "q", lambda micros: timedelta(microseconds=micros), from_duration)
-_YEAR_MONTH: Final = Fixed("months", "i")
-_TIME: Final = Fixed("time", "q", to_time, from_time)
+_DAY_TIME: Final = types.Fixed("duration", "q", lambda micros: timedelta(microseconds=micros), scalars.from_duration)
+_YEAR_MONTH: Final = types.Fixed("months", "i")
+_TIME: Final = types.Fixed("time", "q", scalars.to_time, scalars.from_time)
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}),(-?[0-9]{1,2})\)")
 
 
@@ -79,9 +56,6 @@ def described_families(text: str) -> list[dict[str, Any]]:
     """The column families that a schema item describes (docs/storage-format.md), without those that were dropped.
 
     Types and key encoders are not checked, so that families which dynastate cannot read are described too.
-
-    Raises:
-        CorruptStateError: not a schema of column families.
     """
     try:
         found = [each for each in json.loads(text)["families"] if not each.get("dropped")]
@@ -98,12 +72,7 @@ def described_families(text: str) -> list[dict[str, Any]]:
 
 
 def parse_schema(described: Any) -> Struct:
-    """The columns of a Spark schema, which is given as JSON or as its parsed object.
-
-    Raises:
-        ConfigurationError: a type that dynastate does not read, or too many levels of nested columns.
-        CorruptStateError: not a schema.
-    """
+    """The columns of a Spark schema, given as JSON or as its parsed object. Refuse what dynastate does not read."""
     try:
         kind = _type(json.loads(described) if isinstance(described, str) else described, _LEVELS_MAX)
         if not isinstance(kind, Struct):
@@ -113,8 +82,7 @@ def parse_schema(described: Any) -> Struct:
     return kind
 
 
-def _type(described: Any, levels: int) -> DataType:
-    """The type described, of at most `levels` levels."""
+def _type(described: Any, levels: int) -> types.DataType:
     if isinstance(described, str):
         return _simple(described)
     if levels == 0:
@@ -142,13 +110,13 @@ def _name(field: Any) -> str:
     return field["name"]
 
 
-def _has_map(kind: DataType) -> bool:
+def _has_map(kind: types.DataType) -> bool:
     if isinstance(kind, Struct):
         return any(map(_has_map, kind.types))
     return isinstance(kind, Map) or (isinstance(kind, Array) and _has_map(kind.element))
 
 
-def _simple(name: str) -> DataType:
+def _simple(name: str) -> types.DataType:
     known = _SIMPLE.get(name)
     if known is not None:
         return known
@@ -156,7 +124,7 @@ def _simple(name: str) -> DataType:
         digits, scale = int(number[1]), int(number[2])
         if not 0 < digits <= _DIGITS_MAX:
             raise _unread(name)
-        return ShortDecimal(digits, scale) if digits <= _LONG_DIGITS else LongDecimal(digits, scale)
+        return types.ShortDecimal(digits, scale) if digits <= _LONG_DIGITS else types.LongDecimal(digits, scale)
     if name.startswith(("char(", "varchar(", "string collate ")):
         return _SIMPLE["string"]
     if name.startswith("interval "):

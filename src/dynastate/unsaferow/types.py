@@ -5,19 +5,30 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.unsaferow.hashing import mix_bytes, mix_int, mix_long
-from dynastate.unsaferow.scalars import scaled, shortest, unscaled
+from dynastate.format.changes import mix_word, mixed_to_hash
+from dynastate.unsaferow import scalars
 
 WORD: Final = struct.Struct("<Q")
 U32: Final = 0xFFFFFFFF
-_LONG: Final = struct.Struct("<q")
 _INTERVAL: Final = struct.Struct("<iiq")
 #: Bytes of the largest decimal.
 _DECIMAL_BYTES: Final = 16
+
+
+def mix_bytes(raw: bytes, seed: int) -> int:
+    """Spark's variant of Murmur3: bytes after the last whole word are mixed one by one, as signed numbers."""
+    mixed, whole = seed, len(raw) & ~3
+    for (word,) in struct.iter_unpack("<I", raw[:whole]):
+        mixed = mix_word(mixed, word)
+    for (byte,) in struct.iter_unpack("<b", raw[whole:]):
+        mixed = mix_word(mixed, byte & U32)
+    return mixed_to_hash(mixed, len(raw))
 
 
 class CalendarInterval(NamedTuple):
@@ -68,108 +79,45 @@ class DataType(ABC):
         """Spark's hash of a value that is not null: Murmur3Hash with this seed, from 0 to 2^32 - 1."""
 
 
+@dataclass(eq=False)
 class Fixed(DataType):
-    """A value stored as a number in its slot. `take` and `give` convert the number to the value and back."""
+    """A value stored as a number in its slot. `take` and `give` convert the number to the value and back.
 
-    def __init__(
-        self, name: str, code: str, take: Callable[[Any], Any] | None = None, give: Callable[[Any], Any] | None = None
-    ) -> None:
-        self.name = name
-        self._struct = struct.Struct(f"<{code}")
+    `code` is the number's in `struct`.
+    """
+
+    name: str
+    code: str
+    take: Callable[[Any], Any] | None = None
+    give: Callable[[Any], Any] = scalars.from_whole
+
+    def __post_init__(self) -> None:
+        self._struct = struct.Struct(f"<{self.code}")
         self.width = self._struct.size
-        self._take = take
-        self._give = give
-        self._mix = mix_int if self.width < 8 else mix_long
 
     def read(self, raw: bytes, at: int, begin: int, end: int) -> Any:
         number = self._struct.unpack_from(raw, at)[0]
-        return number if self._take is None else self._take(number)
+        return number if self.take is None else self.take(number)
 
     def write(self, value: Any, out: bytearray, at: int) -> None:
-        self._struct.pack_into(out, at, self._number(value))
+        self._struct.pack_into(out, at, self.give(value))
 
     def mix(self, value: Any, seed: int) -> int:
-        return self._mix(self._number(value), seed)
-
-    def _number(self, value: Any) -> Any:
-        if self._give is not None:
-            return self._give(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError("not an int")
-        return value
+        """Spark hashes a number of less than 4 bytes as one of 4, and -0.0 as 0.0."""
+        raw = self._struct.pack(self.give(value) + 0)
+        number = int.from_bytes(raw, "little", signed=True)
+        return mix_bytes(number.to_bytes(max(4, self.width), "little", signed=True), seed)
 
 
-class Boolean(DataType):
-    """True or false, in one byte."""
-
-    name = "boolean"
-    width = 1
-
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> bool:
-        return raw[at] != 0
-
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        if not isinstance(value, bool):
-            raise TypeError("not a bool")
-        out[at] = value
-
-    def mix(self, value: Any, seed: int) -> int:
-        return mix_int(int(value), seed)
-
-
-class Floating(DataType):
-    """A number of 4 or 8 bytes."""
-
-    def __init__(self, code: str) -> None:
-        self._struct = struct.Struct(f"<{code}")
-        self.width = self._struct.size
-        self.name = "float" if self.width == 4 else "double"
-
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> float:
-        number: float = self._struct.unpack_from(raw, at)[0]
-        return number
-
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError("not a number")
-        self._struct.pack_into(out, at, float("nan") if value != value else value)  # noqa: PLR0124  # one NaN for all
-
-    def mix(self, value: Any, seed: int) -> int:
-        bits = int.from_bytes(self._struct.pack(value + 0.0), "little", signed=True)  # -0.0 counts as 0.0
-        return mix_int(bits, seed) if self.width == 4 else mix_long(bits, seed)
-
-
-class ShortDecimal(DataType):
+class ShortDecimal(Fixed):
     """A decimal of at most 18 digits: its digits as a long."""
 
     def __init__(self, digits: int, scale: int) -> None:
-        self.name = f"decimal({digits},{scale})"
+        take = partial(scalars.scaled, digits=digits, scale=scale)
+        give = partial(scalars.unscaled, digits=digits, scale=scale)
+        super().__init__(f"decimal({digits},{scale})", "q", take, give)
         self.digits = digits
         self.scale = scale
-
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> Decimal:
-        return scaled(_LONG.unpack_from(raw, at)[0], self.digits, self.scale)
-
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        _LONG.pack_into(out, at, unscaled(value, self.digits, self.scale))
-
-    def mix(self, value: Any, seed: int) -> int:
-        return mix_long(unscaled(value, self.digits, self.scale), seed)
-
-
-class Void(DataType):
-    """Always null."""
-
-    name = "void"
-
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> None:
-        return None
-
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        raise TypeError("only None")
-
-    def mix(self, value: Any, seed: int) -> int:
-        return seed
 
 
 class Variable(DataType):
@@ -199,6 +147,9 @@ class Variable(DataType):
     def dump(self, value: Any) -> bytes:
         """The bytes of a value."""
 
+    def mix(self, value: Any, seed: int) -> int:
+        return mix_bytes(self.dump(value), seed)
+
 
 class Binary(Variable):
     """Bytes as they are."""
@@ -209,12 +160,7 @@ class Binary(Variable):
         return raw[begin:end]
 
     def dump(self, value: Any) -> bytes:
-        if not isinstance(value, (bytes, bytearray)):
-            raise TypeError("not bytes")
-        return bytes(value)
-
-    def mix(self, value: Any, seed: int) -> int:
-        return mix_bytes(self.dump(value), seed)
+        return bytes(scalars.checked(value, "bytes", (bytes, bytearray)))
 
 
 class String(Variable):
@@ -226,12 +172,7 @@ class String(Variable):
         return raw[begin:end].decode(errors="surrogateescape")
 
     def dump(self, value: Any) -> bytes:
-        if not isinstance(value, str):
-            raise TypeError("not a str")
-        return value.encode(errors="surrogateescape")
-
-    def mix(self, value: Any, seed: int) -> int:
-        return mix_bytes(self.dump(value), seed)
+        return bytes(scalars.checked(value, "a str", str).encode(errors="surrogateescape"))
 
 
 class LongDecimal(Variable):
@@ -245,10 +186,10 @@ class LongDecimal(Variable):
     def load(self, raw: bytes, begin: int, end: int) -> Decimal:
         if not 0 < end - begin <= _DECIMAL_BYTES:
             raise CorruptStateError("a decimal has no bytes, or more than its row", at=begin, bytes=end - begin)
-        return scaled(int.from_bytes(raw[begin:end], "big", signed=True), self.digits, self.scale)
+        return scalars.scaled(int.from_bytes(raw[begin:end], "big", signed=True), self.digits, self.scale)
 
     def dump(self, value: Any) -> bytes:
-        return shortest(unscaled(value, self.digits, self.scale))
+        return scalars.shortest(scalars.unscaled(value, self.digits, self.scale))
 
     def write(self, value: Any, out: bytearray, at: int) -> None:
         raw = self.dump(value)
@@ -261,9 +202,6 @@ class LongDecimal(Variable):
     def write_null(self, out: bytearray, at: int) -> None:
         WORD.pack_into(out, at, len(out) << 32)
         out += bytes(_DECIMAL_BYTES)
-
-    def mix(self, value: Any, seed: int) -> int:
-        return mix_bytes(self.dump(value), seed)
 
 
 class Interval(Variable):
@@ -283,7 +221,8 @@ class Interval(Variable):
         self._append(bytes(16), out, at)
 
     def mix(self, value: Any, seed: int) -> int:
-        return mix_int(value[0], mix_int(value[1], mix_long(value[2], seed)))
+        raw = self.dump(value)
+        return mix_bytes(raw[:4], mix_bytes(raw[4:8], mix_bytes(raw[8:], seed)))
 
 
 class VariantType(Variable):

@@ -6,6 +6,7 @@ import _thread
 import json
 import re
 import threading
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -27,9 +28,7 @@ JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 
 def test_compact_and_clean(engine: Engine) -> None:
     """A snapshot by hand, then only what two versions need; the query continues."""
-    made = StoreBuilder(engine, "keep/0/0/default")
-    for number in range(1, 8):
-        made.commit((user("a"), counted(number)))
+    made = StoreBuilder(engine, "keep/0/0/default").count_to(7)
     (found,) = shown("compact", "keep/0")
     assert (found["made"], found["version"], found["rows"]) == (True, 7, 1)
     reason = "version 7, the newest, has a snapshot"
@@ -57,8 +56,7 @@ def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
     ]
     made = [StoreBuilder(engine, store) for store in stores]
     for each in made:
-        for number in range(1, 4):
-            each.commit((user("a"), counted(number)))
+        each.count_to(3)
     found = run("compact", "whole.join/1/0")
     assert (found.code, found.err) == (0, "")
     assert [line.split() for line in found.lines[:2]] == [["write"], ["store", "version", "rows", "units"]]
@@ -74,8 +72,7 @@ def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
     assert found.err.endswith("\ndynastate: 1 of 8 stores failed\n")
     for each in made:
         if each.store != stores[5]:
-            each.commit((user("a"), counted(4)))
-            each.commit((user("a"), counted(5)))
+            each.count_to(5)
     cleaned = shown("clean", "whole.join", "--retain", "2", code=2)
     assert [each["store"] for each in cleaned] == [*stores[:5], *stores[6:], stores[5]]
     assert [each["oldest"] for each in cleaned[:-1]] == [4] * 7
@@ -89,7 +86,7 @@ def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
 def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stores that are done are counted, and the exit code is that of Ctrl-C."""
     for partition in range(40):
-        StoreBuilder(engine, f"cut/0/{partition}/default").commit((user("a"), counted(1)))
+        StoreBuilder(engine, f"cut/0/{partition}/default").count_to(1)
     stopped = threading.Event()
     monkeypatch.setattr(tables, "stop", stopped.set)
     compacted = compact.compact_store
@@ -112,10 +109,38 @@ def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypa
     assert int(counts[1]) > 0
 
 
+def test_counts_of_one_are_singular(engine: Engine, tmp_path: Path) -> None:
+    """In every text for people: of one store, one row and one item, there is nothing in the plural."""
+    for query, store in (("first", "one/0/1/default"), ("second", "one/0/0/default")):
+        made = StoreBuilder(engine, store, run=f"run of {query}", query=query)
+        for number in range(3):
+            made.commit((user("a"), counted(number)), by=Attempt(uuid4().bytes))
+    commands = [
+        "compact one",
+        "stores one",
+        "show one/0/0/default",
+        "versions one/0",
+        f"export one/0 --format ndjson -o {tmp_path / 'one.ndjson'}",
+        "verify one/0/0/default",
+        "cost one --every 60 --partitions 1",
+        "clean one/0/0/default --retain 2",
+        "clean one --retain 2",
+        "fork one other",
+        "adopt one --checkpoint /there --yes",
+        "drop other --yes",
+        "drop one --yes",
+    ]
+    found = [run(*command.split()) for command in commands]
+    assert [each.code for each in found] == [0] * len(commands)
+    said = "\n".join(each.out + each.err for each in found)
+    assert re.findall(r"(?<![\d.,])1 (?:[a-z]+ )?[a-z]{2,}s\b", said) == []
+    for each in ("1 store", "1 row", "1 snapshot", "1 partition"):
+        assert re.search(rf"\b{each}\b", said), each
+
+
 def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
     """A snapshot that another executor is making is another reason than one that is there."""
-    made = StoreBuilder(engine, "compacting/0/0/default")
-    made.commit((user("a"), counted(1)))
+    made = StoreBuilder(engine, "compacting/0/0/default").count_to(1)
     begun, _ = engine.snapshot(made.store, made.run, *made.version, 100, 1)
     assert begun is not None
     assert "another executor is making a snapshot of version 1, or" in str(shown("compact", made.store)[0])
@@ -125,8 +150,7 @@ def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
 def test_fork(engine: Engine) -> None:
     """A fork reads as its origin, which cannot be dropped before it; a version that some store lacks is refused."""
     first, second = (StoreBuilder(engine, f"whole/0/{partition}/default") for partition in range(2))
-    for number in range(1, 4):
-        first.commit((user("a"), counted(number)))
+    first.count_to(3)
     for number in range(1, 3):
         second.commit((user("b"), counted(number)))
     said = refused("fork", "whole", "part", "--version", "3")
@@ -180,14 +204,12 @@ def test_stores_of_an_earlier_query(engine: Engine) -> None:
 
 def test_adopt_asks(engine: Engine) -> None:
     """The namespace belongs to another location after a yes, and to none that is no folder."""
-    StoreBuilder(engine, "moved/0/0/default").commit((user("a"), counted(1)))
+    StoreBuilder(engine, "moved/0/0/default").count_to(1)
     for wrong in ("", "moved/checkpoint"):
         assert "give the checkpoint's URL, or its absolute path" in refused("adopt", "moved", "--checkpoint", wrong)
     asked = run("adopt", "moved", "--checkpoint", "/there", typed="n\n")
     assert (asked.code, asked.out.strip()) == (1, "")
-    assert asked.err.startswith(
-        "moved, 1 stores, belongs to file:/tmp/ck. From now on only a query with the checkpoint"
-    )
+    assert asked.err.startswith("moved, 1 store, belongs to file:/tmp/ck. From now on only a query with the checkpoint")
     assert shown("adopt", "moved", "--checkpoint", "/there", "--yes")["stores"] == 1
     assert shown("show", "moved/0/0/default")["checkpoint"] == "file:/there/state"
 
@@ -196,7 +218,7 @@ def test_drop_asks(engine: Engine, store: str) -> None:
     """Nothing is deleted without a yes; then all of the namespace, and nothing else."""
     for partition in range(2):
         for name in JOINED:
-            StoreBuilder(engine, f"gone/0/{partition}/{name}").commit((user("a"), counted(1)))
+            StoreBuilder(engine, f"gone/0/{partition}/{name}").count_to(1)
     for answer in ("n\n", ""):
         asked = run("drop", "gone", typed=answer)
         assert (asked.code, asked.out.strip()) == (1, "")
@@ -213,8 +235,7 @@ def test_drop_asks(engine: Engine, store: str) -> None:
 
 def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused, and nothing is deleted; with --force the query is refused."""
-    made = StoreBuilder(engine, "written/0/0/default", run=str(uuid4()))
-    made.commit((user("a"), counted(1)))
+    made = StoreBuilder(engine, "written/0/0/default", run=str(uuid4())).count_to(1)
     look = drop.look
 
     def committing(*given: Any) -> drop.Look:
@@ -235,7 +256,7 @@ def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.M
 def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> None:
     """`stores` lists the others and marks it, for its namespace and for all; `drop` repairs a lost meta item."""
     for partition in range(3):
-        StoreBuilder(engine, f"broken/0/{partition}/default", run=str(uuid4())).commit((user("a"), counted(1)))
+        StoreBuilder(engine, f"broken/0/{partition}/default", run=str(uuid4())).count_to(1)
     tables.delete([meta_key("broken/0/1/default")], Meter())
     for words in (("stores", "broken"), ("stores",)):
         found = {each["store"]: each["problem"] for each in shown(*words) if each["store"].startswith("broken/")}

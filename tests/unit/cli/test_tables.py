@@ -62,17 +62,14 @@ def test_a_missing_table_is_named_with_what_to_do() -> None:
         (["drop", "a/b"], "dynastate: namespace must be 1 to 128 characters"),
         (["drop", ""], "Invalid value for 'NAMESPACE': it is empty; 'dynastate drop --help' shows"),
         (["fork", "a", ""], "Invalid value for 'NEW': it is empty; 'dynastate fork --help' shows"),
+        (["import", "", "new"], "Invalid value for 'OLD': it is empty; 'dynastate import --help' shows"),
+        (["import", "old", ""], "Invalid value for 'NEW': it is empty; 'dynastate import --help' shows"),
+        (["import", "old", "new", "--namespace", ""], "Invalid value for '--namespace': it is empty; 'dynastate imp"),
     ],
 )
 def test_a_bad_value_is_one_line(words: list[str], part: str) -> None:
     """A value that cannot be right is refused at once, in one line that names its option or where help is."""
     assert part in refused(*words)
-
-
-def test_no_region_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither an option nor boto3 has one."""
-    monkeypatch.delenv("AWS_REGION")
-    assert "no AWS Region is known" in refused("tables", "check", "--endpoint", "http://127.0.0.1:9")
 
 
 def test_jar(monkeypatch: pytest.MonkeyPatch) -> None:

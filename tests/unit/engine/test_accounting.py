@@ -7,7 +7,8 @@ import random
 import pytest
 
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.accounting import StorageAccounting
+from dynastate.engine.accounting import StoreAccount
+from dynastate.engine.engine import Engine
 from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import EMPTY, GROUP_SIZE
 from tests.support.engine_driver import (
@@ -15,7 +16,6 @@ from tests.support.engine_driver import (
     State,
     attempt,
     begin,
-    chunk,
     commit,
     entry,
     everything_of,
@@ -23,6 +23,7 @@ from tests.support.engine_driver import (
     numbers,
     read,
     save_snapshot,
+    singles,
     take_snapshot,
     write,
     write_versions,
@@ -51,7 +52,7 @@ def reported(spent: dict[str, int]) -> StorageSize:
 @pytest.mark.parametrize("tables", ["memory"], indirect=True)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables: Tables, store: str) -> None:
-    """After each of many commits, with snapshots, clean-ups, twins, aborts and restarts between them."""
+    """After each of many commits, with snapshots, clean-ups, twins, aborts and restarts between; so does the price."""
     choose = random.Random(f"stored/{seed}")  # noqa: S311  # test data
     engine, run = engines(), 1
     newest, state = EMPTY, State()
@@ -62,8 +63,7 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
         if choose.random() < 0.1:  # a twin commits before it, and is abandoned
             write(engine, store, attempt(10_000 + number), changes, base=newest, run=f"run-{run}")
         if choose.random() < 0.1:
-            dropped = begin(engine, store, attempt(20_000 + number), newest, f"run-{run}")
-            dropped.append(chunk(changes))
+            dropped = begin(engine, store, attempt(20_000 + number), changes, base=newest, run=f"run-{run}")
             dropped.abort()
         chunks = [changes] if choose.random() < 0.9 else []
         newest, spent = commit(engine, store, attempt(number), *chunks, base=newest, run=f"run-{run}")
@@ -71,6 +71,7 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
             state[key] = value
             changed_at[key] = newest[0]
         assert_about(reported(spent), listed(tables, store))
+        assert spent["nanodollars"] == 625 * spent["writeUnits"] + 125 * spent["readUnits"] > 0
         if choose.random() < 0.2:
             changed = lambda since: {key for key, when in changed_at.items() if when > since}  # noqa: E731
             under_way = take_snapshot(engine, store, newest, state, changed, f"run-{run}", bits=choose.choice((0, 3)))
@@ -88,32 +89,29 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
             engine.clean_up(store, f"run-{run}", *newest, retain=2, least=1, most=0)
     assert snapshots_made > 5
     assert removed > 50
-    assert_about(engine.known.sizes.stored(store), listed(tables, store))
+    assert_about(engine.known.account(store).stored(), listed(tables, store))
 
 
-def test_orphans_are_not_counted(engines: Engines, tables: Tables, store: str) -> None:
+def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> None:
     """Parts of a crashed attempt stay until clean-up, and are not counted for the store."""
-    engine = engines()
     made = write_versions(engine, store, 12)
-    crashed = begin(engine, store, attempt(99), made[12])
-    for number in range(GROUP_SIZE * 3):
-        crashed.append(chunk({b"%d" % number: b"lost"}))
-    engine.commits.settle(crashed._pending)
-    said, there = engine.known.sizes.stored(store), listed(tables, store)
+    crashed = begin(engine, store, attempt(99), *singles(GROUP_SIZE * 3, b"lost"), base=made[12])
+    crashed._pending.wait(10)
+    said, there = engine.known.account(store).stored(), listed(tables, store)
     assert there.items == said.items + 25
     state = numbers(12)
     save_snapshot(engine, store, made[12], state)
     newest = write_versions(engine, store, 3, made[12])[-1]
-    assert listed(tables, store).items == engine.known.sizes.stored(store).items + 25
+    assert listed(tables, store).items == engine.known.account(store).stored().items + 25
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert listed(tables, store).items == engine.known.sizes.stored(store).items + 25, (
+    assert listed(tables, store).items == engine.known.account(store).stored().items + 25, (
         "they are of a version that stays"
     )
     newest = write_versions(engine, store, 3, newest)[-1]
     save_snapshot(engine, store, newest, state)
     newest = write_versions(engine, store, 3, newest)[-1]
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert_about(engine.known.sizes.stored(store), listed(tables, store))
+    assert_about(engine.known.account(store).stored(), listed(tables, store))
 
 
 def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables, store: str) -> None:
@@ -123,20 +121,18 @@ def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables,
     newest, spent = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)
     assert reported(spent) == StorageSize()
     engine.open(store, *newest, have=[newest])
-    assert engine.known.sizes.stored(store) == StorageSize()
+    assert engine.known.account(store).stored() == StorageSize()
     engine.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
-    assert_about(engine.known.sizes.stored(store), listed(tables, store))
+    assert_about(engine.known.account(store).stored(), listed(tables, store))
 
 
-def test_reading_an_older_version_does_not_mislead(engines: Engines, tables: Tables, store: str) -> None:
+def test_reading_an_older_version_does_not_mislead(engine: Engine, tables: Tables, store: str) -> None:
     """Opening an older version shows no later snapshots, so it does not change the account."""
-    engine = engines()
     made = write_versions(engine, store, 20)
-    state = numbers(20)
-    save_snapshot(engine, store, made[20], state)
-    assert_about(engine.known.sizes.stored(store), listed(tables, store))
+    save_snapshot(engine, store, made[20], numbers(20))
+    assert_about(engine.known.account(store).stored(), listed(tables, store))
     read(engine, store, *made[7])
-    assert_about(engine.known.sizes.stored(store), listed(tables, store))
+    assert_about(engine.known.account(store).stored(), listed(tables, store))
 
 
 def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables, store: str) -> None:
@@ -151,34 +147,27 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
     other = engines()
     opening = other.open(store, *second)
     assert opening.snapshot == 2
-    said, there = other.known.sizes.stored(store), listed(tables, store)
+    said, there = other.known.account(store).stored(), listed(tables, store)
     snapshot = graph(tables, store).snapshot(*first)
     assert snapshot is not None
     carried = snapshot.stored_bytes
     assert there.bytes - 2_000 < said.bytes <= there.bytes + carried
     third = write(other, store, attempt(3), base=second)
     other.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
-    assert_about(other.known.sizes.stored(store), listed(tables, store))
+    assert_about(other.known.account(store).stored(), listed(tables, store))
 
 
-def test_cost_is_the_price_of_the_units(engines: Engines, store: str) -> None:
-    """Commits report the price of their units in nanodollars: 625 a write unit and 125 a read unit by default."""
-    _, spent = commit(engines(), store, attempt(1), {b"1": b"1"})
-    assert spent["nanodollars"] == 625 * spent["writeUnits"] + 125 * spent["readUnits"] > 0
-
-
-def test_the_latest_listing_wins(engines: Engines, tables: Tables, store: str) -> None:
+def test_the_latest_listing_wins(engine: Engine, tables: Tables, store: str) -> None:
     """A clean-up that ends after maintenance has read the lists again does not reset the account."""
-    engine = engines()
     made = write_versions(engine, store, 5)
     then = graph(tables, store)
     newest = write_versions(engine, store, 7, made[5])[-1]
-    accounts = StorageAccounting()
-    accounts.read(then)
-    accounts.read(graph(tables, store), newest[0])
-    accounts.cleaned(then, [], [])
+    account = StoreAccount(store)
+    account.read(then)
+    account.read(graph(tables, store), newest[0])
+    account.cleaned(then, [], [])
     # The history that tests read leaves out the schema item.
     there = listed(tables, store)
-    assert accounts.stored(store).items == there.items - 1
-    accounts.committed(store, entry(tables, store, 12))
-    assert accounts.stored(store).items == there.items - 1, "what was read already counts once"
+    assert account.stored().items == there.items - 1
+    account.committed(entry(tables, store, 12))
+    assert account.stored().items == there.items - 1, "what was read already counts once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Barrier
 from uuid import uuid4
 
 import pytest
@@ -13,10 +14,12 @@ from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.keys import Attempt, meta_key
+from dynastate.operations import clean, drop
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
+from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
@@ -24,18 +27,7 @@ from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
-
-
-@pytest.fixture
-def engine(memory_engine: Engine) -> Engine:
-    """An engine on tables in memory."""
-    return memory_engine
-
-
-@pytest.fixture
-def tables(memory: MemoryTables) -> MemoryTables:
-    """The tables of that engine."""
-    return memory
+pytestmark = pytest.mark.parametrize("tables", ["memory"], indirect=True)
 
 
 def start_over(engine: Engine, stores: Sequence[str], query: str, batches: int = 2) -> list[StoreBuilder]:
@@ -107,7 +99,7 @@ def test_the_first_batch_of_another_query(engine: Engine, tables: MemoryTables) 
     start_over(engine, partitions(4)[:2], "third", batches=1)
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[2:]
-    assert all("in its first batch" in each.kept for each in clean_earlier(engine, tables, earlier))
+    assert all("in its first batch" in each.kept for each in clean_earlier(engine, tables, earlier).all())
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(4)
 
 
@@ -138,20 +130,52 @@ def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, table
     current = start_over(engine, partitions(2), "second")
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[2:] + partitions(2, 1)
-    cleaned = {each.store: each for each in clean_earlier(engine, tables, earlier)}
-    assert list(cleaned) == earlier[::-1]
+    cleaned = {each.store: each for each in clean_earlier(engine, tables, earlier).all()}
+    assert sorted(cleaned) == earlier
     assert [store for store, each in cleaned.items() if each.kept] == ["mine/0/3/default"]
     assert "forks depend on this state: copy" in cleaned["mine/0/3/default"].kept
     assert min(each.items for each in cleaned.values() if not each.kept) > 1
     assert of_namespace(tables, "mine", Meter()).current == partitions(2)
     drop_stores(tables, ["copy/0/3/default"], Meter())
-    assert not any(each.kept for each in clean_earlier(engine, tables, of_namespace(tables, "mine", Meter()).earlier))
+    assert not any(
+        each.kept for each in clean_earlier(engine, tables, of_namespace(tables, "mine", Meter()).earlier).all()
+    )
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(2)
     left = [item for key, item in tables.items.items() if key.store_shard.partition("#")[0] not in partitions(2)]
     assert all({"refused"} == item.keys() - {"store_shard", "entry", "format"} for item in left)
     for each in current:
         each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
     assert users(tables, "mine/0") == ["more", "more", "second in 0", "second in 1"]
+
+
+def test_stores_of_an_earlier_query_are_deleted_several_at_once(
+    engine: Engine, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their meta items go last, from the last on: after a crash in between, the others are found and deleted."""
+    start_over(engine, partitions(2) + partitions(STORES_AT_ONCE, 1), "first")
+    start_over(engine, partitions(2), "second")
+    earlier = of_namespace(tables, "mine", Meter()).earlier
+    everyone, seen, crash = Barrier(STORES_AT_ONCE), [], 3
+    empty = drop.empty_store
+
+    def empty_together(tables: MemoryTables, store: str, meter: Meter) -> int:
+        everyone.wait(10)
+        return empty(tables, store, meter)
+
+    def delete_some(tables: MemoryTables, store: str, meter: Meter) -> int:
+        if len(list(catalog.find_stores(tables, "mine", Meter()))) == 2 + crash:
+            raise KeyboardInterrupt
+        return drop.delete_meta(tables, store, meter)
+
+    monkeypatch.setattr(clean, "empty_store", empty_together)
+    monkeypatch.setattr(clean, "delete_meta", delete_some)
+    cut_off = clean_earlier(engine, tables, earlier, lambda *each: seen.append(each))
+    assert (seen[0], seen[-1]) == ((0, STORES_AT_ONCE), (STORES_AT_ONCE, STORES_AT_ONCE))
+    assert (cut_off.stores, sorted(cut_off.done), cut_off.is_interrupted) == (STORES_AT_ONCE, earlier[crash:], True)
+    monkeypatch.undo()
+    assert of_namespace(tables, "mine", Meter()).earlier == earlier[:crash]
+    assert [each.store for each in clean_earlier(engine, tables, earlier[:crash]).all()] == earlier[:crash][::-1]
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
 
 
 def test_queries_that_begin_in_the_same_second(engine: Engine, tables: MemoryTables) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
@@ -67,12 +68,17 @@ def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.
     said: list[str] = []
     log.clear()
 
-    def assert_state(rights: list[State], version: int, by: Attempt) -> None:
+    @contextlib.contextmanager
+    def noted() -> Iterator[None]:
         try:
-            assert recover(engine, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
+            yield
         except (CorruptStateError, VersionMissingError) as failed:
             engine.name_table(failed)
             said.append(str(failed))
+
+    def assert_state(rights: list[State], version: int, by: Attempt) -> None:
+        with noted():
+            assert recover(engine, STORE, version, by) in rights, f"{damage}: a wrong state of version {version}"
 
     for (version, by), state in whole.states.items():
         assert_state([state], version, by)
@@ -82,7 +88,7 @@ def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.
         states = [state for (number, _), state in whole.states.items() if number == version]
         assert_state(states if lost else [whole.states[VersionId(version, attempt(version))]], version, NO_ATTEMPT)
     oldest = min(version for version, _ in whole.states)
-    try:
+    with noted():
         feed = engine.changes(STORE, oldest, NEWEST, attempt(NEWEST))
         changed: State = {}
         for version, chunks in feed.versions:
@@ -91,9 +97,6 @@ def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.
                 assert changed == whole.states[VersionId(version, attempt(version))], (
                     f"{damage}: wrong changes of {version}"
                 )
-    except (CorruptStateError, VersionMissingError) as failed:
-        engine.name_table(failed)
-        said.append(str(failed))
     return said + [record.getMessage() for record in log.records]
 
 
@@ -119,11 +122,7 @@ def assert_named(damage: Damage, said: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_corrupt_item_is_named_and_never_read(
-    kind: str,
-    cleaned: bool,  # noqa: FBT001  # a parameter of the test
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_corrupt_item_is_named_and_never_read(kind: str, caplog: pytest.LogCaptureFixture, *, cleaned: bool) -> None:
     """A reader gets the right state or an error, and error or log name table, item and reason."""
     whole = intact_store(cleaned=cleaned)
     noticed = 0

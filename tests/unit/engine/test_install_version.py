@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.engine.install import InstallAttempt, InstalledVersion
-from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, UnavailableError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
 from dynastate.operations.verify import verify
@@ -26,7 +28,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import FailingTables, MemoryTables
+from tests.support.fakes import Dying, MemoryTables
 
 NUMBER = 43
 #: The run that imports, and the one that continues.
@@ -97,46 +99,25 @@ def test_the_namespace_of_another_query_is_refused(engine: Engine, tables: Table
     assert items_of(tables, store) == before
 
 
-def test_an_attempt_is_begun_once(engine: Engine, store: str) -> None:
-    """A second one by the same id would write beside the first."""
-    begin_install(engine, store, attempt(1), ROWS)
+def test_abort_leaves_nothing(engine: Engine, tables: Tables, store: str) -> None:
+    """Only what the next attempt needs too is left: the meta item and the schema. An attempt is begun once."""
+    under_way = begin_install(engine, store, attempt(1), ROWS)
     with pytest.raises(InternalError, match="has a snapshot already"):
         begin_install(engine, store, attempt(1), ROWS)
-
-
-def test_abort_leaves_nothing(engine: Engine, tables: Tables, store: str) -> None:
-    """Only what the next attempt needs too is left: the meta item and the schema."""
-    begin_install(engine, store, attempt(1), ROWS).abort()
+    under_way.abort()
     assert {sort.partition("/")[0] for sort in items_of(tables, store)} == {"meta", "schema"}
 
 
-class DiedError(Exception):
-    """The process ended."""
-
-
-def test_a_crash_at_any_request(memory: MemoryTables, store: str) -> None:
+def test_a_crash_at_any_request(store: str) -> None:
     """The version is complete or missing; another attempt can make it then, and orphans do no harm."""
-    requests: list[str] = []
-    for make in closing(FailingTables(memory, requests.append)):
-        begin_install(make(), store, attempt(1), ROWS).commit()
-    assert len(requests) > 8
-
-    def die_at(last: int) -> MemoryTables:
-        tables, seen = MemoryTables(), 0
-
-        def count(_: str) -> None:
-            nonlocal seen
-            seen += 1
-            if seen > last:
-                raise DiedError
-
-        for make in closing(FailingTables(tables, count)):
-            with pytest.raises(DiedError):
+    for request in range(100):
+        tables = MemoryTables()
+        dying = Dying(tables, request)
+        for make in closing(dying):
+            with suppress(UnavailableError):
                 begin_install(make(), store, attempt(1), ROWS).commit()
-        return tables
-
-    for last in range(len(requests)):
-        tables = die_at(last)
+        if dying.left >= 0:
+            break
         for make in closing(tables):
             engine = make()
             if graph(tables, store).versions():
@@ -145,3 +126,4 @@ def test_a_crash_at_any_request(memory: MemoryTables, store: str) -> None:
             assert read(engine, store, NUMBER, attempt(2)) == ROWS | {b"more": b"1"}
             assert read(engine, store, NUMBER) == ROWS | {b"more": b"1"}
         assert [each.what for each in verify(tables, store).findings if each.what != "orphaned"] == []
+    assert 8 < request < 99

@@ -14,7 +14,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import HeldChanges
-from dynastate.engine.reader import hash_range, hash_ranges
+from dynastate.engine.reader import hash_ranges
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format import parts
 from dynastate.format.changes import key_hash
@@ -53,9 +53,9 @@ def engine(engines: Engines) -> Engine:
     return engines(cache_bytes=MIB)
 
 
-def cost_of(engine: Engine, store: str, version: VersionId, by: bytes | None = None) -> tuple[State, Meter]:
+def cost_of(engine: Engine, store: str, version: VersionId) -> tuple[State, Meter]:
     """Open a version whole; its rows, and what that cost."""
-    opening = engine.open(store, version[0], version[1] if by is None else NO_ATTEMPT)
+    opening = engine.open(store, *version)
     return fold(opening.chunks, fold(opening.snapshot_chunks)), opening.meter
 
 
@@ -207,12 +207,12 @@ def test_buckets_together_are_the_version(engines: Engines, store: str, seed: in
             save_snapshot(engine, store, made[-1], states[-1])
     for number in dice.sample(range(1, 13), 4):
         found = engine.find(store, *made[number])
-        assert (found.version, found.attempt) == made[number]
+        assert found.entry.id == made[number]
         assert (found.entry.keys, found.schema) == ({0: 0}, SCHEMA)
         for bits in (0, 2, 3, 5):
             together: State = {}
             for bucket in range(1 << bits):
-                low, high = hash_range(bits, bucket)
+                ((low, high),) = hash_ranges(bits, [bucket])
                 opening = engine.buckets(store, *made[number], bits, [bucket])
                 read = fold(opening.chunks, fold(opening.snapshot_chunks))
                 together |= {key: value for key, value in read.items() if low <= key_hash(key) <= high}
@@ -226,7 +226,7 @@ def test_a_bucket_reads_only_its_own_items(engines: Engines, store: str) -> None
     chunks = [dict.fromkeys(keys[at : at + 8], b"1") for at in range(0, 64, 8)]
     one = write(writer, store, attempt(1), *chunks)
     opening = writer.buckets(store, *one, 3, [5])
-    low, high = hash_range(3, 5)
+    ((low, high),) = hash_ranges(3, [5])
     handed_on = fold(opening.chunks)
     assert len(handed_on) < 64
     assert {k for k in keys if low <= key_hash(k) <= high} <= set(handed_on)
@@ -242,15 +242,13 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
     """Rows of the snapshot, the held changes after it, and what is sent are the version; or nothing held is used."""
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
     engine = engines()
-    made, states = [EMPTY], [State()]
-    snapshot = 0
+    made, states, snapshot = [EMPTY], [State()], 5
     for number in range(1, 13):
         changed = {b"%d" % dice.randrange(100): b"%d %d" % (number, at_) for at_ in range(20)}
         made.append(write(engine, store, attempt(number), changed, base=made[-1]))
         states.append(states[-1] | changed)
-        if number == 5:
+        if number == snapshot:
             save_snapshot(engine, store, made[-1], states[-1])
-            snapshot = number
     for other in (engine, engines()):
         for upto in (snapshot + 1, 9, 12):
             for wanted in ([0], [1, 2], [0, 1, 2, 3]):
@@ -385,18 +383,6 @@ def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines,
     for version, key in ((one, first), (two, b"c"), (two, last), (two, first), (one, last)):
         found, _ = looked_up(engine, store, version, key)
         assert key == b"c" or found == state[key]
-
-
-def test_a_row_in_many_parts_is_looked_up(engines: Engines, store: str) -> None:
-    """A chunk that is cut into fragments comes whole, beside skipped ones."""
-    dice = random.Random(5)  # noqa: S311  # bytes that cannot be compressed
-    large = dice.randbytes(900_000)
-    names = sorted((b"%d" % number for number in range(40)), key=key_hash)
-    changes = [{name: large if name == b"3" else name} for name in names]
-    made = write(engines(), store, attempt(1), *changes)
-    engine = engines(cache_bytes=8 * MIB)
-    assert looked_up(engine, store, made, b"3")[0] == large
-    assert looked_up(engine, store, made, b"4")[0] == b"4"
 
 
 @pytest.mark.parametrize(("shards", "part_bytes"), [(4, 200_000), (1, 260_000), (64, 380_000)])

@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots, writer
 from dynastate.engine.engine import Engine
-from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError, UnavailableError, VersionMissingError
+from dynastate.errors import InternalError, RouteInvalidError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot
 from dynastate.format.version_list import VersionEntry
@@ -20,7 +20,6 @@ from tests.support.engine_driver import (
     SHARDS,
     Engines,
     attempt,
-    begin,
     buckets_of,
     chunk,
     commit,
@@ -30,7 +29,6 @@ from tests.support.engine_driver import (
     numbers,
     parts_of,
     read,
-    recover,
     save_snapshot,
     take_snapshot,
     write,
@@ -56,15 +54,9 @@ def test_recovery_begins_with_the_snapshot(engine: Engine, store: str) -> None:
         assert read(engine, store, *version) == numbers(version[0])
     assert engine.open(store, *made[20]).entries == ()
     assert engine.open(store, *made[19]).snapshot == 0
-
-
-def test_a_held_version_is_preferred_to_a_snapshot(engine: Engine, store: str) -> None:
-    """A provider that holds a version gets the changes since, though there is a snapshot in between."""
-    made = write_versions(engine, store, 25)
-    save_snapshot(engine, store, made[20], numbers(20))
+    # A version that the provider holds is preferred, unless it is not in the lineage.
     opening = engine.open(store, *made[25], [made[18], made[3]])
     assert (opening.base, opening.snapshot) == (made[18], 0)
-    # Held versions that are not in the lineage do not keep the snapshot from being used.
     opening = engine.open(store, *made[25], [VersionId(18, attempt(99))])
     assert (opening.base, opening.snapshot) == (EMPTY, 20)
 
@@ -127,47 +119,29 @@ def damage(tables: Tables, store: str, kind: str) -> str:
         ("corrupt snapshot", "a manifest is not the one that its snapshot names"),
     ],
 )
-class TestCorruptSnapshot:
-    """Recovery falls back to older data while that exists, and logs it; else it is an error that names the item."""
-
-    def test_recovery_falls_back_to_older_changes(
-        self, engine: Engine, tables: Tables, store: str, kind: str, says: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Opening the version again gives its rows; the log names the corrupt item and its table."""
-        made = write_versions(engine, store, 5)
-        state = numbers(5)
-        save_snapshot(engine, store, made[4], numbers(4))
-        name = damage(tables, store, kind)
-        with pytest.raises(RouteInvalidError, match=rf"{says}.* table=\w+ store_shard={store}#\d item=.*"):
-            read(engine, store, *made[5])
-        assert read(engine, store, *made[5]) == state
-        ((warning,),) = [[record.getMessage()] for record in caplog.records]
-        assert f"recovery skips a corrupt snapshot store={store} version=5 attempt=" in warning
-        assert says in warning
-        assert f"{name}" in warning
-        assert "table=dynastate-snapshot-group " in warning
-
-    def test_the_next_snapshot_is_complete_again(
-        self,
-        engine: Engine,
-        engines: Engines,
-        tables: Tables,
-        store: str,
-        kind: str,
-        says: str,  # noqa: ARG002  # a parameter of the class
-    ) -> None:
-        """It reuses no bucket of a corrupt one, so other executors can read it; then clean-up deletes it."""
-        made = write_versions(engine, store, 5)
-        state = numbers(5)
-        save_snapshot(engine, store, made[4], numbers(4))
-        damage(tables, store, kind)
-        recover(engine, store, *made[5])
-        assert save_snapshot(engine, store, made[5], state, lambda _: {b"5"}).base == 0
-        assert read(engines(), store, *made[5]) == state
-        made += write_versions(engine, store, 2, made[5])[1:]
-        engine.clean_up(store, "run-1", *made[7], 2, 0, 0)
-        assert [each.version for each in graph(tables, store).snapshots()] == [5]
-        assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
+def test_recovery_falls_back_from_a_corrupt_snapshot(
+    engine: Engine, engines: Engines, tables: Tables, store: str, kind: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Opening again reads older changes, and logs the item; the next snapshot is complete; clean-up deletes this."""
+    made = write_versions(engine, store, 5)
+    state = numbers(5)
+    save_snapshot(engine, store, made[4], numbers(4))
+    name = damage(tables, store, kind)
+    with pytest.raises(RouteInvalidError, match=rf"{says}.* table=\w+ store_shard={store}#\d item=.*"):
+        read(engine, store, *made[5])
+    assert read(engine, store, *made[5]) == state
+    ((warning,),) = [[record.getMessage()] for record in caplog.records]
+    assert f"recovery skips a corrupt snapshot store={store} version=5 attempt=" in warning
+    assert says in warning
+    assert f"{name}" in warning
+    assert "table=dynastate-snapshot-group " in warning
+    # The next one reuses no bucket of it, so other executors can read it.
+    assert save_snapshot(engine, store, made[5], state, lambda _: {b"5"}).base == 0
+    assert read(engines(), store, *made[5]) == state
+    made += write_versions(engine, store, 2, made[5])[1:]
+    engine.clean_up(store, "run-1", *made[7], 2, 0, 0)
+    assert [each.version for each in graph(tables, store).snapshots()] == [5]
+    assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
 
 
 def test_rows_outside_their_bucket_are_refused(engine: Engine, store: str) -> None:
@@ -264,6 +238,8 @@ def clean_up(
 def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables: Tables, store: str) -> None:
     """Clean-up deletes versions before the snapshot that the oldest retained one depends on, and nothing else."""
     made = write_versions(engine, store, 40)
+    assert clean_up(engine, store, made[40], retain=10).items_deleted == 0, "without a snapshot all are needed"
+    assert len(parts_of(tables, store)) == 40
     save_snapshot(engine, store, made[12], numbers(12))
     save_snapshot(engine, store, made[25], numbers(25))
     save_snapshot(engine, store, made[38], numbers(38))
@@ -279,13 +255,6 @@ def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables:
         engine.open(store, *made[25])
     again = clean_up(engine, store, made[40], retain=10)
     assert (again.items_deleted, again.items_written) == (0, 0)
-
-
-def test_without_a_snapshot_nothing_is_deleted(engine: Engine, tables: Tables, store: str) -> None:
-    """Every version depends on all before it."""
-    made = write_versions(engine, store, 20)
-    assert clean_up(engine, store, made[20], retain=2).items_deleted == 0
-    assert len(parts_of(tables, store)) == 20
 
 
 def test_bounds_of_clean_up(engine: Engine, tables: Tables, store: str) -> None:
@@ -384,17 +353,6 @@ def test_abort_deletes_no_bucket_that_another_snapshot_uses(
         assert read(failing_engine, store, *version) == numbers(version[0])
 
 
-def test_a_lost_manifest_stops_clean_up(engine: Engine, tables: Tables, store: str) -> None:
-    """The deltas are the only other route to the snapshot's rows: they are retained until the loss is repaired."""
-    made = write_versions(engine, store, 30)
-    save_snapshot(engine, store, made[20], numbers(20))
-    (name,) = [name for name in items_of(tables, store) if name.startswith("directory/")]
-    tables.delete([Key("snapshot", store_shard(store, 0), name)], Meter())
-    with pytest.raises(CorruptStateError, match="manifest of a snapshot is lost"):
-        clean_up(engine, store, made[30], retain=3)
-    assert graph(tables, store).versions() == list(range(1, 31))
-
-
 def test_abandoned_attempts_retain_nothing(engine: Engine, tables: Tables, store: str) -> None:
     """A query that was rewound continues from an older version: later versions of the old branch are deleted."""
     old = write_versions(engine, store, 30)
@@ -417,21 +375,6 @@ def test_the_version_before_the_newest_is_always_retained(engine: Engine, store:
     save_snapshot(engine, store, made[10], numbers(10))
     clean_up(engine, store, made[10], retain=1)
     assert read(engine, store, *made[9]) == numbers(9)
-
-
-def test_orphans_are_deleted(engine: Engine, tables: Tables, store: str) -> None:
-    """Parts of a crashed attempt are found by their keys, once its version is below the retained ones."""
-    made = write_versions(engine, store, 4)
-    dead = begin(engine, store, attempt(77), made[4])
-    for number in range(30):
-        dead.append(chunk({b"%d" % number: random.Random(number).randbytes(30_000)}))  # noqa: S311  # no secret
-    dead._pending.wait(5)
-    made += write_versions(engine, store, 16, base=made[4])[1:]
-    save_snapshot(engine, store, made[18], numbers(18))
-    assert any(attempt(77).hex() in key.sort for key, _ in parts_of(tables, store))
-    clean_up(engine, store, made[20], retain=2)
-    assert {int(key.sort.split("/")[0]) for key, _ in parts_of(tables, store)} == {19, 20}
-    assert read(engine, store, *made[20]) == numbers(20)
 
 
 def test_clean_up_counts_what_deletes_cost(memory_engine: Engine, memory: MemoryTables, store: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-import time
 
 import pytest
 
@@ -24,8 +23,7 @@ from dynastate.errors import (
     UnknownOutcomeError,
     VersionMissingError,
 )
-from dynastate.format import parts
-from dynastate.format.changes import PUT, RECORD_BYTES_MAX, Change, decode_changes, encode_changes
+from dynastate.format.changes import PUT, RECORD_BYTES_MAX, Change, encode_changes
 from dynastate.format.items import item_bytes, item_key
 from dynastate.format.keys import (
     EMPTY,
@@ -33,15 +31,12 @@ from dynastate.format.keys import (
     STORE_BYTES_MAX,
     Attempt,
     VersionId,
-    group_key,
     meta_key,
-    part_key,
     schema_digest,
     schema_key,
 )
 from dynastate.format.meta import EPOCHS_KEPT, parse_schema
-from dynastate.format.parts import CHUNK_BYTES_MAX, RAW_BYTES_MAX, Chunk, join_fragments, parse_part, part_items
-from dynastate.format.version_list import VersionEntry, encode_entry
+from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from tests.support.engine_driver import (
@@ -64,10 +59,11 @@ from tests.support.engine_driver import (
     query_run,
     read,
     save_snapshot,
+    singles,
     write,
     write_versions,
 )
-from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.fakes import Door, FailingTables, Fault, MemoryTables, Overtaken
 from tests.support.processes import wait_until
 
 A, B, C, D, Z = (attempt(number) for number in (0xA, 0xB, 0xC, 0xD, 0x2A))
@@ -84,25 +80,12 @@ def noise(length: int, seed: str = "seed") -> bytes:
 def test_a_committed_version_never_changes(engine: Engine, store: str) -> None:
     """Each version reads back as exactly its own state after puts, overwrites and removes."""
     one = write(engine, store, A, {b"a": b"1", b"b": b"1", b"c": b"1"})
-    two = write(engine, store, B, {b"a": b"2", b"b": None}, base=one)
+    two = write(engine, store, B, {b"a": b"2", b"b": None, b"never there": None}, base=one)
     three = write(engine, store, C, {b"b": b"3", b"c": None}, base=two)
     assert [version for version, _ in (one, two, three)] == [1, 2, 3]
     assert read(engine, store, 1) == {b"a": b"1", b"b": b"1", b"c": b"1"}
     assert read(engine, store, 2) == {b"a": b"2", b"c": b"1"}
     assert read(engine, store, 3) == {b"a": b"2", b"b": b"3"}
-
-
-def test_keys_and_values_may_be_any_bytes(engine: Engine, store: str) -> None:
-    """Empty keys and values, and bytes that mean something in names, come back as they were."""
-    state = {
-        b"": b"",
-        b"#": b"/",
-        b"a_b/c#d": b"\x00" * 9,
-        bytes(range(256)): b"\xff",
-        "é".encode() * 2000: b"long key",
-    }
-    write(engine, store, A, state)
-    assert read(engine, store, 1) == state
 
 
 @pytest.mark.parametrize("length", [390_000, 3_000_000])
@@ -144,16 +127,6 @@ def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tabl
     assert read(engine, store, 1)[b"same"] == b"%d" % (count - 1)
 
 
-def test_a_removed_key_is_written_as_a_delete_marker(engine: Engine, tables: Tables, store: str) -> None:
-    """A remove lies in the part as a record with length -1, for a key that is there and for one that is not."""
-    base = write(engine, store, A, {b"there": b"1"})
-    write(engine, store, B, {b"there": None, b"never there": None}, base=base)
-    key, item = parts_of(tables, store)[1]
-    changes = list(decode_changes(join_fragments(key, [parse_part(key, item)])))
-    assert changes == [(PUT, 0, b"there", None), (PUT, 0, b"never there", None)]
-    assert read(engine, store, 2) == {}
-
-
 def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, store: str) -> None:
     """Each commit appends one entry, ten versions a group, that says who made it, on what, and how much it is."""
     made = write_versions(engine, store, 12)
@@ -167,16 +140,10 @@ def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, sto
         assert (found.attempt, found.parent, found.epoch) == (made[number][1], made[number - 1][1], 1)
         assert (found.parts, found.records, found.keys) == (1, 1, {0: 0})
         assert found.raw_bytes == found.stored_bytes == len(chunk({b"%d" % number: b"%d" % number}).changes)
-
-
-def test_the_entry_holds_the_arguments_of_commit(engine: Engine, tables: Tables, store: str) -> None:
-    """Key counts by column family and the schema's digest are in the entry, and the schema item exists."""
-    under_way = begin(engine, store, A)
-    under_way.append(chunk({b"k": bytes(5000)}))
-    made = under_way.commit({0: 7, 3: 2**40}, SCHEMA)
-    found = entry(tables, store, 1)
+    last = begin(engine, store, A, {b"k": bytes(5000)}, base=made[12]).commit({0: 7, 3: 2**40}, SCHEMA)
+    found = entry(tables, store, 13)
     assert found.keys == {0: 7, 3: 2**40}
-    assert found.stored_bytes < found.raw_bytes == made.entry.raw_bytes
+    assert found.stored_bytes < found.raw_bytes == last.entry.raw_bytes
     key = schema_key(store, found.schema)
     assert parse_schema(key, items_of(tables, store)[key.sort]) == SCHEMA
 
@@ -207,19 +174,14 @@ def test_a_store_retains_its_number_of_shards(engines: Engines, tables: Tables, 
     assert set(read(engines(), store, 2)) == {b"a", b"b", b"c", b"d", b"e"}
 
 
-def test_an_unchanged_partition_commits_with_one_write(engine: Engine, tables: Tables, store: str) -> None:
-    """Once a query run has written to a store, a commit without changes is one write request and one write unit."""
+def test_requests_of_a_commit(engine: Engine, tables: Tables, store: str) -> None:
+    """On a warm session: one append to the version list, after one write of parts where there are changes."""
     base = write(engine, store, A, {b"k": b"v"})
-    (version, _), spent = commit(engine, store, B, base=base)
+    two, spent = commit(engine, store, B, base=base)
     assert (spent["requests"], spent["writeUnits"], spent["readUnits"], spent["parts"]) == (1, 1, 0, 0)
-    assert read(engine, store, version) == {b"k": b"v"}
+    assert read(engine, store, *two) == {b"k": b"v"}
     assert len(parts_of(tables, store)) == 1
-
-
-def test_a_small_commit_is_two_requests(engine: Engine, store: str) -> None:
-    """On a warm session a commit with changes is one write of parts, then one append to the version list."""
-    base = write(engine, store, A, {b"k": b"v"})
-    _, spent = commit(engine, store, B, {b"k": b"w"}, {b"l": b"w"}, base=base)
+    _, spent = commit(engine, store, C, {b"k": b"w"}, {b"l": b"w"}, base=two)
     assert (spent["requests"], spent["writeUnits"], spent["parts"], spent["records"]) == (2, 3, 2, 2)
 
 
@@ -239,10 +201,7 @@ def test_commits_and_openings_report_what_they_cost(engine: Engine, store: str) 
 
 def test_a_commit_is_one_item_write_after_all_parts(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """The commit point is the append to the version list, and it comes when every part and the schema are there."""
-    under_way = begin(memory_engine, store, A)
-    for number in range(40):
-        under_way.append(chunk({b"%d" % number: noise(50_000, str(number))}))
-    under_way.commit({0: 40}, SCHEMA)
+    write(memory_engine, store, A, *({b"%d" % number: noise(50_000, str(number))} for number in range(40)))
     verbs = [call.verb for call in memory.calls]
     assert verbs.count("append_version") == 1
     assert verbs[-1] == "append_version"
@@ -253,23 +212,15 @@ def test_a_commit_is_one_item_write_after_all_parts(memory_engine: Engine, memor
 
 def test_parts_are_written_while_the_batch_still_runs(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """A full request goes out when it is full, not at commit; less than that waits for more."""
-    under_way = begin(memory_engine, store, A)
-    under_way.append(chunk({b"small": b"1"}))
+    begin(memory_engine, store, A).abort()
+    assert memory.calls == [], "beginning and aborting cost nothing before the first change"
+    under_way = begin(memory_engine, store, A, {b"small": b"1"})
     assert memory.called("write") == []
-    for number in range(25):
-        under_way.append(chunk({b"%d" % number: b"1"}))
+    for each in singles(25):
+        under_way.append(chunk(each))
     under_way._pending.wait(5)
     assert len(memory.called("write")) == 1
     under_way.abort()
-
-
-def test_nothing_is_sent_for_an_attempt_that_did_nothing(
-    memory_engine: Engine, memory: MemoryTables, store: str
-) -> None:
-    """Beginning an attempt, and aborting it before its first change, costs no request."""
-    under_way = begin(memory_engine, store, A)
-    under_way.abort()
-    assert memory.calls == []
 
 
 def test_the_schema_is_written_once_a_session(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
@@ -282,45 +233,7 @@ def test_the_schema_is_written_once_a_session(memory_engine: Engine, memory: Mem
     assert written == [schema_key(store, schema_digest(text)).sort for text in (SCHEMA, SCHEMA + " ")]
 
 
-def test_two_attempts_may_make_a_store_at_once(failing_tables: FailingTables, store: str) -> None:
-    """A zombie beside its retry, both with the first commit to a store: both write the schema item, and both commit."""
-    door, arrived = threading.Event(), threading.Event()
-
-    def hold(verb: str) -> None:
-        if verb == "write":
-            arrived.set()
-            assert door.wait(10)
-
-    failing_tables._before = hold
-    for make in closing(failing_tables):
-        engine = make(parallel_requests=1)
-        threads = []
-        for name, by in (("another/0/0/default", C), (store, A), (store, B)):
-            under_way = begin(engine, name, by)
-            under_way.append(chunk({b"k": by}))
-            threads.append(threading.Thread(target=under_way.commit, args=({0: 1}, SCHEMA)))
-            threads[-1].start()
-            assert arrived.wait(10)
-        while len(engine._writer._queue) < 4:
-            time.sleep(0.001)
-        door.set()
-        for thread in threads:
-            thread.join(10)
-    found = graph(failing_tables, store)
-    assert {found.find(1, each).attempt for each in (A, B)} == {A, B}
-
-
 # ------------------------------------------------------------------------------------------- which attempt, which epoch
-
-
-def test_epochs_rise_with_each_query_run(engines: Engines, tables: Tables, store: str) -> None:
-    """Each new run gets the next epoch at its first write; the same run keeps its own, in another process as well."""
-    base = write(engines(), store, attempt(1), run="run-1")
-    base = write(engines(), store, attempt(2), run="run-1", base=base)
-    base = write(engines(), store, attempt(3), run="run-2", base=base)
-    write(engines(), store, attempt(4), run="run-3", base=base)
-    assert [entry(tables, store, version).epoch for version in (1, 2, 3, 4)] == [1, 1, 2, 3]
-    assert items_of(tables, store)["meta"]["epochs"] == {"run-1": 1, "run-2": 2, "run-3": 3}
 
 
 @pytest.mark.slow
@@ -358,45 +271,32 @@ def test_a_list_that_cannot_be_shortened_fails_no_commit(
     assert read(failing_engine, store, *made) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}
 
 
-def test_only_the_newest_runs_are_kept(engine: Engine, tables: Tables, store: str) -> None:
-    """The meta item keeps the epochs of the newest sixteen runs, so that it does not grow without limit."""
+def test_epochs_rise_with_each_query_run(engines: Engines, tables: Tables, store: str) -> None:
+    """Each run gets the next epoch at its first write, and keeps it in another process; the newest sixteen are kept."""
     base = EMPTY
     for number in range(1, 21):
-        base = write(engine, store, attempt(number), run=f"run-{number}", base=base)
+        base = write(engines(), store, attempt(number), run=f"run-{number}", base=base)
+    write(engines(), store, attempt(21), run="run-20", base=base)
+    assert [entry(tables, store, version).epoch for version in range(1, 22)] == [*range(1, 21), 20]
     meta = items_of(tables, store)["meta"]
     assert meta["epoch"] == 20
     assert meta["epochs"] == {f"run-{number}": number for number in range(5, 21)}
-    assert item_bytes(meta) < 1024
+    assert item_bytes(meta) < 1024, "it does not grow without limit"
 
 
 def test_a_run_entered_by_another_executor_is_found(engines: Engines, tables: Tables, store: str) -> None:
     """Two executors that enter one run at once get one epoch."""
-    write(engines(), store, A, run="run-1")
-    failing_tables = FailingTables(tables)
-    engine = engines(failing_tables)
-
-    def enter_first(verb: str) -> None:
-        if verb == "advance_epoch":
-            failing_tables._before = lambda _: None
-            write(engines(), store, B, base=VersionId(1, A), run="run-2")
-
-    failing_tables._before = enter_first
-    write(engine, store, C, base=VersionId(1, A), run="run-2")
+    base = write(engines(), store, A, run="run-1")
+    other = lambda: write(engines(), store, B, base=base, run="run-2")  # noqa: E731
+    write(engines(Overtaken(tables, other, "advance_epoch")), store, C, base=base, run="run-2")
     assert [graph(tables, store).find(2, each).epoch for each in (B, C)] == [2, 2]
 
 
 @pytest.mark.parametrize("moment", ["query", "put_new"])
 def test_a_store_made_by_another_executor_is_found(engines: Engines, tables: Tables, store: str, moment: str) -> None:
     """Two executors that make one store at once agree on its meta item, whenever the other one is first."""
-    failing_tables = FailingTables(tables)
-    engine = engines(failing_tables, shards=2)
-
-    def make_first(verb: str) -> None:
-        if verb == moment:
-            failing_tables._before = lambda _: None
-            write(engines(shards=3), store, A, {b"k": b"v"}, run="run-1")
-
-    failing_tables._before = make_first
+    other = lambda: write(engines(shards=3), store, A, {b"k": b"v"}, run="run-1")  # noqa: E731
+    engine = engines(Overtaken(tables, other, moment), shards=2)
     write(engine, store, B, {b"k": b"w"}, run="run-2")
     assert items_of(tables, store)["meta"]["shards"] == 3
     assert [graph(tables, store).find(1, each).epoch for each in (A, B)] == [1, 2]
@@ -408,19 +308,9 @@ def test_a_run_without_an_epoch_fails_after_bounded_retries(
 ) -> None:
     """A run whose epoch is always taken by another fails after a bounded number of tries; its task can be retried."""
     write(failing_engine, store, A)
-    failing_tables.advance_epoch = lambda *_: False  # type: ignore[method-assign]  # the condition never holds
+    failing_tables.advance_epoch = lambda *_: False  # the condition never holds
     with pytest.raises(UnavailableError, match="too many query runs"):
         write(failing_engine, store, B, base=VersionId(1, A), run="run-2")
-
-
-def test_without_an_id_the_highest_epoch_wins(engines: Engines, store: str) -> None:
-    """Checkpoint format v1: of two attempts at a version the newer run's counts, also where it was appended first."""
-    write(engines(), store, A, {b"by": b"run 1"}, run="run-1")
-    old = begin(engines(), store, C, run="run-1")
-    old.append(chunk({b"by": b"run 1, late"}))
-    write(engines(), store, B, {b"by": b"run 2"}, run="run-2")
-    old.commit({0: 1}, SCHEMA)
-    assert read(engines(), store, 1) == {b"by": b"run 2"}
 
 
 def test_without_an_id_the_last_appended_of_equals_wins(engine: Engine, store: str) -> None:
@@ -435,26 +325,15 @@ def test_with_an_id_only_that_attempt_is_opened(engine: Engine, store: str) -> N
     write(engine, store, A, {b"by": b"A"})
     write(engine, store, B, {b"by": b"B"}, run="run-2")
     assert read(engine, store, 1, A) == {b"by": b"A"}
-    assert engine.open(store, 1, A).attempt == A
+    assert engine.open(store, 1, A).entry.attempt == A
     with pytest.raises(VersionMissingError, match=f"not by that attempt store={store} version=1 attempt={C.hex()}"):
         engine.open(store, 1, C)
-
-
-def test_a_committed_version_is_made_again_from_its_base(engine: Engine, store: str) -> None:
-    """A task that fails after its commit is retried from the same base: both attempts are kept, each with its state."""
-    base = write(engine, store, A, {b"n": b"1"})
-    write(engine, store, B, {b"n": b"2", b"B": b"x"}, base=base)
-    again = write(engine, store, C, {b"n": b"2", b"C": b"x"}, base=base)
-    assert read(engine, store, 2, B) == {b"n": b"2", b"B": b"x"}
-    assert read(engine, store, 2) == {b"n": b"2", b"C": b"x"}
-    assert read(engine, store, *write(engine, store, D, {b"n": b"3"}, base=again)) == {b"n": b"3", b"C": b"x"}
 
 
 def test_a_late_zombie_changes_no_later_version(engine: Engine, store: str) -> None:
     """A task that was replaced commits after the next version was made: that version's lineage does not include it."""
     base = write(engine, store, A, {b"kept": b"1", b"gone": b"1"})
-    zombie = begin(engine, store, Z, base)
-    zombie.append(chunk({b"gone": b"zombie", b"zombie": b"1"}))
+    zombie = begin(engine, store, Z, {b"gone": b"zombie", b"zombie": b"1"}, base=base)
     two = write(engine, store, B, {b"gone": None}, base=base)
     three = write(engine, store, C, {b"new": b"1"}, base=two)
     zombie.commit({0: 3}, SCHEMA)
@@ -466,8 +345,7 @@ def test_a_late_zombie_changes_no_later_version(engine: Engine, store: str) -> N
 def test_a_zombie_of_an_older_run_never_wins(engines: Engines, store: str) -> None:
     """After a restart of the query, what the old run still commits has the lower epoch: it wins no version."""
     base = write(engines(), store, A, {b"n": b"1"}, run="run-1")
-    zombie = begin(engines(), store, Z, base, run="run-1")
-    zombie.append(chunk({b"n": b"zombie"}))
+    zombie = begin(engines(), store, Z, {b"n": b"zombie"}, base=base)
     write(engines(), store, B, {b"n": b"2"}, base=base, run="run-2")
     zombie.commit({0: 1}, SCHEMA)
     assert read(engines(), store, 2) == {b"n": b"2"}
@@ -480,8 +358,7 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
     made = write_versions(first, store, 3)
     mine = write(first, store, A, {b"by": b"first"}, base=made[3])
     theirs = write(second, store, B, {b"by": b"second"}, base=made[3], run="run-2")
-    under_way = begin(first, store, C, mine)
-    under_way.append(chunk({b"by": b"first"}))
+    under_way = begin(first, store, C, {b"by": b"first"}, base=mine)
     if sees == "open":
         assert read(first, store, 4)[b"by"] == b"second"
     elif sees == "open near":
@@ -491,7 +368,7 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
     elif sees == "clean-up":
         first.clean_up(store, "run-1", *mine, 2, 1, 0)
     else:
-        under_way = begin(engines(), store, C, mine)  # an executor that never wrote to this store
+        under_way = begin(engines(), store, C, base=mine)  # an executor that never wrote to this store
     with pytest.raises(ConfigurationError, match=r"newer run of this query writes.*run=run-1 epoch=1 newest=2"):
         under_way.commit({0: 1}, SCHEMA)
     under_way.abort()
@@ -507,12 +384,11 @@ def test_an_old_run_that_first_writes_beside_a_newer_one(engines: Engines, store
     """
     engine = engines()
     made = write_versions(engine, store, 3)
-    zombie = begin(engines(), store, Z, made[2], run="run-0")
-    zombie.append(chunk({b"3": b"3"}))
+    zombie = begin(engines(), store, Z, {b"3": b"3"}, base=made[2], run="run-0")
     zombie.commit({0: 3}, SCHEMA)
     expected = numbers(3)
     assert read(engine, store, *made[3]) == expected
-    assert engine.open(store, 3, NO_ATTEMPT).attempt == Z
+    assert engine.open(store, 3, NO_ATTEMPT).entry.attempt == Z
     with pytest.raises(ConfigurationError, match="this one is over"):
         write(engine, store, D, {b"4": b"4"}, base=made[3])
     again = write(engine, store, D, {b"4": b"4"}, base=made[3], run="run-2")
@@ -533,7 +409,7 @@ def test_a_checkpoint_started_over_at_the_same_path(engines: Engines, store: str
 
 
 def test_only_what_is_missing_is_loaded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
-    """A provider that holds an older version of the lineage gets the changes after it, and nothing else is read."""
+    """A provider that holds an older version gets the changes after it; for the newest, only the list is read."""
     made = write_versions(memory_engine, store, 25)
     memory.calls.clear()
     opening = memory_engine.open(store, 25, NO_ATTEMPT, [made[3], made[22], made[20]])
@@ -542,14 +418,9 @@ def test_only_what_is_missing_is_loaded(memory_engine: Engine, memory: MemoryTab
     assert [len(call.keys) for call in memory.called("get")] == [3]
     assert [call.keys[0].sort for call in memory.called("query")] == ["group/0000000000000002"]
     assert opening.meter.items_read == 3 + 3, "three parts; the group, meta and schema"
-
-
-def test_a_version_that_is_held_needs_no_part(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
-    """Opening just the version that is held reads the version list, to be sure of the attempt, and no part."""
-    made = write_versions(memory_engine, store, 5)
     memory.calls.clear()
-    opening = memory_engine.open(store, 5, NO_ATTEMPT, [made[5]])
-    assert (opening.version, opening.attempt, opening.base) == (*made[5], made[5])
+    opening = memory_engine.open(store, 25, NO_ATTEMPT, [made[25]])
+    assert (opening.entry.id, opening.base) == (made[25], made[25])
     assert list(opening.chunks) == []
     assert [call.verb for call in memory.calls] == ["query"]
 
@@ -562,18 +433,11 @@ def test_a_version_held_by_another_attempt_is_no_base(engine: Engine, store: str
     assert engine.open(store, 12, NO_ATTEMPT, [made[12], made[11]]).base == made[11]
     assert read(engine, store, 12, NO_ATTEMPT, [made[12]])[b"other"] == b"1"
     assert read(engine, store, *made[12], [other]) == numbers(12)
-
-
-def test_a_version_below_what_is_held_is_loaded_whole(engine: Engine, store: str) -> None:
-    """A rollback to a version older than all held ones is loaded from the beginning."""
-    made = write_versions(engine, store, 15)
-    opening = engine.open(store, 4, NO_ATTEMPT, made[10:])
-    assert opening.base == EMPTY
-    assert set(fold(opening.chunks)) == {b"1", b"2", b"3", b"4"}
+    assert read(engine, store, 4, NO_ATTEMPT, made[10:]) == numbers(4), "a rollback below all that is held"
 
 
 def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) -> None:
-    """The error names every version, even if only the newest lists had to be read for this provider."""
+    """The error names every version, also if only the newest lists had to be read; without any, what to set."""
     made = write_versions(engine, store, 23)
     for have in ((), (made[21],)):
         with pytest.raises(
@@ -582,16 +446,12 @@ def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) 
             engine.open(store, 24, NO_ATTEMPT, have)
     with pytest.raises(VersionMissingError, match=r"version=99 versions=1-23 table=snapshot "):
         engine.open(store, 99, NO_ATTEMPT, [VersionId(95, A)])
-
-
-def test_a_store_without_state_says_what_to_set(engine: Engine, store: str) -> None:
-    """Nothing at all under the store's name: the checkpoint may have moved, and the error says what to set."""
-    with pytest.raises(VersionMissingError, match=rf"dynastate\.namespace .*store={store} version=7"):
-        engine.open(store, 7, NO_ATTEMPT, [VersionId(6, A)])
+    with pytest.raises(VersionMissingError, match=rf"dynastate\.namespace .*store={store}0 version=7"):
+        engine.open(f"{store}0", 7, NO_ATTEMPT, [VersionId(6, A)])
 
 
 def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
-    """While a slow provider takes its rows, no more reads are under way than there may be requests at once."""
+    """While a slow provider takes its rows, or stops, at most one window is read ahead."""
     write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
     memory.calls.clear()
     opening = memory_engine.open(store, 1, NO_ATTEMPT)
@@ -601,6 +461,10 @@ def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, s
         next(taken)
         assert len(memory.called("get")) <= number // WINDOW + 2
     assert next(taken, None) is None
+    unread = memory_engine.open(store, 1, NO_ATTEMPT).chunks
+    next(unread)
+    del unread
+    assert len(read(memory_engine, store, 1)) == 10 * WINDOW, "an opening that is not read to its end blocks nothing"
     assert {len(call.keys) for call in memory.called("get")} == {WINDOW}
 
 
@@ -616,11 +480,11 @@ def test_all_openings_share_what_is_read_ahead(
     openings = [iter(engine.open(store, 1, NO_ATTEMPT).chunks) for _ in range(16)]
     for opening in openings:
         next(opening)
-    assert engine._reader._ahead.bytes == (4 + 15) * window_bytes
+    assert engine._reader._ahead_bytes == (4 + 15) * window_bytes
     assert all(len(list(opening)) == 10 * WINDOW - 1 for opening in openings[:8])
     assert len(memory.called("get")) <= 8 * 10 + 8 + 4
     del opening, openings
-    assert engine._reader._ahead.bytes == 0
+    assert engine._reader._ahead_bytes == 0
     engine.close()
 
 
@@ -635,15 +499,6 @@ def test_several_reads_are_under_way_at_once(failing_engine: Engine, failing_tab
 
     failing_tables._before = meet
     assert len(read(failing_engine, store, 1)) == 4 * WINDOW
-
-
-def test_an_unread_opening_blocks_nothing(memory_engine: Engine, store: str) -> None:
-    """A provider that stops reading keeps the engine neither from closing nor from other work."""
-    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(4 * WINDOW)))
-    chunks = memory_engine.open(store, 1, NO_ATTEMPT).chunks
-    next(chunks)
-    del chunks
-    assert len(read(memory_engine, store, 1)) == 4 * WINDOW
 
 
 # ----------------------------------------------------------------------------------------------------- lost and corrupt
@@ -670,24 +525,6 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
     assert f"version=1 attempt={A.hex()} parts=2" in said
 
 
-def test_a_row_cut_over_parts_that_loses_its_end_is_found(engine: Engine, tables: Tables, store: str) -> None:
-    """Fragments that end before their chunk does are an error, never a shorter state."""
-    write(engine, store, A, {b"a": noise(400_000)})
-    found = entry(tables, store, 1)
-    assert found.parts == 2
-    group = group_key(store, 1)
-    shorter = VersionEntry(1, B, NO_ATTEMPT, 9, found.schema, 1, 1, found.raw_bytes, 380_000, found.digest, found.keys)
-    for _, item in parts_of(tables, store)[:1]:
-        key = part_key(store, 1, B, 0, 4)
-        fields = tuple(item[name] for name in parts._FIELDS)
-        data = item["data"]
-        assert isinstance(data, bytes)
-        moved = item | item_key(key) | {"crc32": parts._part_crc(key, fields, data)}
-        tables.write([(key, moved)], Meter())
-    tables.append_version(group, encode_entry(store, shorter), "run-1", Meter())
-    assert "parts and what names them do not agree" in corrupt(engine, store, 1)
-
-
 @pytest.mark.parametrize("base", [(1, A), EMPTY], ids=["continued", "started over"])
 def test_a_lost_meta_item_is_not_created_again(engines: Engines, tables: Tables, store: str, base: VersionId) -> None:
     """A store with versions is never taken for a new one: an epoch that begins at 1 again would lose to the old."""
@@ -700,19 +537,6 @@ def test_a_lost_meta_item_is_not_created_again(engines: Engines, tables: Tables,
 
 
 # ---------------------------------------------------------------------------------------------------- abort and failure
-
-
-def test_abort_deletes_what_was_written(engine: Engine, tables: Tables, store: str) -> None:
-    """An aborted attempt leaves no part, and the versions there were stay as they are."""
-    base = write(engine, store, A, {b"a": b"1"})
-    before = parts_of(tables, store)
-    under_way = begin(engine, store, B, base)
-    for number in range(60):
-        under_way.append(chunk({b"%d" % number: b"1"}))
-    under_way.abort()
-    assert parts_of(tables, store) == before
-    assert read(engine, store, 1) == {b"a": b"1"}
-    assert read(engine, store, *write(engine, store, C, {b"a": b"2"}, base=base)) == {b"a": b"2"}
 
 
 def test_a_store_dropped_and_created_again_beside_a_live_executor(engines: Engines, tables: Tables, store: str) -> None:
@@ -729,58 +553,45 @@ def test_a_store_dropped_and_created_again_beside_a_live_executor(engines: Engin
         drop_stores(tables, [store], Meter())
 
 
-def test_abort_deletes_25_a_request(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
-    """Parts that were written are deleted in requests of 25, queued ones are never sent."""
-    under_way = begin(memory_engine, store, A)
-    for number in range(70):
-        under_way.append(chunk({b"%d" % number: b"1"}))
+def test_abort_deletes_what_was_written(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Parts that were written are deleted in requests of 25, queued ones never sent; versions stay as they are."""
+    base = write(memory_engine, store, A, {b"a": b"1"})
+    before = parts_of(memory, store)
+    memory.calls.clear()
+    under_way = begin(memory_engine, store, B, *singles(70), base=base)
     under_way._pending.wait(5)
     under_way.abort()
     written = [key for call in memory.called("write") for key in call.keys]
     assert [len(call.keys) for call in memory.called("delete")] == [25, 25]
     assert sorted(key for call in memory.called("delete") for key in call.keys) == sorted(written)
-    assert memory.keys("delta") == []
+    assert parts_of(memory, store) == before
+    assert read(memory_engine, store, 1) == {b"a": b"1"}
+    assert read(memory_engine, store, *write(memory_engine, store, C, {b"a": b"2"}, base=base)) == {b"a": b"2"}
 
 
-def test_abort_of_a_queued_attempt_writes_nothing(
-    failing_engine: Engine, failing_tables: FailingTables, store: str
-) -> None:
+def test_abort_of_a_queued_attempt_writes_nothing(memory: MemoryTables, store: str) -> None:
     """Parts that wait behind another's request are dropped by abort: neither written nor deleted."""
-    door, arrived = threading.Semaphore(0), threading.Semaphore(0)
-
-    def hold(verb: str) -> None:
-        if verb == "write":
-            arrived.release()
-            assert door.acquire(timeout=10)
-
-    memory = failing_tables.tables
-    assert isinstance(memory, MemoryTables)
-    failing_tables._before = hold
-    others = [begin(failing_engine, f"{name}/0/0/default", A) for name in ("one", "two")]
-    for other in others:
-        for number in range(25):
-            other.append(chunk({b"%d" % number: b"1"}))
-    for _ in others:
-        assert arrived.acquire(timeout=10)
-    queued = begin(failing_engine, store, B)
-    for number in range(25):
-        queued.append(chunk({b"%d" % number: b"1"}))
-    aborting = threading.Thread(target=queued.abort)
-    aborting.start()
-    wait_until(lambda: queued._pending.cancelled, "the abort does not begin")
-    door.release(50)
-    aborting.join(10)
-    assert memory.called("delete") == []
-    assert [key for key in memory.keys("delta") if key.store_shard.startswith(store)] == []
-    for other in others:
-        other.abort()
+    door = Door()
+    for make in closing(FailingTables(memory, door)):
+        engine = make()
+        others = [begin(engine, f"{name}/0/0/default", A, *singles(25)) for name in ("one", "two")]
+        door.wait_for(2)
+        queued = begin(engine, store, B, *singles(25))
+        aborting = threading.Thread(target=queued.abort)
+        aborting.start()
+        wait_until(lambda queued=queued: queued._pending.cancelled, "the abort does not begin")  # type: ignore[misc]
+        door.open()
+        aborting.join(10)
+        assert memory.called("delete") == []
+        assert [key for key in memory.keys("delta") if key.store_shard.startswith(store)] == []
+        for other in others:
+            other.abort()
 
 
 def test_abort_leaves_the_schema(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """The schema item is shared: an abort must not delete what another version names."""
     failing_tables.fail("append_version", Fault(UnavailableError("throttled")))
-    first = begin(failing_engine, store, A)
-    first.append(chunk({b"a": b"1"}))
+    first = begin(failing_engine, store, A, {b"a": b"1"})
     with pytest.raises(UnavailableError):
         first.commit({0: 1}, SCHEMA)
     write(failing_engine, store, B, {b"a": b"2"})
@@ -792,21 +603,9 @@ def test_abort_leaves_the_schema(failing_engine: Engine, failing_tables: Failing
     assert {key.sort[21:53] for key, _ in parts_of(failing_tables, store)} == {B.hex()}
 
 
-def test_abort_after_commit_does_nothing(engine: Engine, tables: Tables, store: str) -> None:
-    """An abort that comes after the commit, or twice, leaves the version alone."""
-    under_way = begin(engine, store, A)
-    under_way.append(chunk({b"a": b"1"}))
-    under_way.commit({0: 1}, SCHEMA)
-    under_way.abort()
-    under_way.abort()
-    assert read(engine, store, 1) == {b"a": b"1"}
-
-
 def test_an_unfinished_abort_is_reported(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """Parts that could not be deleted stay invisible, and the caller gets the error."""
-    under_way = begin(failing_engine, store, A)
-    for number in range(25):
-        under_way.append(chunk({b"%d" % number: b"1"}))
+    under_way = begin(failing_engine, store, A, *singles(25))
     under_way._pending.wait(5)
     failing_tables.fail("delete", Fault(UnavailableError("throttled")))
     with pytest.raises(UnavailableError, match="throttled"):
@@ -864,8 +663,7 @@ def test_an_unknown_outcome_retains_the_parts(
 ) -> None:
     """A commit that may have happened must not lose its parts by the abort that follows: it would be corrupt."""
     failing_tables.fail("append_version", Fault(UnknownOutcomeError("it may have happened"), applied=applied))
-    under_way = begin(failing_engine, store, A)
-    under_way.append(chunk({b"a": b"1"}))
+    under_way = begin(failing_engine, store, A, {b"a": b"1"})
     with pytest.raises(UnknownOutcomeError):
         under_way.commit({0: 1}, SCHEMA)
     under_way.abort()
@@ -877,27 +675,30 @@ def test_an_unknown_outcome_retains_the_parts(
 
 
 def test_an_ended_attempt_refuses_any_step(engine: Engine, store: str) -> None:
-    """After commit or abort an attempt is over: any further step is a defect of the caller."""
-    committed, aborted = begin(engine, store, A), begin(engine, store, B)
-    committed.commit({0: 0}, SCHEMA)
+    """After commit or abort an attempt is over: an abort does nothing, any other step is a defect of the caller."""
+    committed, aborted = begin(engine, store, A, {b"a": b"1"}), begin(engine, store, B)
+    committed.commit({0: 1}, SCHEMA)
     aborted.abort()
     for ended in (committed, aborted):
+        ended.abort()
+        ended.abort()
         with pytest.raises(InternalError, match=f"append on an attempt that has ended store={store}"):
-            ended.append(chunk({b"a": b"1"}))
+            ended.append(chunk({b"a": b"2"}))
         with pytest.raises(InternalError, match="commit on an attempt that has ended"):
             ended.commit({0: 0}, SCHEMA)
+    assert read(engine, store, 1) == {b"a": b"1"}
 
 
 @pytest.mark.parametrize(("base", "by"), [((0, NO_ATTEMPT), NO_ATTEMPT), ((0, A), B), ((1, NO_ATTEMPT), B)])
 def test_an_attempt_needs_an_id_and_a_parent(engine: Engine, store: str, base: VersionId, by: Attempt) -> None:
     """An attempt without an id, or with a parent that does not go with its base, is refused."""
     with pytest.raises(InternalError, match="an attempt needs an id"):
-        begin(engine, store, by, base)
+        begin(engine, store, by, base=base)
 
 
 def test_a_store_name_that_fits_no_key_is_refused(engine: Engine) -> None:
     """A name that makes no key is refused before anything is sent, for writing and for reading."""
-    for name in ("", "a#b", "n" * 1025):
+    for name in ("", "a#b", "n" * 1025, "é" * 513):
         with pytest.raises(ConfigurationError, match="a store name must have"):
             begin(engine, name, A)
         with pytest.raises(ConfigurationError, match="a store name must have"):
@@ -907,21 +708,10 @@ def test_a_store_name_that_fits_no_key_is_refused(engine: Engine) -> None:
 def test_an_attempt_with_too_many_parts_is_refused(engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence number has six digits; an attempt that needs more says what to do."""
     monkeypatch.setattr("dynastate.engine.commit.PARTS_MAX", 3)
-    under_way = begin(engine, store, A)
-    for _ in range(3):
-        under_way.append(chunk({b"a": b"1"}))
+    under_way = begin(engine, store, A, *singles(3))
     with pytest.raises(ConfigurationError, match="more shuffle partitions or smaller batches"):
         under_way.append(chunk({b"a": b"1"}))
     under_way.abort()
-
-
-def test_a_row_over_64_mib_is_refused(engine: Engine, tables: Tables, store: str) -> None:
-    """A chunk that no reader would accept is refused at the append, and its version is never made."""
-    under_way = begin(engine, store, A)
-    with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
-        under_way.append(Chunk(1, 0, 0, bytes(RAW_BYTES_MAX + 1)))
-    under_way.abort()
-    assert parts_of(tables, store) == []
 
 
 @pytest.mark.parametrize("tables", ["memory"], indirect=True)
@@ -943,10 +733,11 @@ def test_the_largest_row(engines: Engines, memory: MemoryTables, store: str) -> 
     is_whole = read(engines(), store, *fourth) == state
     assert is_whole
     assert verify(memory, store).findings == ()
-    refused = begin(engine, store, Z, fourth)
+    refused = begin(engine, store, Z, base=fourth)
     with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
         refused.append(chunk({b"key": row[b"key"] + b"x"}))
     refused.abort()
+    assert parts_of(memory, store) == []
 
 
 def test_a_schema_too_large_for_an_item_is_refused(engine: Engine, store: str) -> None:
@@ -973,27 +764,19 @@ def test_the_memory_of_sessions_is_bounded(
     ]
 
 
-def test_a_namespace_serves_one_query(engine: Engine, tables: Tables, store: str) -> None:
-    """A second query that begins in a namespace is refused at its first commit; the first one's state stays."""
-    write(engine, store, A, {b"k": b"1"}, run="run-1")
-    other = engine.begin(store, query_run("run-2", "file:/another/state"), 0, NO_ATTEMPT, B)
-    with pytest.raises(ConfigurationError, match=f"namespace belongs to the query with the checkpoint {CHECKPOINT}"):
-        other.commit({0: 0}, SCHEMA)
-    other.abort()
-    assert graph(tables, store).versions() == [1]
-
-
 def test_a_copy_of_a_checkpoint_is_refused(engine: Engine, tables: Tables, store: str) -> None:
-    """A run that resumes from another location writes nothing; the error names both, and both ways out."""
+    """A run from another location, resumed or of another query, writes nothing; the error names both, and ways out."""
     one = write(engine, store, A, {b"k": b"1"}, run="run-1")
     before = items_of(tables, store)
-    copy = engine.begin(store, query_run("run-2", "file:/copy/state"), *one, B)
     ways = (
         f"the checkpoint {CHECKPOINT}.*file:/copy/state.*dynastate fork .*dynastate adopt .* --checkpoint file:/copy\\."
     )
-    with pytest.raises(ConfigurationError, match=ways):
-        copy.commit({0: 1}, SCHEMA)
-    copy.abort()
+    another = f"namespace belongs to the query with the checkpoint {CHECKPOINT}"
+    for base, said in ((one, ways), (EMPTY, another)):
+        copy = engine.begin(store, query_run("run-2", "file:/copy/state"), *base, B)
+        with pytest.raises(ConfigurationError, match=said):
+            copy.commit({0: 1}, SCHEMA)
+        copy.abort()
     assert items_of(tables, store) == before
     two = write(engine, store, C, {b"k": b"2"}, base=one, run="run-1")
     assert read(engine, store, *two) == {b"k": b"2"}

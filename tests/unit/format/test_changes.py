@@ -7,15 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.changes import (
-    FAMILY_MAX,
-    MERGE,
-    PUT,
-    Change,
-    decode_changes,
-    encode_changes,
-    key_hash,
-)
+from dynastate.format.changes import FAMILY_MAX, MERGE, PUT, Change, decode_changes, encode_changes
 
 KEYS = st.binary(max_size=40)
 CHANGES = st.one_of(
@@ -40,47 +32,9 @@ def test_cut_records_are_refused(changes: list[Change], data: st.DataObject) -> 
         list(decode_changes(run[:at]))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        Change(MERGE, 0, b"k", None),
-        Change(2, 0, b"k", b"v"),
-        Change(3, 0, b"", b""),
-        Change(15, 0, b"k", b"v"),
-    ],
-)
-def test_unknown_changes_are_refused(change: Change) -> None:
-    """An operation of a later format, or one with fields that it does not take, is refused and not skipped."""
-    with pytest.raises(CorruptStateError, match="does not know"):
-        list(decode_changes(encode_changes([change])))
-
-
-def test_a_delete_marker_is_no_empty_value() -> None:
-    """A removed key and a key with an empty value differ, in the bytes and when read back."""
-    removed, empty = Change(PUT, 0, b"k", None), Change(PUT, 0, b"k", b"")
-    assert encode_changes([removed]) != encode_changes([empty])
-    assert list(decode_changes(encode_changes([removed, empty]))) == [removed, empty]
-
-
 @pytest.mark.parametrize("value_length", [-2, -(2**31)])
 def test_other_negative_lengths_are_refused(value_length: int) -> None:
     """-1 is the only negative length that means something."""
     run = bytes(2) + (1).to_bytes(4, "little") + value_length.to_bytes(4, "little", signed=True) + b"k"
     with pytest.raises(CorruptStateError, match="ends within a record"):
         list(decode_changes(run))
-
-
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        (b"", 0),
-        (b"a", 0x3C2569B2),
-        (b"abc", 0xB3DD93FA),
-        (b"hello", 0x248BFA47),
-        (b"hello, world", 0x149BBB7F),
-        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
-    ],
-)
-def test_the_hash_is_murmur3_as_published(key: bytes, expected: int) -> None:
-    """The hash of a key is MurmurHash3 x86 32 bit with seed 0, by values published for it."""
-    assert key_hash(key) == expected

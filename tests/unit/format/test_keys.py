@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynastate.dynamodb.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MAX
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import (
     GROUP_SIZE,
@@ -33,13 +33,6 @@ def test_an_attempt_is_sixteen_bytes(length: int) -> None:
     """Bytes of any other length are no attempt."""
     with pytest.raises(CorruptStateError, match="16 bytes"):
         Attempt(bytes(length))
-
-
-@pytest.mark.parametrize("store", ["", "ns/0/0/a#b", "n" * 1025, "é" * 513])
-def test_a_store_name_that_fits_no_key_is_refused(store: str) -> None:
-    """A store's name is neither empty, nor ambiguous beside a shard, nor longer than 1,024 bytes of UTF-8."""
-    with pytest.raises(ConfigurationError, match="1 to 1024 bytes"):
-        check_store(store)
 
 
 def test_the_longest_keys_fit_into_dynamodb() -> None:

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from dynastate.errors import CorruptStateError
 from dynastate.format.changes import FAMILY_MAX
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import (
-    SHARDS_MAX,
-    Attempt,
-    Home,
-    group_key,
-)
+from dynastate.format.keys import SHARDS_MAX, Attempt, Home, group_key
 from dynastate.format.version_list import VersionEntry, decode_entry, encode_entry
 
 STORE = "ns/0/0/default"

@@ -21,7 +21,6 @@ from tests.support.engine_driver import (
     begin,
     chunk,
     closing,
-    commit_attempt,
     graph,
     items_of,
     query_run,
@@ -106,11 +105,10 @@ def test_an_old_run_that_starts_over_does_not_pass(engines: Engines, tables: Tab
         engine.snapshot(store, "run-1", *made[-2], 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
         engine.clean_up(store, "run-1", *made[-1], 2, 1, 0)
         assert graph(tables, store).versions()[0] > 10
-    over = begin(engines(), store, attempt(99), run="run-2")
-    over.append(chunk({b"k": b"v"}))
+    over = begin(engines(), store, attempt(99), {b"k": b"v"}, run="run-2")
     adopt_stores(tables, [store], MOVED, Meter())
     with pytest.raises(ConfigurationError, match="may not commit any more"):
-        commit_attempt(engine, over)
+        over.commit({0: 1}, SCHEMA)
 
 
 def test_an_adoption_that_was_cut_off_is_completed(memory: MemoryTables, store: str) -> None:

@@ -25,25 +25,22 @@ from tests.support.engine_driver import (
     Engines,
     attempt,
     begin,
-    chunk,
     everything_of,
     graph,
     items_of,
+    namespace_of,
     numbers,
     parts_of,
     query_run,
     read,
     save_snapshot,
+    singles,
     write,
     write_versions,
 )
-from tests.support.fakes import FailingTables, MemoryTables
+from tests.support.fakes import Dying, FailingTables, MemoryTables
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
-
-
-def namespace_of(store: str) -> str:
-    return store.split("/", maxsplit=1)[0]
 
 
 @pytest.mark.parametrize("versions", [0, 1, 8, 9, 10, 40])
@@ -58,10 +55,9 @@ def test_a_query_that_runs_is_refused_its_next_commit(
     elif versions == 40:
         save_snapshot(engine, store, made[39], numbers(39))
         engine.clean_up(store, "run-1", *made[40], 2, 1, 0)
-    under_way = begin(engine, store, attempt(999), made[versions])
-    under_way.append(chunk({b"k": b"v"}))
+    under_way = begin(engine, store, attempt(999), {b"k": b"v"}, base=made[versions])
     drop_stores(tables, [store], Meter())
-    late = [begin(engine, store, attempt(990 + by), made[max(0, versions - by)]) for by in (1, 2)]
+    late = [begin(engine, store, attempt(990 + by), base=made[max(0, versions - by)]) for by in (1, 2)]
     for each in (under_way, *late):
         with pytest.raises(ConfigurationError, match=r"may not commit any more.*dynastate drop.*new checkpoint.*run-1"):
             each.commit({0: 1}, SCHEMA)
@@ -102,6 +98,22 @@ def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, s
     assert graph(tables, store).is_empty
 
 
+def test_a_run_of_the_dropped_query_enters_the_next_one(engines: Engines, tables: Tables, store: str) -> None:
+    """On an executor where it had not written yet. It commits nothing; the next query has to be started again."""
+    old = write_versions(engines(), store, 12)
+    drop_stores(tables, [store], Meter())
+    fresh = engines()
+    mine = write_versions(fresh, store, 2, run="run-2")
+    with pytest.raises(ConfigurationError, match="may not commit any more"):
+        write(engines(), store, attempt(999), {b"k": b"v"}, base=old[12])
+    assert graph(tables, store).versions() == [1, 2]
+    fresh.lineage(store)
+    with pytest.raises(ConfigurationError, match="this one is over"):
+        write(fresh, store, attempt(3), {b"3": b"3"}, base=mine[2], run="run-2")
+    newest = write(engines(), store, attempt(3), {b"3": b"3"}, base=mine[2], run="run-3")
+    assert read(engines(), store, *newest) == read(engines(), store, 3) == {b"1": b"1", b"2": b"2", b"3": b"3"}
+
+
 def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables, store: str) -> None:
     """It is made through the fences, and resumed where it was cut off."""
     engine = engines()
@@ -116,35 +128,21 @@ def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables
     assert read(engines(), store, *made[12])[b"12"] == b"12"
 
 
-class Dying:
-    """Raises at a request, before it is sent."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def __call__(self, _: str) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise UnavailableError("died")
-
-
-def test_a_drop_that_was_cut_off_is_completed(engines: Engines, tables: Tables, store: str) -> None:
+def test_a_drop_that_was_cut_off_is_completed(memory_engine: Engine, memory: MemoryTables) -> None:
     """After a crash at any request another drop deletes the rest, and the query is refused its commits."""
-    if not isinstance(tables, MemoryTables):
-        pytest.skip("it has as many requests on moto")
-    engine, died = engines(), 0
+    died = 0
     for number in range(100):
-        each = f"{namespace_of(store)}/0/{number}/default"
-        base = write_versions(engine, each, 12)[12]
+        each = f"cut/0/{number}/default"
+        base = write_versions(memory_engine, each, 12)[12]
         try:
-            drop_stores(FailingTables(tables, Dying(number)), [each], Meter())
+            drop_stores(Dying(memory, number), [each], Meter())
         except UnavailableError:
             died += 1
-            drop_stores(tables, [each], Meter())
+            drop_stores(memory, [each], Meter())
         with pytest.raises(ConfigurationError, match="may not commit any more"):
-            write(engine, each, attempt(99), {b"k": b"v"}, base=base)
-        assert graph(tables, each).is_empty
-        assert len(everything_of(tables, each)) <= 4
+            write(memory_engine, each, attempt(99), {b"k": b"v"}, base=base)
+        assert graph(memory, each).is_empty
+        assert len(everything_of(memory, each)) <= 4
         if died <= number:
             break
     assert 10 < died < 99
@@ -162,8 +160,7 @@ class Committing:
 
     def commit(self) -> None:
         """Commit the next version, or abort it."""
-        under_way = begin(self._engine, self._store, attempt(1000 + len(self._made)), self._made[-1])
-        under_way.append(chunk({b"k": b"v"}))
+        under_way = begin(self._engine, self._store, attempt(1000 + len(self._made)), {b"k": b"v"}, base=self._made[-1])
         try:
             under_way.commit({0: 1}, SCHEMA)
         except ConfigurationError:
@@ -200,16 +197,10 @@ def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, en
     """A drop that is suspended before its last step leaves the query that has begun meanwhile alone."""
     engine = engines(memory)
     write_versions(engine, store, 3)
-    met: list[str] = []
-
-    def beside(verb: str) -> None:
-        if verb == "delete_over" and graph(memory, store).is_empty and not met:
-            met.append(verb)
-
-    drop_stores(FailingTables(memory, beside), [store], Meter())
+    drop_stores(memory, [store], Meter())
     write(engine, store, attempt(50), {b"k": b"v"}, run="run-2")
     before = dict(memory.items)
-    drop._delete_meta(memory, store, Meter())
+    drop.delete_meta(memory, store, Meter())
     assert memory.items == before
 
 
@@ -228,11 +219,8 @@ def test_parts_that_come_after_a_drop_are_no_lost_list(memory: MemoryTables, eng
     """Those of an attempt that was under way, at a version above all that the next query has."""
     engine = engines(memory)
     made = write_versions(engine, store, 12)
-    late = begin(engine, store, attempt(99), made[12])
     drop_stores(memory, [store], Meter())
-    for number in range(26):  # a whole request
-        late.append(chunk({b"%d" % number: b"1"}))
-    late._pending.wait(5)
+    begin(engine, store, attempt(99), *singles(26), base=made[12])._pending.wait(5)  # a whole request
     write(engines(memory), store, attempt(100), {b"k": b"v"}, run="run-2")
     report = verify(memory, store)
     assert [each.what for each in report.findings] == ["orphaned"]
@@ -268,7 +256,7 @@ def at_times(engine: Engine, store: str, *seconds: float) -> None:
     """Commit versions at these times."""
     base = EMPTY
     for number, second in enumerate(seconds, 1):
-        engine.commits.now_ms = lambda second=second: int(second * 1000)  # type: ignore[misc]
+        engine.commits.now_ms = lambda second=second: int(second * 1000)  # type: ignore[method-assign, misc]
         base = write(engine, store, attempt(number), {b"k": b"v"}, base=base)
 
 

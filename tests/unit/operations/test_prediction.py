@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
@@ -28,13 +27,12 @@ from dynastate.operations.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
+    SCHEMA,
     Engines,
     State,
     attempt,
     begin,
     chunk,
-    closing,
-    commit_attempt,
     save_snapshot,
     write,
 )
@@ -43,26 +41,15 @@ from tests.support.fakes import MemoryTables
 ROOT = Path(__file__).parents[3]
 #: What the issue asks of the formula.
 WITHIN = 0.15
-#: Of the usual length: it is read at every look.
-SCHEMA = '{"families":[]}'.ljust(700)
 
 
 @dataclass
 class Counted:
     """Units of operations, and storage after each batch."""
 
-    requests: int = 0
-    write_units: int = 0
-    read_units: int = 0
-    delete_units: int = 0
+    spent: Meter = field(default_factory=Meter)
     snapshots: int = 0
     stored: list[StorageSize] = field(default_factory=list)
-
-    def add(self, meter: Meter) -> None:
-        self.requests += meter.requests
-        self.write_units += meter.write_units
-        self.read_units += meter.read_units
-        self.delete_units += meter.delete_units
 
 
 def chunks_of(changes: State) -> Iterator[State]:
@@ -94,17 +81,13 @@ class OneStore:
 
     def commit(self, engine: Engine, run: str, changes: State, counted: Counted) -> StorageSize:
         """Commit a batch's changes, and run maintenance when it is due."""
-        under_way = begin(engine, self.name, attempt(self.newest[0] + 1), self.newest, run)
-        for each in chunks_of(changes):
-            under_way.append(chunk(each))
+        by = attempt(self.newest[0] + 1)
+        under_way = begin(engine, self.name, by, *chunks_of(changes), base=self.newest, run=run)
         self._rows |= changes
-        spent = commit_attempt(engine, under_way, len(self._rows))
+        counted.spent.add(under_way.commit({0: len(self._rows)}, SCHEMA).meter)
         self.newest = VersionId(self.newest[0] + 1, under_way.attempt)
         self._changed |= dict.fromkeys(changes, self.newest[0])
-        counted.requests += spent["requests"]
-        counted.write_units += spent["writeUnits"]
-        counted.read_units += spent["readUnits"]
-        return StorageSize(spent["storedItems"], spent["storedBytes"])
+        return engine.known.account(self.name).stored()
 
     def maintain(self, engine: Engine, run: str, batch: int, counted: Counted) -> None:
         """Run maintenance as Spark does, when it is due."""
@@ -118,12 +101,12 @@ class OneStore:
         least = math.floor(self._of.extra * self._of.retain + 0.5)
         if self._cleaned_at == 0 or version - self._cleaned_at >= least:
             self._cleaned_at = version
-            counted.add(engine.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
+            counted.spent.add(engine.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
 
     def _offer_snapshot(self, engine: Engine, run: str, counted: Counted) -> None:
         heap = sum(30 + len(key) + len(value) for key, value in self._rows.items())
         under_way, meter = engine.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
-        counted.add(meter)
+        counted.spent.add(meter)
         if under_way is None:
             return
         shift = 32 - under_way.bits
@@ -138,7 +121,7 @@ class OneStore:
                 for each in chunks_of(held):
                     under_way.append(chunk(each))
         assert under_way.commit()
-        counted.add(under_way.meter)
+        counted.spent.add(under_way.meter)
         counted.snapshots += 1
 
     def reopen(self, engine: Engine, counted: Counted) -> None:
@@ -146,7 +129,7 @@ class OneStore:
         opening = engine.open(self.name, *self.newest)
         for each in (opening.snapshot_chunks, opening.chunks):
             list(each)
-        counted.add(opening.meter)
+        counted.spent.add(opening.meter)
 
 
 class Run:
@@ -229,41 +212,30 @@ def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
     expected = found.day * days
     print({"predicted": expected, "counted": replace(counted, stored=[])})  # noqa: T201  # shown when it fails
     assert counted.snapshots >= 3 * measured.stores
-    assert counted.delete_units > 0
-    assert expected.requests == pytest.approx(counted.requests, rel=WITHIN)
-    assert expected.write_units == pytest.approx(counted.write_units, rel=WITHIN)
-    assert expected.read_units == pytest.approx(counted.read_units, rel=WITHIN)
-    assert expected.delete_units == pytest.approx(counted.delete_units, rel=WITHIN)
-    assert found.stored.items == pytest.approx(sum(each.items for each in counted.stored) / batches, rel=WITHIN)
-    assert found.stored.bytes == pytest.approx(sum(each.bytes for each in counted.stored) / batches, rel=WITHIN)
-
-
-@pytest.fixture
-def engines(memory: MemoryTables) -> Iterator[Engines]:
-    """Make engines on tables in memory, and close them all at the end."""
-    yield from closing(memory)
-
-
-@pytest.fixture
-def engines_on_moto(moto: BotoTables) -> Iterator[Engines]:
-    """Make engines on moto, and close them all at the end."""
-    yield from closing(moto)
+    assert counted.spent.delete_units > 0
+    for name in ("requests", "write_units", "read_units", "delete_units"):
+        assert getattr(expected, name) == pytest.approx(getattr(counted.spent, name), rel=WITHIN), name
+    for name in ("items", "bytes"):
+        stored = sum(getattr(each, name) for each in counted.stored) / batches
+        assert getattr(found.stored, name) == pytest.approx(stored, rel=WITHIN), name
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tables", ["memory"], indirect=True)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_prediction_is_that_of_a_run(name: str, engines: Engines, memory: MemoryTables) -> None:
+def test_prediction_is_that_of_a_run(name: str, engines: Engines, tables: Tables) -> None:
     """Within 15 %: requests, write, read and delete units, items and bytes stored."""
     of, value_bytes = WORKLOADS[name]
     is_large = of.changed_rows > 1_000
-    run = Run(engines, memory, of, value_bytes, seed=1)
+    run = Run(engines, tables, of, value_bytes, seed=1)
     compare(run, *((40, 84, 7) if is_large else (250, 300, 43)))
 
 
-def test_prediction_is_that_of_a_run_on_dynamodb(engines_on_moto: Engines, moto: BotoTables) -> None:
+@pytest.mark.parametrize("tables", ["moto"], indirect=True)
+def test_prediction_is_that_of_a_run_on_dynamodb(engines: Engines, tables: Tables) -> None:
     """The same through boto3, where requests and units are those of real requests."""
     of, value_bytes = Workload(2, 8640, 50, 0, 400, 0, retain=10), 40
-    compare(Run(engines_on_moto, moto, of, value_bytes, seed=2), 50, 60, 29)
+    compare(Run(engines, tables, of, value_bytes, seed=2), 50, 60, 29)
 
 
 def test_units_of_parts_and_lists() -> None:
@@ -279,11 +251,11 @@ def test_units_of_parts_and_lists() -> None:
 
 
 def test_units_of_deletes_are_those_of_the_deleted_items(
-    engines: Engines, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
+    memory_engine: Engine, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts, buckets, manifests of many buckets and lists: within a tenth of what DynamoDB takes for them."""
     monkeypatch.setattr(snapshots, "FRACTION", 0.0)
-    engine, made = engines(), EMPTY
+    engine, made = memory_engine, EMPTY
     state: State = {b"%d" % row: bytes(100) for row in range(3_000)}
     for number in range(1, 31):
         part = {key: state[key] for key in list(state)[number * 90 : number * 90 + 90]}

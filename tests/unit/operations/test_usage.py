@@ -12,6 +12,7 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
+from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
 from dynastate.format.keys import EMPTY, manifest_key, meta_key
@@ -106,33 +107,27 @@ def test_a_namespace_without_stores_is_an_error(memory: MemoryTables) -> None:
         usage_of_namespace(memory, "unknown", Meter())
 
 
-def test_a_manifest_that_clean_up_has_just_deleted(engines: Engines, tables: Tables, store: str) -> None:
-    """A snapshot without its manifest counts by its item."""
-    engine = engines()
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_manifest_that_is_deleted_or_broken(
+    memory_engine: Engine, memory: MemoryTables, store: str, *, is_deleted: bool
+) -> None:
+    """A snapshot without its manifest counts by its item; `stores` summarizes one with a broken one too."""
     state: dict[bytes, bytes] = {b"%d" % number: b"one" for number in range(50)}
-    made = write(engine, store, attempt(1), state)
-    save_snapshot(engine, store, made, state, lambda _: set(state))
-    before = usage_of_store(tables, store, Meter())
-    (snapshot,) = graph(tables, store).snapshots()
-    tables.delete([manifest_key(store, snapshot.version, snapshot.id)], Meter())
-    after = usage_of_store(tables, store, Meter())
+    made = write(memory_engine, store, attempt(1), state)
+    save_snapshot(memory_engine, store, made, state, lambda _: set(state))
+    before, whole = usage_of_store(memory, store, Meter()), inspect_store(memory, store, Meter())
+    (snapshot,) = graph(memory, store).snapshots()
+    key = manifest_key(store, snapshot.version, snapshot.id)
+    if is_deleted:  # by clean-up, just now
+        memory.delete([key], Meter())
+    else:
+        memory.items[key]["data"] = b"broken"
+    after, found = usage_of_store(memory, store, Meter()), inspect_store(memory, store, Meter())
     assert 0 < after.stored.items < before.stored.items
     assert after.rows == before.rows
-
-
-def test_a_broken_manifest_hides_nothing_else(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """A store with a broken manifest is still summarized: the snapshot counts by its item."""
-    engine = engines(memory)
-    state: dict[bytes, bytes] = {b"%d" % number: b"one" for number in range(50)}
-    made = write(engine, store, attempt(1), state)
-    save_snapshot(engine, store, made, state, lambda _: set(state))
-    whole = inspect_store(memory, store, Meter())
-    (snapshot,) = graph(memory, store).snapshots()
-    memory.items[manifest_key(store, snapshot.version, snapshot.id)]["data"] = b"broken"
-    found = inspect_store(memory, store, Meter())
+    assert after.snapshot_rows == 50
     assert (found.version, found.snapshot) == (whole.version, whole.snapshot) == (1, 1)
     assert found.items < whole.items
-    assert usage_of_store(memory, store, Meter()).snapshot_rows == 50
 
 
 # ---------------------------------------------------------------------------------------------------------------- spent

@@ -12,6 +12,7 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
+from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import Item, item_key
 from dynastate.format.keys import EMPTY, Key, Role, VersionId, group_key, store_shard
@@ -22,19 +23,20 @@ from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damage
 from tests.support.engine_driver import (
     attempt,
     begin,
-    chunk,
     make_engine,
     numbers,
     parts_of,
     recover,
     save_snapshot,
+    singles,
     take_snapshot,
     write,
     write_versions,
 )
-from tests.support.fakes import FailingClient, FailingTables, MemoryTables
+from tests.support.fakes import Dying, FailingClient, FailingTables, MemoryTables
 
 SEED = 20_250_106
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 #: Items of which so much is tried; the test of bad bytes tries more, on readers.
 DAMAGES = 250
 
@@ -61,7 +63,7 @@ def can_recover(whole: IntactStore, tables: MemoryTables) -> set[VersionId]:
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
-def test_a_whole_store_has_no_findings(cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_a_whole_store_has_no_findings(*, cleaned: bool) -> None:
     """In a store with every kind of item all versions can be read, every item is read, and nothing is reported."""
     whole = intact_store(cleaned=cleaned)
     tables = whole.tables()
@@ -82,7 +84,7 @@ def test_a_whole_store_has_no_findings(cleaned: bool) -> None:  # noqa: FBT001  
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
-def test_items_that_recovery_cannot_read_are_reported(cleaned: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_items_that_recovery_cannot_read_are_reported(*, cleaned: bool) -> None:
     """Exactly the versions that an engine opens are reported as readable, and the defective item is named."""
     print(f"seed={SEED}")  # noqa: T201  # shown by pytest when the test fails
     whole = intact_store(cleaned=cleaned)
@@ -150,10 +152,7 @@ def test_a_lost_list_is_reported_by_the_versions_that_need_it() -> None:
     report = verify(tables, STORE)
     missing = [finding for finding in report.findings if finding.what == "missing"]
     assert [(finding.key, finding.why) for finding in missing] == [
-        (
-            key,
-            f"version 9 by attempt {attempt(9).hex()}, which version 10 needs, nor a snapshot of it",
-        )
+        (key, f"version 9 by attempt {attempt(9).hex()}, which version 10 needs, nor a snapshot of it")
     ]
     assert readable(report) == set()
     assert [(each.version, each.is_readable, each.is_dead) for each in report.versions] == [
@@ -184,22 +183,21 @@ SNAPSHOTS = {"a snapshot in each list": (4, 8, 14, 18, 24, 28), "a snapshot": (1
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
 @pytest.mark.parametrize("snapshots", SNAPSHOTS.values(), ids=SNAPSHOTS)
 @pytest.mark.parametrize("lost", [5, 15, 25], ids=["the oldest", "a middle one", "the newest"])
-@pytest.mark.usefixtures("always_worth_it")
 def test_a_lost_version_list(
+    memory_engine: Engine,
     memory: MemoryTables,
     store: str,
     lost: int,
     snapshots: tuple[int, ...],
-    cleaned: bool,  # noqa: FBT001  # a parameter of the test
+    *,
+    cleaned: bool,
 ) -> None:
     """It is a defect wherever it differs from a clean-up that deletes the oldest versions, whoever reads the others."""
-    at = make_engine(memory)
-    made = write_versions(at, store, 27)
+    made = write_versions(memory_engine, store, 27)
     for version in snapshots[:-1] if len(snapshots) > 1 else snapshots:
-        save_snapshot(at, store, made[version], numbers(version), lambda _: set())
+        save_snapshot(memory_engine, store, made[version], numbers(version), lambda _: set())
     if cleaned:
-        at.clean_up(store, "run-1", *made[27], 24, 0, 0)
-    at.close()
+        memory_engine.clean_up(store, "run-1", *made[27], 24, 0, 0)
     assert verify(memory, store).findings == ()
     lost_list(memory.items, store, lost).apply(memory)
     report = verify(memory, store)
@@ -212,12 +210,10 @@ def test_a_lost_version_list(
         assert group_key(store, lost) in [finding.key for finding in missing]
 
 
-def test_the_newest_of_several_runs_version_list(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+def test_the_newest_of_several_runs_version_list(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """After a restart, only a snapshot of one of its versions shows the loss; else the parts are orphaned."""
-    at = make_engine(memory)
-    made = write_versions(at, store, 14)
-    made += write_versions(at, store, 10, base=made[14], run="run-2")[1:]
-    at.close()
+    made = write_versions(memory_engine, store, 14)
+    made += write_versions(memory_engine, store, 10, base=made[14], run="run-2")[1:]
     lost_list(memory.items, store, 24).apply(memory)
     report = verify(memory, store)
     assert report.is_whole
@@ -228,62 +224,46 @@ def test_the_newest_of_several_runs_version_list(memory: MemoryTables, store: st
     ]
 
 
-def test_the_only_version_list(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+def test_the_only_version_list(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Parts of a second version show the loss; attempts at the first version may fail."""
-    at = make_engine(memory)
     for number in (0xA, 0xB):
-        under_way = begin(at, store, attempt(number), EMPTY)
-        under_way.append(chunk({b"1": b"1"}))
+        under_way = begin(memory_engine, store, attempt(number), {b"1": b"1"})
         under_way.commit = None  # type: ignore[assignment,method-assign]  # never
-    made = write_versions(at, store, 1)
+    made = write_versions(memory_engine, store, 1)
     memory.items = {key: item for key, item in memory.items.items() if not key.sort.startswith("group/")}
     assert verify(memory, store).is_whole
-    write(at, store, attempt(2), {b"2": b"2"}, base=made[1])
+    write(memory_engine, store, attempt(2), {b"2": b"2"}, base=made[1])
     lost_list(memory.items, store, 2).apply(memory)
     assert [(each.what, each.why) for each in verify(memory, store).findings if each.what == "missing"] == [
         ("missing", "the version list of 1 is lost: none of them is listed, but there are parts of what follows them")
     ]
-    at.close()
 
 
 def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(
-    memory: MemoryTables, store: str, always_worth_it: None
+    memory_engine: Engine, memory: MemoryTables, store: str
 ) -> None:
     """A query that starts over, fails and is cleaned up at any request leaves no defect, below nor above the others."""
-    at = make_engine(memory)
-    made = write_versions(at, store, 26)
-    save_snapshot(at, store, made[22], numbers(22), lambda _: set())
-    at.clean_up(store, "run-1", *made[26], 2, 0, 0)
-    failed = begin(at, store, attempt(0xF), made[26])
-    for number in range(26):  # a whole request
-        failed.append(chunk({b"%d" % number: b"f"}))
+    made = write_versions(memory_engine, store, 26)
+    save_snapshot(memory_engine, store, made[22], numbers(22), lambda _: set())
+    memory_engine.clean_up(store, "run-1", *made[26], 2, 0, 0)
+    begin(memory_engine, store, attempt(0xF), *singles(26, b"f"), base=made[26])  # a whole request
     base = EMPTY
     for number in range(1, 8):
-        base = write(at, store, attempt(100 + number), {b"k": b"%d" % number}, base=base, run="run-2")
+        base = write(memory_engine, store, attempt(100 + number), {b"k": b"%d" % number}, base=base, run="run-2")
         assert verify(memory, store).is_whole
     items = dict(memory.items)
     for requests in range(1, 100):
-        failing = FailingTables(memory)
-        left = requests
-
-        def die(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise UnavailableError("killed")
-
-        failing._before = die
-        again = make_engine(failing)
+        dying = Dying(memory, requests)
+        again = make_engine(dying)
         with contextlib.suppress(UnavailableError):
             again.clean_up(store, "run-2", *base, 2, 0, 0)
         again.close()
         report = verify(memory, store)
         assert report.is_whole, report.findings
         memory.items = dict(items)
-        if left >= 0:
+        if dying.left >= 0:
             break
     assert requests > 5
-    at.close()
 
 
 def test_without_its_meta_item_nothing_can_be_read() -> None:
@@ -297,15 +277,14 @@ def test_without_its_meta_item_nothing_can_be_read() -> None:
     assert (report.items, len(report.versions)) == (0, len(whole.states))
 
 
-def test_orphans_are_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+def test_orphans_are_no_failure(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Parts of an attempt under way, a snapshot that is being written and foreign items are orphaned, by maker."""
-    at = make_engine(memory)
-    made = write_versions(at, store, 3)
-    under_way = begin(at, store, attempt(0xA), made[3])
-    for number in range(26):
-        under_way.append(chunk({b"%d" % number: b"1"}))
+    made = write_versions(memory_engine, store, 3)
+    under_way = begin(memory_engine, store, attempt(0xA), *singles(26), base=made[3])
     under_way._pending.wait(5)
-    snapshot = take_snapshot(at, store, made[3], {b"1": b"1", b"2": b"2", b"3": b"3"}, lambda _: set(), bits=1)
+    snapshot = take_snapshot(
+        memory_engine, store, made[3], {b"1": b"1", b"2": b"2", b"3": b"3"}, lambda _: set(), bits=1
+    )
     assert snapshot is not None
     snapshot._end_bucket()
     snapshot._write()
@@ -325,7 +304,6 @@ def test_orphans_are_no_failure(memory: MemoryTables, store: str, always_worth_i
     }
     assert report.is_whole
     assert readable(report) == set(made[1:])
-    at.close()
 
 
 def test_an_item_in_the_wrong_place_is_missing_and_orphaned() -> None:
@@ -340,17 +318,16 @@ def test_an_item_in_the_wrong_place_is_missing_and_orphaned() -> None:
     assert report.findings[1].why == "of a listed attempt, where that has no part"
 
 
-def test_abandoned_attempts_are_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+def test_abandoned_attempts_are_no_failure(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """The versions of a deleted checkpoint are abandoned once clean-up deletes their base, and go with the next."""
-    at = make_engine(memory)
-    old = write_versions(at, store, 12)
+    old = write_versions(memory_engine, store, 12)
     made = [EMPTY]
     for number in range(1, 7):
         key = b"%d" % number
-        made.append(write(at, store, attempt(100 + number), {key: key}, base=made[-1], run="run-2"))
+        made.append(write(memory_engine, store, attempt(100 + number), {key: key}, base=made[-1], run="run-2"))
     state = numbers(4)
-    save_snapshot(at, store, made[4], state, lambda _: set(), "run-2")
-    at.clean_up(store, "run-2", *made[6], 2, 0, 4)
+    save_snapshot(memory_engine, store, made[4], state, lambda _: set(), "run-2")
+    memory_engine.clean_up(store, "run-2", *made[6], 2, 0, 4)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == {made[5], made[6]}
@@ -360,27 +337,23 @@ def test_abandoned_attempts_are_no_failure(memory: MemoryTables, store: str, alw
     report = verify(memory, store)
     assert ("missing", "group/0000000000000000") in listed(report)
     assert {each.version for each in report.versions if not each.is_readable and not each.is_dead} == {5, 6}
-    at.close()
 
 
-def test_an_unfinished_clean_up_is_no_failure(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+def test_an_unfinished_clean_up_is_no_failure(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Versions whose base it has deleted are abandoned, as long as newer ones have a snapshot."""
-    at = make_engine(memory)
-    made = write_versions(at, store, 12)
+    made = write_versions(memory_engine, store, 12)
     state = numbers(8)
-    save_snapshot(at, store, made[8], state, lambda _: set())
-    at.clean_up(store, "run-1", *made[12], 2, 0, 3)
+    save_snapshot(memory_engine, store, made[8], state, lambda _: set())
+    memory_engine.clean_up(store, "run-1", *made[12], 2, 0, 3)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == set(made[8:])
     assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(made[4:8])
-    at.close()
 
 
-def test_concurrent_writes_are_no_findings(memory: MemoryTables, store: str, always_worth_it: None) -> None:
+def test_concurrent_writes_are_no_findings(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Commits, snapshots and clean-ups between any two requests of verify are no findings."""
-    at = make_engine(memory)
-    made = write_versions(at, store, 8)
+    made = write_versions(memory_engine, store, 8)
     states = {number: numbers(number) for number in range(1, 200)}
     before = verify(memory, store)
     assert before.is_whole
@@ -390,10 +363,10 @@ def test_concurrent_writes_are_no_findings(memory: MemoryTables, store: str, alw
         nonlocal requests
         requests += 1
         number = made[-1][0] + 1
-        made.append(write(at, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1]))
+        made.append(write(memory_engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1]))
         if requests % 3 == 0:
-            save_snapshot(at, store, made[-1], states[number], lambda _: set())
-            at.clean_up(store, "run-1", *made[-1], 2, 0, 0)
+            save_snapshot(memory_engine, store, made[-1], states[number], lambda _: set())
+            memory_engine.clean_up(store, "run-1", *made[-1], 2, 0, 0)
 
     for start in range(3):  # which of the requests clean-up comes at
         requests = start
@@ -403,7 +376,6 @@ def test_concurrent_writes_are_no_findings(memory: MemoryTables, store: str, alw
         assert requests > 8
         lost = [each for each in report.versions if not each.is_readable and not each.is_dead]
         assert lost == []
-    at.close()
 
 
 def test_verify_only_reads_and_consistently(moto: BotoTables, failing_client: FailingClient, store: str) -> None:
@@ -450,15 +422,13 @@ def test_keys_are_compared_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         assert sum(finding.items for finding in report.findings) == orphans
 
 
-def test_memory_is_bounded(memory: MemoryTables, store: str) -> None:
+def test_memory_is_bounded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """A store of 60 MB is read a window at a time, in less than 15 MB of memory."""
-    at = make_engine(memory)
     chance = random.Random(1)  # noqa: S311  # bytes that do not compress
     base = EMPTY
     for number in range(1, 7):
         rows = [{b"%d" % row: chance.randbytes(100_000)} for row in range(100)]
-        base = write(at, store, attempt(number), *rows, base=base)
-    at.close()
+        base = write(memory_engine, store, attempt(number), *rows, base=base)
     seen: list[tuple[int, int]] = []
     tracemalloc.start()
     report = verify(memory, store, lambda done, total: seen.append((done, total)))

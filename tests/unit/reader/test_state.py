@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import opening, snapshots
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
@@ -30,7 +30,7 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
 from dynastate.reader.arrow import write_parquet
 from dynastate.reader.state import StateReader, open_state
-from dynastate.reader.view import Change, Difference, Past, StateView
+from dynastate.reader.view import Change, Past, StateView
 from dynastate.settings import Settings
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
@@ -38,14 +38,9 @@ from tests.support.engine_driver import Engines, attempt, graph, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import RAW, USER, Row, StoreBuilder, counted, family, struct, user
 
+pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
 Open = Callable[..., StateReader]
 NAMES = [f"user-{number:02d}" for number in range(40)]
-
-
-@pytest.fixture
-def tables() -> MemoryTables:
-    """Tables in memory."""
-    return MemoryTables()
 
 
 @pytest.fixture
@@ -154,6 +149,24 @@ def test_at_other_versions(written: StoreBuilder, opened: Open) -> None:
         state.at(4)
     with pytest.raises(VersionMissingError):
         state.at(0)
+    assert state.at(np.int64(2)).version == 2
+
+
+@pytest.mark.parametrize("version", ["x", 1.0, True, [1]])
+def test_a_version_is_a_whole_number(written: StoreBuilder, opened: Open, version: Any) -> None:
+    """The error says so, and what was given, wherever a version is an argument."""
+    state = opened(written.store)
+    reads: list[Callable[[], Any]] = [
+        lambda: state.at(version),
+        lambda: list(state.changes(version)),
+        lambda: list(state.changes(1, version)),
+        lambda: list(state.diff(1, version)),
+        lambda: list(state.diff(version, 1)),
+    ]
+    for read in reads:
+        with pytest.raises(ConfigurationError, match=r"a version is a whole number, such as 41; .* version=") as wrong:
+            read()
+        assert wrong.value.facts == {"version": repr(version)}
 
 
 def test_changes(written: StoreBuilder, opened: Open) -> None:
@@ -166,6 +179,8 @@ def test_changes(written: StoreBuilder, opened: Open) -> None:
     ]
     assert [each.version for each in state.changes(0, 2)] == [1, 1, 2, 2]
     assert list(state.changes(3)) == list(state.changes(5, 2)) == []
+    assert not list(state.diff(2, 2))
+    assert len(list(state.diff(0, 1))) == 2
     with pytest.raises(VersionMissingError):
         list(state.changes(1, 9))
 
@@ -177,6 +192,9 @@ def test_history(written: StoreBuilder, opened: Open) -> None:
     assert state.history({"user": "b"}) == [Past(1, row("b", 1)), Past(3, None)]
     assert state.history({"user": "c"}) == [Past(2, row("c", 1))]
     assert state.history({"user": "d"}) == []
+    written.commit((user("a"), counted(2)))
+    assert state.refresh()
+    assert state.history({"user": "a"})[-1] == Past(2, row("a", 2)), "the same value again is no change"
 
 
 @pytest.mark.parametrize("is_forked", [False, True])
@@ -185,8 +203,8 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
     engine: Engine,
     tables: MemoryTables,
     opened: Open,
-    always_worth_it: None,
-    is_forked: bool,  # noqa: FBT001  # a parameter of the test
+    *,
+    is_forked: bool,
 ) -> None:
     """Versions without their snapshot may still be listed: clean-up has not ended, or a fork has pinned the list.
 
@@ -214,31 +232,8 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
     assert opened(written.store).versions() == list(range(oldest, 46))
 
 
-def test_history_omits_equal_values(written: StoreBuilder, opened: Open) -> None:
-    """A version that puts the same value again is not in the history."""
-    written.commit((user("a"), counted(2)))
-    assert opened(written.store).history({"user": "a"})[-1] == Past(2, row("a", 2))
-
-
-def test_diff(written: StoreBuilder, opened: Open) -> None:
-    """The keys that differ are found in both directions; a version does not differ from itself."""
-    state = opened(written.store)
-    forth = sorted(state.diff(1, 3), key=lambda each: str(each.key["user"]))
-    assert forth == [
-        Difference({"user": "a"}, row("a", 1), row("a", 2)),
-        Difference({"user": "b"}, row("b", 1), None),
-        Difference({"user": "c"}, None, row("c", 1)),
-    ]
-    back = sorted(state.diff(3, 1), key=lambda each: str(each.key["user"]))
-    assert back == [Difference(each.key, each.after, each.before) for each in forth]
-    assert list(state.diff(2, 2)) == []
-    assert len(list(state.diff(0, 1))) == 2
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_random_versions(
-    engine: Engine, store: str, opened: Open, always_worth_it: None, tables: MemoryTables, seed: int
-) -> None:
+def test_random_versions(engine: Engine, store: str, opened: Open, tables: MemoryTables, seed: int) -> None:
     """After random puts, removes and snapshots, versions, histories and differences are those of the model."""
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
     models = random_models(StoreBuilder(engine, store), dice, lambda: compact_store(engine, tables, store))
@@ -357,9 +352,7 @@ def test_a_version_behind_which_the_query_restarted(
 
     Found by the simulation: make sim SEED=423.
     """
-    made = StoreBuilder(engine, store)
-    for number in range(1, was + 1):
-        made.commit((user("a"), counted(number)))
+    made = StoreBuilder(engine, store).count_to(was)
     behind = opened(store, cache_mb=0)
     made.version, made.run = VersionId(2, attempt(2)), "run-2"
     made.commit((user("a"), counted(103)), by=attempt(103))
@@ -413,10 +406,15 @@ def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened
 # ----------------------------------------------------------------------------------------------------------- partitions
 
 
+def builders(engine: Engine, store: str, count: int) -> tuple[str, list[StoreBuilder]]:
+    """An operator, and its stores, which are empty."""
+    operator = f"{store.partition('/')[0]}/7"
+    return operator, [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(count)]
+
+
 def partitions(engine: Engine, store: str, count: int, *, is_placed: bool = True) -> tuple[str, list[StoreBuilder]]:
     """An operator whose rows lie where Spark places them, or each in the next partition."""
-    operator = f"{store.partition('/')[0]}/7"
-    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(count)]
+    operator, made = builders(engine, store, count)
     encoder = encoder_of_users()
     homes: list[list[Any]] = [[] for _ in made]
     for name in NAMES:
@@ -449,8 +447,7 @@ def test_an_operator_is_read_in_the_partition_of_the_key(engine: Engine, store: 
 
 def test_few_rows_confirm_nothing(engine: Engine, store: str, opened: Open) -> None:
     """One row may lie by the rule by chance: until there are more, all partitions are read."""
-    operator = f"{store.partition('/')[0]}/7"
-    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(2)]
+    operator, made = builders(engine, store, 2)
     keys = encoder_of_users()
     right = next(name for name in NAMES if keys.partition(user(name), 2) == 0)
     wrong = next(name for name in NAMES if keys.partition(user(name), 2) == 0 and name != right)
@@ -467,8 +464,7 @@ def test_few_rows_confirm_nothing(engine: Engine, store: str, opened: Open) -> N
 
 def test_partitions_added_by_the_first_batch(engine: Engine, store: str, opened: Open) -> None:
     """A missing partition is an error; later partitions are found by a refresh."""
-    operator = f"{store.partition('/')[0]}/7"
-    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(3)]
+    operator, made = builders(engine, store, 3)
     made[0].commit()
     made[2].commit()
     with pytest.raises(VersionMissingError, match="not committed in all partitions"):
@@ -488,8 +484,7 @@ def test_partitions_of_a_fork_that_is_being_made(
     engine: Engine, tables: MemoryTables, store: str, opened: Open
 ) -> None:
     """A reader that was opened early finds the other partitions by a refresh, at any version of the fork."""
-    operator = f"{store.partition('/')[0]}/7"
-    made = [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(3)]
+    operator, made = builders(engine, store, 3)
     for version in range(5):
         for each in made:
             each.commit((user("a"), counted(version)))
@@ -531,7 +526,7 @@ def test_an_ambiguous_store_is_refused(engine: Engine, store: str, opened: Open)
     """A join has four stores a partition; a malformed name and an unknown store are errors."""
     namespace = store.partition("/")[0]
     for name in ("left-keyToNumValues", "right-keyToNumValues"):
-        StoreBuilder(engine, f"{namespace}/3/0/{name}").commit((user("a"), counted(1)))
+        StoreBuilder(engine, f"{namespace}/3/0/{name}").count_to(1)
     assert len(opened(f"{namespace}/3/*/left-keyToNumValues")) == 1
     with pytest.raises(ConfigurationError, match=r"say which: .*/3/\*/left-keyToNumValues, .*/3/\*/right-keyToNum"):
         opened(f"{namespace}/3")
@@ -582,7 +577,11 @@ def test_the_newest_version_is_that_of_the_newest_run(engine: Engine, store: str
 
 
 def test_a_reader_discards_deleted_versions(
-    written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None, monkeypatch: pytest.MonkeyPatch
+    written: StoreBuilder,
+    engine: Engine,
+    tables: MemoryTables,
+    opened: Open,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Deleted versions are discarded after a while, so that a reader may run for months."""
     monkeypatch.setattr(opening, "ADDED_MAX", 20)
@@ -590,24 +589,23 @@ def test_a_reader_discards_deleted_versions(
     for number in range(4, 100):
         written.commit((user("a"), counted(number)))
         if number % 5 == 0:
-            compact_store(engine, tables_of(engine), written.store)
-            clean_store(engine, tables_of(engine), written.store, 2)
+            compact_store(engine, tables, written.store)
+            clean_store(engine, tables, written.store, 2)
         assert state.refresh()
         assert state.get(user("a")) == row("a", number)
         assert len(state.versions()) <= 20 + 2 + 10  # and those of the list that the last clean-up left
 
 
 def test_a_version_that_clean_up_deleted(
-    written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None
+    written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open
 ) -> None:
     """A reader at a deleted version gets an error, and can read again after a refresh."""
     state = opened(written.store, cache_mb=0)
     old = state.at(1)
-    for number in range(4, 12):
-        written.commit((user("a"), counted(number)))
-    assert compact_store(engine, tables_of(engine), written.store) is not None
+    written.count_to(11)
+    assert compact_store(engine, tables, written.store) is not None
     written.commit((user("a"), counted(12)))
-    clean_store(engine, tables_of(engine), written.store, 2)
+    clean_store(engine, tables, written.store, 2)
     with pytest.raises(VersionMissingError):
         old.get(user("a"))
     assert state.refresh()
@@ -615,17 +613,11 @@ def test_a_version_that_clean_up_deleted(
     assert state.history(user("a"))[-1] == Past(12, row("a", 12))
 
 
-def tables_of(engine: Engine) -> Tables:
-    return engine._tables
-
-
 def test_a_reader_falls_back_from_a_corrupt_snapshot(
-    written: StoreBuilder, engine: Engine, opened: Open, always_worth_it: None
+    written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open
 ) -> None:
     """Readers fall back to older data, as recovery does; without any, the error names the table."""
-    assert compact_store(engine, tables_of(engine), written.store) is not None
-    tables = tables_of(engine)
-    assert isinstance(tables, MemoryTables)
+    assert compact_store(engine, tables, written.store) is not None
     manifest = next(key for key in tables.items if key.sort.startswith("directory/"))
     tables.items[manifest]["data"] = b"corrupt"
     assert by_user(opened(written.store)) == [row("a", 2), row("c", 1)]
@@ -696,8 +688,7 @@ def test_open_state_over_http(http: BotoTables, engines: Engines, store: str, mo
     """open_state takes endpoint and Region, and is closed by a `with`."""
     for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}.items():
         monkeypatch.setenv(name, value)
-    made = StoreBuilder(engines(http), store)
-    made.commit((user("a"), counted(1)))
+    StoreBuilder(engines(http), store).count_to(1)
     with open_state(store, endpoint=http.settings.endpoint, region=http.settings.region) as state:
         assert list(state) == [row("a", 1)]
     with pytest.raises(ConfigurationError, match="table nowhere"):
@@ -749,11 +740,10 @@ def test_compact_and_clean_act_in_the_name_of_the_writing_run(
 
 
 def test_compact_and_clean_leave_a_new_run_alone(
-    written: StoreBuilder, engine: Engine, engines: Engines, tables: MemoryTables, opened: Open, always_worth_it: None
+    written: StoreBuilder, engine: Engine, engines: Engines, tables: MemoryTables, opened: Open
 ) -> None:
     """Parts that a new run has written at an old version, and not committed yet, are not deleted."""
-    for number in range(4, 12):
-        written.commit((user("a"), counted(number)))
+    written.count_to(11)
     other = engines()
     key = meta_key(written.store)
     fresh = StoreBuilder(other, written.store, run="run-2")
@@ -762,7 +752,7 @@ def test_compact_and_clean_leave_a_new_run_alone(
     digest = key_hash(record.key)
     under_way.append(Chunk(1, digest, digest, encode_changes([record])))
     under_way._submit()
-    other.commits.settle(under_way._pending)
+    under_way._pending.wait(10)
     before = dict(tables.items)
     for upkept in (
         lambda: compact_store(engine, tables, written.store),

@@ -1,0 +1,8 @@
+"""Counts in texts for people."""
+
+from __future__ import annotations
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun, which is given in the singular."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
