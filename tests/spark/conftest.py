@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, store_shard
+from dynastate.reader.state import StateReader
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.jvm import LOG4J, build_jar
 from tests.support.processes import is_alive, sidecars_of, wait_until
@@ -38,6 +39,7 @@ Database = EmbeddedDynamoDB | Dynoxide
 Sessions = Callable[[Mapping[str, str]], SparkSession]
 Items = Callable[[str], list[tuple[Key, Item]]]
 Graphs = Callable[[str], VersionGraph]
+Open = Callable[..., StateReader]
 
 
 @pytest.fixture(scope="session")
@@ -170,12 +172,31 @@ def sessions(spark: SparkSession) -> Sessions:
 
 
 @pytest.fixture(scope="session")
-def items(database: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[Items]:
-    """Read what the snapshot-group table holds of a store, by its name."""
+def tables(database: Database, environment: dict[str, str]) -> Iterator[BotoTables]:
+    """Both tables."""
     with only(environment):
-        tables = BotoTables(database.settings)
-    yield lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~", Meter())
-    tables.close()
+        found = BotoTables(database.settings)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def opened(database: Database, environment: dict[str, str]) -> Iterator[Open]:
+    """Open states in the database, and close them all at the end."""
+    with ExitStack() as made:
+
+        def open_one(store: str, **options: Any) -> StateReader:
+            with only(environment):
+                options |= {"endpoint": database.endpoint, "region": database.settings.region}
+                return made.enter_context(dynastate.open_state(store, **options))
+
+        yield open_one
+
+
+@pytest.fixture(scope="session")
+def items(tables: BotoTables) -> Items:
+    """Read what the snapshot-group table holds of a store, by its name."""
+    return lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~", Meter())
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,12 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.processors import (
-    transformed_from_initial,
-    transformed_in_pandas,
-    transformed_rows,
-)
-from tests.spark.streams import OutputMode, Source
+from tests.spark.processors import transformed_from_initial, transformed_in_pandas, transformed_rows
+from tests.spark.streams import Disturb, OutputMode, Running, Source, Sources
 
 DELAY = "5 seconds"
 
@@ -29,6 +26,16 @@ class Case:
     mode: OutputMode
     operators: tuple[str, ...]
     conf: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, session: SparkSession, sources: Sources) -> DataFrame:
+        """The query on the released files of two sources."""
+        return self.build(sources.left.stream(session), sources.right.stream(session))
+
+    def start(
+        self, session: SparkSession, sources: Sources, checkpoint: Path, disturb: Disturb | None = None
+    ) -> Running:
+        """Start the query on them."""
+        return Running(self.on(session, sources), checkpoint, self.mode, disturb)
 
 
 def sums(rows: DataFrame, *by: str) -> DataFrame:
@@ -92,17 +99,11 @@ def group_state(
     )
 
 
-def group_state_scala(rows: DataFrame, _: DataFrame) -> DataFrame:
-    spark = rows.sparkSession
-    assert spark._jvm is not None
-    counts = spark._jvm.io.dynastate.tests.GroupStates.counts(rows._jdf)
-    return DataFrame(counts, spark)
-
-
-def transformed_scala(rows: DataFrame, _: DataFrame) -> DataFrame:
-    spark = rows.sparkSession
-    assert spark._jvm is not None
-    return DataFrame(spark._jvm.io.dynastate.tests.Processors.byEventTime(rows._jdf), spark)
+def in_scala(rows: DataFrame, program: str, method: str) -> DataFrame:
+    """What a method of a program in scala/ makes of rows."""
+    jvm = rows.sparkSession._jvm
+    assert jvm is not None
+    return DataFrame(getattr(getattr(jvm.io.dynastate.tests, program), method)(rows._jdf), rows.sparkSession)
 
 
 def session_windows(rows: DataFrame, _: DataFrame) -> DataFrame:
@@ -158,7 +159,9 @@ CASES = {
     ),
     "limit": Case(lambda rows, _: rows.select("id", "key").limit(270), "append", ("globalLimit",)),
     "applyInPandasWithState": Case(group_state, "append", ("applyInPandasWithState",)),
-    "flatMapGroupsWithState": Case(group_state_scala, "append", ("flatMapGroupsWithState",)),
+    "flatMapGroupsWithState": Case(
+        lambda rows, _: in_scala(rows, "GroupStates", "counts"), "append", ("flatMapGroupsWithState",)
+    ),
     "stream-stream join, inner": Case(joined("inner"), "append", ("symmetricHashJoin",)),
     "stream-stream join, left outer": Case(joined("left_outer"), "append", ("symmetricHashJoin",)),
     "stream-stream join, right outer": Case(joined("right_outer"), "append", ("symmetricHashJoin",)),
@@ -175,7 +178,9 @@ CASES = {
     "transformWithState with initial state": Case(
         transformed_from_initial, "append", ("transformWithStateInPySparkExec",)
     ),
-    "transformWithState in Scala": Case(transformed_scala, "append", ("transformWithStateExec",)),
+    "transformWithState in Scala": Case(
+        lambda rows, _: in_scala(rows, "Processors", "byEventTime"), "append", ("transformWithStateExec",)
+    ),
     "deduplication, then session windows": Case(
         deduplicated_sessions, "append", ("sessionWindowStateStoreSaveExec", "dedupeWithinWatermark")
     ),

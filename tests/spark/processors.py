@@ -26,12 +26,7 @@ def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
             self.files = handle.getMapState("files", "file int", "amount long")
             handle.deleteIfExists("never there")
 
-        def handleInputRows(
-            self,
-            key: Any,
-            rows: Iterator[pd.DataFrame],
-            timerValues: Any,
-        ) -> Iterator[pd.DataFrame]:
+        def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
             count = self.count.get()[0] if self.count.exists() else 0
             for frame in rows:
                 count += len(frame)
@@ -47,12 +42,7 @@ def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
             listed = f"{sum(1 for _ in self.amounts.get())} {sorted(file[0] for file in self.files.keys())}"
             yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [listed]})
 
-        def handleExpiredTimer(
-            self,
-            key: Any,
-            timerValues: Any,
-            expiredTimerInfo: Any,
-        ) -> Iterator[pd.DataFrame]:
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
             amounts = sorted(amount[0] for amount in self.amounts.get())
             self.amounts.clear()
             count = self.count.get()[0]
@@ -73,12 +63,7 @@ def transformed_rows(rows: DataFrame, _: DataFrame) -> DataFrame:
             self.count = handle.getValueState("count", "rows long")
             self.newest = handle.getListState("newest", "amount long, note string")
 
-        def handleInputRows(
-            self,
-            key: Any,
-            rows: Iterator[Row],
-            timerValues: Any,
-        ) -> Iterator[Row]:
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
             taken = sorted((row.at, row.amount, row.note) for row in rows)
             count = (self.count.get()[0] if self.count.exists() else 0) + len(taken)
             newest = [*self.newest.get(), *((amount, note) for _, amount, note in taken)][-3:]
@@ -106,12 +91,7 @@ def transformed_from_initial(rows: DataFrame, _: DataFrame) -> DataFrame:
         def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
             self.sum.update((initialState.amount,))
 
-        def handleInputRows(
-            self,
-            key: Any,
-            rows: Iterator[Row],
-            timerValues: Any,
-        ) -> Iterator[Row]:
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
             amount = (self.sum.get()[0] if self.sum.exists() else 0) + sum(row.amount for row in rows)
             self.sum.update((amount,))
             yield Row(key=key[0], what="seen", rows=0, amounts=str(amount))

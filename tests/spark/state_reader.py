@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,30 +23,32 @@ def read_metadata(session: SparkSession, checkpoint: Path) -> list[dict[str, obj
 def read_states(session: SparkSession, checkpoint: Path, batches: range) -> States:
     """Every row of every store after each of some batches, by `format("statestore")`, sorted."""
     found: States = []
-    for options in _parts(read_metadata(session, checkpoint)):
+    for _, options in parts_of(read_metadata(session, checkpoint)):
         for batch in batches:
-            rows = _read(session, checkpoint, options | {"batchId": str(batch)}).select(f.struct("*").cast("string"))
+            frame = read_state(session, checkpoint, batchId=str(batch), **options)
+            rows = frame.select(f.struct("*").cast("string"))
             found += [(batch, json.dumps(options), *row) for row in rows.collect()]
     return sorted(found)
 
 
-def _read(session: SparkSession, checkpoint: Path, options: Mapping[str, str]) -> DataFrame:
+def read_state(session: SparkSession, checkpoint: Path, /, **options: str) -> DataFrame:
+    """What Spark's state reader finds."""
     return session.read.format("statestore").options(**options).load(str(checkpoint))
 
 
-def _parts(metadata: list[dict[str, object]]) -> Iterator[dict[str, str]]:
-    """The options for each part of the state that can be read separately."""
+def parts_of(metadata: list[dict[str, object]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each part of the state that can be read separately: its stores by dynastate's names, and the reader's options."""
     for store in metadata:
-        operator = {"operatorId": str(store["operatorId"])}
+        operator, name = str(store["operatorId"]), str(store["stateStoreName"])
+        stores, options = f"{operator}/*/{name}", {"operatorId": operator}
         properties = json.loads(str(store["operatorProperties"] or "{}"))
         if properties.get("useVirtualColumnFamilies"):  # joins of state formats 3 and 4, which have one store
-            yield from (operator | {"joinSide": side} for side in ("left", "right"))
-            continue
-        if "stateVariables" not in properties:
-            yield operator | {"storeName": str(store["stateStoreName"])}
-            continue
-        names = [variable["stateName"] for variable in properties["stateVariables"]]
-        # Spark's own variables begin with a dollar; of these the reader returns registered timers only.
-        yield from (operator | {"stateVarName": name} for name in names if not name.startswith("$"))
-        if properties["timeMode"] != "NoTime":
-            yield operator | {"readRegisteredTimers": "true"}
+            yield from ((stores, options | {"joinSide": side}) for side in ("left", "right"))
+        elif "stateVariables" not in properties:
+            yield stores, options | {"storeName": name}
+        else:
+            names = [variable["stateName"] for variable in properties["stateVariables"]]
+            # Spark's own variables begin with a dollar; of these the reader returns registered timers only.
+            yield from ((stores, options | {"stateVarName": name}) for name in names if not name.startswith("$"))
+            if properties["timeMode"] != "NoTime":
+                yield stores, options | {"readRegisteredTimers": "true"}

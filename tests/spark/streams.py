@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 from pyspark.errors import StreamingQueryException
@@ -52,6 +53,23 @@ def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
             }
         )
     return made
+
+
+def make_wide_rows(file: int, keys: int, note_bytes: int) -> list[Record]:
+    """One row for each key, with a note that LZ4 cannot make smaller."""
+    choose = random.Random(file)  # noqa: S311  # test data
+    at = START.isoformat()
+    return [
+        {
+            "file": file,
+            "key": f"key-{key}",
+            "id": key,
+            "amount": choose.randrange(1000),
+            "note": base64.b85encode(choose.randbytes(note_bytes)).decode(),
+            "at": at,
+        }
+        for key in range(keys)
+    ]
 
 
 def make_flights(files: int, *, arrivals: bool = False) -> list[list[Record]]:
@@ -126,6 +144,24 @@ def make_source(folder: Path, *, seed: int, files: int, rows: int = ROWS) -> Sou
     return Source(folder, [make_rows(seed, file, rows) for file in range(files)])
 
 
+class Sources(NamedTuple):
+    """The two sources of a query; one that has no join takes the left one."""
+
+    left: Source
+    right: Source
+
+    def release(self, files: int | None = None) -> None:
+        """Let queries see the first `files` files of each; None: all."""
+        for source in self:
+            source.release(files)
+
+
+def make_sources(folder: Path, *, seed: int, files: int) -> Sources:
+    """Two sources, with different rows."""
+    sides = enumerate(("left", "right"), seed)
+    return Sources(*(make_source(folder / side, seed=number, files=files) for number, side in sides))
+
+
 @dataclass(frozen=True)
 class StateRows:
     """A batch's progress on one stateful operator."""
@@ -156,11 +192,9 @@ class Outcome:
 Disturb = Callable[[DataFrame, int], DataFrame]
 
 
-def in_batch(batch: int, what: str, partition: int, ms: int, *arguments: str) -> Disturb:
-    """Call a method of Disturbing.scala for every row that a stateful operator returns in one batch."""
-    words = [f"'{word}'" for word in ("io.dynastate.tests.Disturbing", what)]
-    words += [str(partition), f"{ms}L", *(f"'{word}'" for word in arguments)]
-    condition = f.expr(f"reflect({', '.join(words)}) = 'true'")
+def hang_in(batch: int, partition: int, ms: int, told: Path) -> Disturb:
+    """Let a partition's task hang in one batch: Disturbing.scala is called for each row of a stateful operator."""
+    condition = f.expr(f"reflect('io.dynastate.tests.Disturbing', 'hang', {partition}, {ms}L, '{told}') = 'true'")
     return lambda frame, number: frame.where(condition) if number == batch else frame
 
 

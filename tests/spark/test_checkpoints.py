@@ -8,28 +8,30 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-import dynastate
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import every_store, of_namespace
 from dynastate.engine.engine import Engine
-from dynastate.format.meta import parse_meta
+from dynastate.format.keys import meta_key
 from dynastate.operations.adopt import adopt_stores, state_location
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Open, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
-from tests.spark.streams import Outcome, Source, first_error, make_source, run, take_all
+from tests.spark.state_reader import read_state
+from tests.spark.streams import Outcome, Source, first_error, make_source, make_sources, run, take_all
 
 FORMAT = f"{CONF}.checkpointFormatVersion"
 NAMESPACE = f"{CONF}.dynastate.namespace"
@@ -84,14 +86,13 @@ def test_checkpoint_deleted_and_started_over(
     made = graphs(f"{folder.name}/0/0/default")
     assert {version: len(made._entries[version]) for version in made.versions()} == {1: 2, 2: 2, 3: 2, 4: 2}
     assert made.meta is not None
-    meta = parse_meta(made.store, made.meta)
-    assert meta.query == json.loads((checkpoint / "metadata").read_text())["id"]
-    assert meta.location == f"file:{checkpoint}/state"
+    assert made.meta.query == json.loads((checkpoint / "metadata").read_text())["id"]
+    assert made.meta.location == f"file:{checkpoint}/state"
 
 
 @pytest.mark.slow
 def test_checkpoint_started_over_with_fewer_partitions(
-    sessions: Sessions, folder: Path, database: Database, environment: dict[str, str]
+    sessions: Sessions, folder: Path, database: Database, tables: BotoTables, opened: Open
 ) -> None:
     """Readers and forks see the new query's partitions alone; clean-up deletes the others, and the query runs on."""
     checkpoint, namespace = folder / "checkpoint", folder.name
@@ -102,16 +103,14 @@ def test_checkpoint_started_over_with_fewer_partitions(
         source.release(2)
         run(sums(source.stream(session), "id", "note"), checkpoint, "update")
     expected = {(row.id, row.note) for row in source.read(session).collect()}
-    with only(environment):
-        state = dynastate.open_state(f"{namespace}/0", endpoint=database.endpoint, region=database.settings.region)
-        tables = BotoTables(database.settings)
-    with state, closing(Engine.of(tables, database.settings)) as engine:
+    state = opened(f"{namespace}/0")
+    with closing(Engine(tables, database.settings)) as engine:
         assert {(row["id"], row["note"]) for row in state} == expected
         assert len(state) == len(expected)
         found = of_namespace(tables, namespace, Meter())
         assert (len(found.current), len(found.earlier)) == (4, 4)
         assert fork_namespace(tables, namespace, f"{namespace}-test", None, Meter()).stores == 4
-        assert not any(each.kept for each in clean_earlier(engine, tables, found.earlier))
+        assert not any(each.kept for each in clean_earlier(engine, tables, found.earlier).all())
         source.release()
         run(sums(source.stream(session), "id", "note"), checkpoint, "update")
         assert state.refresh()
@@ -119,9 +118,37 @@ def test_checkpoint_started_over_with_fewer_partitions(
         assert len(every_store(tables, namespace, Meter())) == 4
 
 
+def test_a_batch_that_threads_of_the_program_write(
+    sessions: Sessions, source: Source, folder: Path, tables: BotoTables
+) -> None:
+    """Its stores are the query's, whichever thread submits a job: one partition is read first, the others in a pool."""
+    checkpoint, session = folder / "checkpoint", sessions({NAMESPACE: folder.name, "spark.sql.shuffle.partitions": "3"})
+
+    def write(frame: DataFrame, _: int) -> None:
+        frame.head(1)
+        list(pool.map(lambda _: frame.write.format("noop").mode("overwrite").save(), range(2)))
+
+    source.release(2)
+    with ThreadPoolExecutor(2) as pool:
+        writer = sums(source.stream(session), "key").writeStream.outputMode("update").foreachBatch(write)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+    own = json.loads((checkpoint / "metadata").read_text())["id"]
+    found = of_namespace(tables, folder.name, Meter())
+    assert (len(found.current), found.earlier) == (3, [])
+    metas = tables.get([meta_key(store) for store in found.current], Meter())
+    assert {item["query"] for item in metas.values()} == {own}
+
+
 @pytest.mark.slow
 def test_a_drop_beside_a_running_query(
-    sessions: Sessions, source: Source, folder: Path, database: Database, environment: dict[str, str]
+    sessions: Sessions,
+    source: Source,
+    folder: Path,
+    database: Database,
+    tables: BotoTables,
+    environment: dict[str, str],
 ) -> None:
     """It is refused while the query writes; with --force the query fails, and a new checkpoint can be begun there."""
     checkpoint, namespace = folder / "checkpoint", folder.name
@@ -152,12 +179,12 @@ def test_a_drop_beside_a_running_query(
     finally:
         query.stop()
     said = first_error(sums(source.stream(session), "key"), checkpoint, "complete")
-    assert re.search(r"no state of this store .* if the state was dropped, start with a new checkpoint", said), said
+    moved = r"If the checkpoint was moved, set .*dynastate\.namespace"
+    gone = "if the state was dropped, start with a new checkpoint"
+    assert re.search(rf"no state of this store .* {moved} .* {gone}", said), said
     shutil.rmtree(checkpoint)
     outcome = resume(session, source, FILES, checkpoint)
     assert outcome.rows[max(outcome.rows)] == expected_sums(session, source)
-    with only(environment):
-        tables = BotoTables(database.settings)
     stores = every_store(tables, namespace, Meter(), with_lost=True)
     assert [verify(tables, store).findings for store in stores] == [()] * 2
 
@@ -181,12 +208,7 @@ def test_checkpoint_rolled_back_by_hand(
 @pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
 def test_copy_of_a_checkpoint_is_refused(
-    conf: Mapping[str, str],
-    sessions: Sessions,
-    source: Source,
-    folder: Path,
-    database: Database,
-    environment: dict[str, str],
+    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path, tables: BotoTables
 ) -> None:
     """A copy of the checkpoint may not write to the namespace, and the original continues, until it is adopted."""
     namespace = f"{folder.name}-moving"
@@ -200,28 +222,11 @@ def test_copy_of_a_checkpoint_is_refused(
     assert min(resume(session, source, 4, folder / "here").rows) == 3
     shutil.rmtree(folder / "there")
     shutil.move(folder / "here", folder / "there")
-    with only(environment):
-        tables = BotoTables(database.settings)
-        stores = every_store(tables, namespace, Meter())
-        assert adopt_stores(tables, stores, state_location(str(folder / "there")), Meter()).stores == 2
-        tables.close()
+    stores = every_store(tables, namespace, Meter())
+    assert adopt_stores(tables, stores, state_location(str(folder / "there")), Meter()).stores == 2
     outcome = resume(session, source, FILES, folder / "there")
     assert min(outcome.rows) == 4
     assert outcome.rows[FILES - 1] == expected_sums(session, source)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
-def test_moved_checkpoint_without_a_namespace_is_refused(
-    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
-) -> None:
-    """Without a namespace of its own a moved checkpoint has no state: the error says what to set."""
-    session = sessions(conf)
-    resume(session, source, 2, folder / "here")
-    shutil.move(folder / "here", folder / "there")
-    source.release()
-    said = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
-    assert re.search(r"no state of this store .* set .*dynastate\.namespace", said), said
 
 
 def test_checkpoint_of_another_provider_is_refused(sessions: Sessions, source: Source, folder: Path) -> None:
@@ -246,45 +251,42 @@ def test_checkpoint_of_another_provider_is_refused(sessions: Sessions, source: S
     assert list(resume(ours, source, 2, checkpoint).rows) == [1]
 
 
-@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+AGGREGATION, JOIN = "aggregation in update mode", "stream-stream join, inner"
+SIDES = ({"joinSide": "left"}, {"joinSide": "right"})
+
+
+def on_both(
+    name: str, conf: Mapping[str, str], rocksdb: Mapping[str, str], sessions: Sessions, folder: Path
+) -> list[tuple[SparkSession, Path]]:
+    """Run a query on ours and on RocksDB; session and checkpoint of each."""
+    sources = make_sources(folder, seed=7, files=3)
+    sources.release()
+    both = [(sessions(own), folder / store) for store, own in (("ours", conf), ("rocksdb", rocksdb))]
+    for session, checkpoint in both:
+        CASES[name].start(session, sources, checkpoint).finish()
+    return both
+
+
+@pytest.mark.parametrize(
+    ("name", "conf", "wanted"),
+    [
+        (AGGREGATION, V1, ({}, {"batchId": "1"})),
+        (AGGREGATION, V2, ({}, {"batchId": "1"})),
+        pytest.param(JOIN, V2, SIDES, marks=pytest.mark.slow),
+    ],
+    ids=["format 1", "format 2", "join"],
+)
 def test_state_reader_reads_every_partition(
-    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
+    name: str, conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]], sessions: Sessions, folder: Path
 ) -> None:
-    """Spark's state reader finds the same as with RocksDB: every partition, the last and earlier batches."""
-    source.release(3)
-    found = []
-    for store, own in (("ours", conf), ("rocksdb", ON_ROCKSDB)):
-        session = sessions(own)
-        run(sums(source.stream(session), "key", "file"), folder / store)
-        reader = session.read.format("statestore")
-        frames = [reader.load(str(folder / store)), reader.option("batchId", 1).load(str(folder / store))]
-        found.append([sorted(map(repr, frame.collect())) for frame in frames])
-    ours, rocksdb = found
-    assert ours == rocksdb
-    assert [len(rows) for rows in ours] == [18, 12]
-    partitions = sessions(conf).read.format("statestore").load(str(folder / "ours"))
-    assert partitions.select(f.countDistinct("partition_id")).first() == (2,)
-
-
-@pytest.mark.slow
-def test_state_reader_reads_joins(sessions: Sessions, folder: Path) -> None:
-    """Spark's reader shows both sides of a join's state as it does with RocksDB."""
-    left, right = make_source(folder / "left", seed=1, files=2), make_source(folder / "right", seed=2, files=2)
-    left.release()
-    right.release()
-    found = []
-    for store, own in (("ours", V2), ("rocksdb", ON_ROCKSDB)):
-        session = sessions(own)
-        case = CASES["stream-stream join, inner"]
-        run(case.build(left.stream(session), right.stream(session)), folder / store, case.mode)
-        frames = [
-            session.read.format("statestore").option("joinSide", side).load(str(folder / store))
-            for side in ("left", "right")
-        ]
-        found.append([sorted(map(repr, frame.collect())) for frame in frames])
-    ours, rocksdb = found
+    """Spark's state reader finds the same as with RocksDB: the last and earlier batches, and both sides of a join."""
+    both = on_both(name, conf, ON_ROCKSDB, sessions, folder)
+    ours, rocksdb = ([sorted(map(repr, read_state(*at, **each).collect())) for each in wanted] for at in both)
     assert ours == rocksdb
     assert all(ours)
+    if name == AGGREGATION:
+        assert [len(rows) for rows in ours] == [18, 12]
+        assert read_state(*both[0]).select(f.countDistinct("partition_id")).first() == (2,)
 
 
 CHANGELOG = {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
@@ -294,27 +296,21 @@ CHANGELOG = {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("aggregation in update mode", {}),
+        (AGGREGATION, {}),
         ("dropDuplicatesWithinWatermark", {}),
-        ("stream-stream join, inner", {"storeName": "left-keyWithIndexToValue"}),
+        (JOIN, {"storeName": "left-keyWithIndexToValue"}),
         ("transformWithStateInPandas", {"stateVarName": "count"}),
         ("transformWithStateInPandas", {"stateVarName": "files"}),
     ],
 )
 def test_change_feed(name: str, options: Mapping[str, str], sessions: Sessions, folder: Path) -> None:
     """Spark's reader shows what each batch changed as it does with RocksDB's changelog."""
-    case = CASES[name]
-    left, right = make_source(folder / "left", seed=3, files=3), make_source(folder / "right", seed=4, files=3)
-    left.release()
-    right.release()
     found = []
-    for store, own in (("ours", V2), ("rocksdb", ON_ROCKSDB | CHANGELOG)):
-        session = sessions(own)
-        run(case.build(left.stream(session), right.stream(session)), folder / store, case.mode)
-        reader = session.read.format("statestore").options(**options).option("readChangeFeed", "true")
-        whole = reader.option("changeStartBatchId", "0").load(str(folder / store)).collect()
-        part = reader.option("changeStartBatchId", "1").option("changeEndBatchId", "2").load(str(folder / store))
-        assert sorted(map(repr, part.collect())) == sorted(repr(row) for row in whole if row.batch_id in (1, 2))
+    for at in on_both(name, V2, ON_ROCKSDB | CHANGELOG, sessions, folder):
+        feed = partial(read_state, *at, readChangeFeed="true", **options)
+        whole = feed(changeStartBatchId="0").collect()
+        part = feed(changeStartBatchId="1", changeEndBatchId="2").collect()
+        assert sorted(map(repr, part)) == sorted(repr(row) for row in whole if row.batch_id in (1, 2))
         found.append(whole)
     # RocksDB's changelog has every put; ours has the last one of each key and batch, which is the state after it.
     last = {(row.batch_id, repr(row.key), row.partition_id): repr(row) for row in found[1]}
@@ -327,9 +323,8 @@ def test_replay_from_an_earlier_version(sessions: Sessions, source: Source, fold
     source.release(5)
     session = sessions(V2)
     run(sums(source.stream(session), "key", "file"), folder / "checkpoint")
-    reader = session.read.format("statestore").option("batchId", "3")
-    plain = sorted(map(repr, reader.load(str(folder / "checkpoint")).collect()))
-    for partition in (0, 1):
-        wanted = reader.option("snapshotPartitionId", str(partition)).option("snapshotStartBatchId", "1")
-        replayed = sorted(map(repr, wanted.load(str(folder / "checkpoint")).collect()))
+    at_batch_3 = partial(read_state, session, folder / "checkpoint", batchId="3")
+    plain = sorted(map(repr, at_batch_3().collect()))
+    for partition in ("0", "1"):
+        replayed = sorted(map(repr, at_batch_3(snapshotPartitionId=partition, snapshotStartBatchId="1").collect()))
         assert replayed == [row for row in plain if row.endswith(f"partition_id={partition})")] != []

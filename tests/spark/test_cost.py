@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import SPECS, store_shard
 from dynastate.operations.prediction import DAY_S, Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
-from dynastate.operations.runs import runs_of
+from dynastate.operations.runs import read_meta
 from dynastate.operations.usage import usage_of_namespace
-from tests.spark.conftest import CONF, Database, Sessions, only
+from tests.spark.conftest import CONF, Sessions
 from tests.spark.operators import CASES, sums
-from tests.spark.streams import Source, make_rows, make_source, run
+from tests.spark.streams import Source, Sources, make_rows, make_source, run
 from tests.support.jvm import ROOT
 from tests.support.processes import wait_until
 
@@ -37,15 +36,6 @@ KEYS = 500
 WITHIN = 0.15
 #: Maintenance of both stores takes a third of it.
 PAUSE_S = 0.3
-
-
-@pytest.fixture
-def tables(database: Database, environment: dict[str, str]) -> Iterator[BotoTables]:
-    """Both tables, as the command `cost` reads them."""
-    with only(environment):
-        found = BotoTables(database.settings)
-    yield found
-    found.close()
 
 
 def listen(session: SparkSession, file: Path) -> None:
@@ -143,7 +133,7 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     progress = folder / "progress.json"
     listen(session, progress)
     case = CASES["join, then deduplication, then windows"]
-    outcome = run(case.build(source.stream(session), source.stream(session)), folder / "checkpoint", case.mode)
+    outcome = case.start(session, Sources(source, source), folder / "checkpoint").finish()
     stores = list(find_stores(tables, folder.name, Meter()))
     assert len(stores) == 2 * (1 + 1 + 4)
     there = [listed(tables, store) for store in stores]
@@ -160,7 +150,7 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     found = spent(progress, range(len(outcome.metrics)))
     held = usage_of_namespace(tables, folder.name, Meter())
     assert sum(each.versions for each in held.values()) == len(stores) * len(outcome.metrics)
-    by_operator = ReportFile(str(progress)).last_batch(runs_of(tables, stores[0], Meter()))
+    by_operator = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0], Meter())[1].epochs.keys())
     reported = [each["dynastateStoredItems"] for each in by_operator]
     assert len(set(reported)) == len(reported) == len(case.operators)
     assert dict(enumerate(reported)) == {operator: each.stored.items for operator, each in held.items()}

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -22,14 +21,6 @@ from tests.spark.streams import first_error, make_source
 from tests.support.jvm import ROOT
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """Settings of dynastate, made in a folder, and words of the error."""
-
-    settings: Callable[[Path], Mapping[str, str]]
-    says: str
-
-
 def another_version(folder: Path) -> str:
     """An interpreter that finds a copy of the package with another version."""
     shutil.copytree(ROOT / "src" / "dynastate", folder / "other" / "dynastate")
@@ -38,29 +29,30 @@ def another_version(folder: Path) -> str:
     return interpreter(folder, f"export PYTHONPATH={folder / 'other'}")
 
 
-MISTAKES = {
-    "missing table": Mistake(lambda _: {"deltaTable": "not-there"}, r"not-there"),
-    "wrong key schema": Mistake(lambda _: {"snapshotTable": "wrong-keys"}, r"wrong-keys"),
-    "unreachable endpoint": Mistake(
-        lambda _: {"endpoint": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9.*dynastate\.endpoint"
+#: Settings of dynastate, made in a folder, and words of the error.
+MISTAKES: dict[str, tuple[Callable[[Path], Mapping[str, str]], str]] = {
+    "missing table": (lambda _: {"deltaTable": "not-there"}, r"not-there"),
+    "wrong key schema": (lambda _: {"snapshotTable": "wrong-keys"}, r"wrong-keys"),
+    "unreachable endpoint": (
+        lambda _: {"endpoint": "http://127.0.0.1:9"},
+        r"http://127\.0\.0\.1:9.*dynastate\.endpoint",
     ),
-    "no region": Mistake(lambda folder: {"region": "", "python": interpreter(folder)}, r"dynastate\.region"),
-    "no credentials": Mistake(
-        lambda folder: {"python": interpreter(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY")}, r"credentials"
+    "no region": (lambda folder: {"region": "", "python": interpreter(folder)}, r"dynastate\.region"),
+    "no credentials": (
+        lambda folder: {"python": interpreter(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY")},
+        r"credentials",
     ),
-    "interpreter that does not exist": Mistake(
-        lambda _: {"python": "/no/such/python"}, r"dynastate\.python.*/no/such/python"
-    ),
-    "interpreter without the package": Mistake(
+    "interpreter that does not exist": (lambda _: {"python": "/no/such/python"}, r"dynastate\.python.*/no/such/python"),
+    "interpreter without the package": (
         lambda folder: {"python": interpreter(folder, command=f'{sys.executable} -S "$@"')},
         rf"install dynastate {dynastate.__version__} there, from the driver's wheel.*No module named",
     ),
-    "package of another version": Mistake(
+    "package of another version": (
         lambda folder: {"python": another_version(folder)},
         rf"{dynastate.__version__}.*9\.9\.9.*install dynastate=={dynastate.__version__}",
     ),
-    "unknown setting": Mistake(lambda _: {"tabel": "x"}, r"unknown setting .*dynastate\.tabel; known are .*deltaTable"),
-    "setting that is no number": Mistake(lambda _: {"shards": "many"}, r"dynastate\.shards must be a whole number"),
+    "unknown setting": (lambda _: {"tabel": "x"}, r"unknown setting .*dynastate\.tabel; known are .*deltaTable"),
+    "setting that is no number": (lambda _: {"shards": "many"}, r"dynastate\.shards must be a whole number"),
 }
 
 
@@ -88,10 +80,10 @@ def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) ->
     """The query fails within 15 s, though tasks may fail three times, and its error says what to do."""
     source = make_source(folder / "files", seed=10, files=1)
     source.release()
-    settings = MISTAKES[name].settings(folder)
-    session = sessions({f"{PREFIX}{setting}": value for setting, value in settings.items()})
+    settings, says = MISTAKES[name]
+    session = sessions({f"{PREFIX}{setting}": value for setting, value in settings(folder).items()})
     said = first_error(unique(source.stream(session)), folder / "checkpoint")
-    assert re.search(MISTAKES[name].says, said), said
+    assert re.search(says, said), said
 
 
 def test_a_mistake_is_reported_before_the_first_batch_is_computed(sessions: Sessions, folder: Path) -> None:

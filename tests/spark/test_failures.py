@@ -1,10 +1,8 @@
-"""Tasks, sidecars, executors and drivers that die in mid-batch: the query resumes with the same results."""
+"""Tasks, sidecars and drivers that die in mid-batch: the query resumes. Executors are killed in test_killed.py."""
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,32 +14,15 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from dynastate.format.graph import VersionGraph
-from tests.spark.conftest import (
-    CONF,
-    ON_ROCKSDB,
-    Database,
-    Graphs,
-    Sessions,
-    interpreter,
-    jvm_pid,
-)
+from tests.spark.conftest import CONF, Database, Graphs, Sessions, interpreter, jvm_pid
 from tests.spark.operators import CASES, expected_sums, group_state, sums
-from tests.spark.programs.cluster import cluster_environment
 from tests.spark.programs.dies import BATCH, PARTITION
-from tests.spark.programs.loses_executor import BATCH as BATCH_OF_EXECUTOR
-from tests.spark.programs.loses_executor import build
-from tests.spark.streams import START, Outcome, Running, Source, make_source, run
+from tests.spark.streams import Outcome, Source, make_source, make_sources, make_wide_rows, run
 from tests.support.jvm import ROOT
 from tests.support.processes import children, is_alive, sidecars_of, wait_until
 
 FILES = 5
 PARTITIONS = (0, 1)
-
-
-def attempts(graph: VersionGraph, version: int) -> int:
-    """How many attempts made a version."""
-    return len(graph._entries[version])
 
 
 @pytest.mark.slow
@@ -61,8 +42,7 @@ def test_task_that_fails_after_its_commit(
 ) -> None:
     """Tasks fail once after commit, in two batches: they commit again, and all is as in a quiet run."""
     case = CASES[name]
-    left = make_source(folder / "left", seed=3, files=FILES)
-    right = make_source(folder / "right", seed=4, files=FILES)
+    sources = make_sources(folder, seed=3, files=FILES)
     disturbed = (1, 3)
 
     def fail_once(frame: DataFrame, batch: int) -> DataFrame:
@@ -80,14 +60,12 @@ def test_task_that_fails_after_its_commit(
 
     outcomes = {"quiet": Outcome(), "disturbed": Outcome()}
     for files in (FILES - 1, FILES):
-        left.release(files)
-        right.release(files)
+        sources.release(files)
         running = {}
         for what, disturb in (("quiet", None), ("disturbed", fail_once)):
             conf = {"checkpointFormatVersion": checkpoint_format, "dynastate.namespace": f"{folder.name}-{what}"}
             session = sessions({f"{CONF}.{key}": value for key, value in conf.items()})
-            frame = case.build(left.stream(session), right.stream(session))
-            running[what] = Running(frame, folder / what, case.mode, disturb)
+            running[what] = case.start(session, sources, folder / what, disturb)
         for what, query in running.items():
             outcomes[what].add(query.finish())
 
@@ -97,27 +75,8 @@ def test_task_that_fails_after_its_commit(
     for store in stores:
         for partition in PARTITIONS:
             graph = graphs(f"{folder.name}-disturbed/0/{partition}/{store}")
-            made = [attempts(graph, version) for version in graph.versions()]
+            made = [len(graph._entries[version]) for version in graph.versions()]
             assert made == [2 if batch in disturbed else 1 for batch in range(len(made))]
-
-
-def wide_files(files: int, keys: int = 200, note_bytes: int = 25_000) -> list[list[dict[str, str | int | None]]]:
-    """Files whose rows exceed a chunk, and the changes that a provider holds before it sends them."""
-    choose = random.Random(5)  # noqa: S311  # test data
-    return [
-        [
-            {
-                "file": file,
-                "key": f"key-{key}",
-                "id": key,
-                "amount": choose.randrange(1_000),
-                "note": choose.randbytes(note_bytes).hex(),
-                "at": START.isoformat(),
-            }
-            for key in range(keys)
-        ]
-        for file in range(files)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +88,8 @@ def test_sidecar_that_dies_or_stops_in_mid_batch(
     rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path
 ) -> None:
     """The sidecar ends while tasks write: they are retried with a new one, and every value is right."""
-    source = Source(folder / "files", wide_files(3))
+    # A file's rows exceed a chunk, and the changes that a provider holds before it sends them.
+    source = Source(folder / "files", [make_wide_rows(file, 200, 40_000) for file in range(3)])
     source.release()
     session = sessions({f"{CONF}.dynastate.python": interpreter(folder)})
     others = set(sidecars_of(jvm_pid()))
@@ -207,29 +167,3 @@ def test_spark_that_is_killed_in_mid_batch(
     assert min(after.rows) == BATCH
     assert after.rows == {batch: rows for batch, rows in quiet.rows.items() if batch >= BATCH}
     assert after.state == {batch: states for batch, states in quiet.state.items() if batch >= BATCH}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["aggregation in update mode with a watermark", "stream-stream join, left outer", "transformWithStateInPandas"],
-)
-def test_executor_that_is_killed_in_mid_batch(
-    name: str, sessions: Sessions, database: Database, environment: dict[str, str], folder: Path
-) -> None:
-    """One of two executors dies by SIGKILL: its partition is recovered from DynamoDB, and every batch is right."""
-    for seed, side in enumerate(("left", "right"), 12):
-        make_source(folder / side, seed=seed, files=BATCH_OF_EXECUTOR + 2).release()
-    own = cluster_environment(folder) | {"PYSPARK_PYTHON": sys.executable}
-    words = [sys.executable, "-m", "tests.spark.programs.loses_executor", str(folder), database.endpoint, name]
-    with subprocess.Popen(words, cwd=ROOT, env=environment | own, stderr=subprocess.PIPE, text=True) as program:
-        quiet = run(build(name, sessions(ON_ROCKSDB), folder), folder / "quiet", CASES[name].mode)
-        _, log = program.communicate(timeout=240)
-    assert program.returncode == 0, log
-
-    answer = json.loads((folder / "answer").read_text())
-    assert answer["killed"]
-    assert answer["rows"] == {str(batch): repr(rows) for batch, rows in quiet.rows.items()}
-    assert answer["state"] == {str(batch): repr(states) for batch, states in quiet.state.items()}
-    assert answer["sidecars"] > 0
-    assert not list((folder / "own" / "tmp").glob("dynastate-*")), "a sidecar left its socket behind"

@@ -20,14 +20,13 @@ from dynastate.engine.catalog import find_stores
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.pins import refuse_forked
 from dynastate.operations.verify import verify
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, Case
-from tests.spark.streams import RELEASED, Record, Source, make_rows, take_all
+from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, take_all
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 FIRST, MORE = 3, 3
 Files = list[list[Record]]
-Sources = tuple[Source, Source]
 
 
 def recipe() -> str:
@@ -67,8 +66,9 @@ class RunningQuery:
             assert self._may_end.wait(60)
             self.rows[number] = sorted((tuple(row) for row in batch.collect()), key=repr)
 
-        frame = case.build(sources[0].stream(session), sources[1].stream(session))
-        writer = frame.writeStream.outputMode(case.mode).option("checkpointLocation", str(checkpoint))
+        writer = (
+            case.on(session, sources).writeStream.outputMode(case.mode).option("checkpointLocation", str(checkpoint))
+        )
         self._query = writer.foreachBatch(sink).start()
 
     def __enter__(self) -> RunningQuery:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclasses
@@ -90,21 +90,15 @@ class RunningQuery:
         """
         self._in_batch.clear()
         self._may_end.clear()
-        self._sources[0].release(FIRST + 1)
+        self._sources.left.release(FIRST + 1)
         assert self._in_batch.wait(60)
-        release(self._sources)
+        self._sources.release()
         self._may_end.set()
         take_all(self._query)
 
 
-def release(sources: Sources, files: int | None = None) -> None:
-    """Let queries see the first `files` files of each source; None: all."""
-    for source in sources:
-        source.release(files)
-
-
 def two(folder: Path, left: Files, right: Files) -> Sources:
-    return Source(folder / "left", left), Source(folder / "right", right)
+    return Sources(Source(folder / "left", left), Source(folder / "right", right))
 
 
 def put_in_place(folder: Path, files: Files, of: Files) -> None:
@@ -128,6 +122,7 @@ def test_both_run_on(
     version: str,
     sessions: Sessions,
     database: Database,
+    tables: BotoTables,
     environment: dict[str, str],
     folder: Path,
 ) -> None:
@@ -140,7 +135,7 @@ def test_both_run_on(
         return sessions({f"{CONF}.checkpointFormatVersion": version, f"{CONF}.dynastate.namespace": namespace})
 
     sources = two(folder / "mine", *mine)
-    release(sources, FIRST)
+    sources.release(FIRST)
     with RunningQuery(case, sources, on_dynastate(query), folder / query) as going:
         going.take_released()
         follow(query, folder, database, environment)
@@ -154,7 +149,7 @@ def test_both_run_on(
     rocksdb = sessions(ON_ROCKSDB)
     both = two(folder / "both", *(first[:FIRST] + more for first, more in zip(mine, other, strict=True)))
     for released in (FIRST, None):
-        release(both, released)
+        both.release(released)
         with RunningQuery(case, both, rocksdb, folder / "rocksdb") as expected:
             expected.take_released()
     assert forked.rows == expected.rows
@@ -162,18 +157,15 @@ def test_both_run_on(
     assert f"store={fork}/0/0/" in (folder / fork / "state" / "0" / "0" / "dynastate").read_text()
     assert any(forked.rows.values())
     again = two(folder / "again", *mine)
-    release(again, FIRST)
+    again.release(FIRST)
     with RunningQuery(case, again, rocksdb, folder / "rocksdb-again") as expected:
         expected.take_released()
         expected.take_rest()
     assert going.rows == expected.rows
 
-    with only(environment):
-        tables = BotoTables(database.settings)
     for namespace in (query, fork):
         stores = list(find_stores(tables, namespace, Meter()))
         assert len(stores) == 2 * (4 if "join" in name else 1)
         assert all(verify(tables, store).is_whole for store in stores)
     drop_stores(tables, stores, Meter())
     refuse_forked(tables, [store.replace(fork, query, 1) for store in stores], Meter())
-    tables.close()

@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dynastate
-from dynastate import import_checkpoint, open_state
+from dynastate import import_checkpoint
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
@@ -30,15 +30,14 @@ from dynastate.operations.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark import importing
 from dynastate.spark.importing import MARKER, Imported
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
-from tests.spark.operators import CASES, JOIN_FORMAT, Case
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, only
+from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
-from tests.spark.streams import Outcome, make_source, run
+from tests.spark.streams import Outcome, make_source, make_sources, run
 from tests.support.jvm import ROOT, SPARK
 from tests.support.processes import descendants, is_alive, kill, wait_until
 
-#: The last test shows that another Spark is refused.
-needs_its_spark = pytest.mark.skipif(SPARK != importing.SPARK, reason=f"import needs Spark {importing.SPARK}")
+pytestmark = pytest.mark.skipif(SPARK != importing.SPARK, reason=f"import needs Spark {importing.SPARK}")
 FILES, LEAVES_AFTER = 4, 2
 ON_HDFS = ON_ROCKSDB | {
     f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -69,44 +68,57 @@ LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
+Bring = Callable[..., Imported]
+Twins = Callable[..., "ImportedTwin"]
+
+
+@pytest.fixture
+def bring(spark: SparkSession, environment: dict[str, str]) -> Bring:
+    """Import a checkpoint, in the session on dynastate if no other is given."""
+
+    def bring(old: Path, new: Path, namespace: str | None = None, session: SparkSession = spark) -> Imported:
+        progress: list[tuple[int, int]] = []
+        with only(environment):
+            done = import_checkpoint(session, str(old), str(new), namespace, lambda *each: progress.append(each))
+        assert all(0 <= count <= total == done.stores for count, total in progress)
+        return done
+
+    return bring
+
+
 class ImportedTwin:
-    """A query that stays on Spark's own store, and its twin, which is imported."""
+    """A query that stays on Spark's own store, and its twin, which is imported. Both have run on the first files."""
 
-    def __init__(
-        self, case: Case, conf: Mapping[str, str], sessions: Sessions, folder: Path, environment: Mapping[str, str]
-    ) -> None:
-        self._environment = environment
-        self.case, self.conf, self.folder = case, dict(conf), folder
-        self.sessions = sessions
-        self.left = make_source(folder / "left", seed=5, files=FILES)
-        self.right = make_source(folder / "right", seed=6, files=FILES)
+    def __init__(self, case: Case, conf: Mapping[str, str], sessions: Sessions, folder: Path, bring: Bring) -> None:
+        self.case, self.conf, self._sessions, self._bring = case, conf, sessions, bring
+        self._sources = make_sources(folder, seed=5, files=FILES)
         self.old, self.new, self.stays = folder / "old", folder / "new", folder / "stays"
-
-    def release(self, files: int) -> None:
-        """Let all queries see the first `files` files."""
-        self.left.release(files)
-        self.right.release(files)
+        self._sources.release(LEAVES_AFTER)
+        self.before = self.run(self.stays)
+        assert self.run(self.old).rows == self.before.rows
 
     def run(self, checkpoint: Path, conf: Mapping[str, str] | None = None) -> Outcome:
         """Run the query on all files that it sees, with its conf or another one."""
-        session = self.sessions(self.conf if conf is None else conf)
-        frame = self.case.build(self.left.stream(session), self.right.stream(session))
-        return run(frame, checkpoint, self.case.mode)
+        session = self._sessions(self.conf if conf is None else conf)
+        return self.case.start(session, self._sources, checkpoint).finish()
 
     def leave(self, namespace: str | None = None) -> Imported:
         """Import the twin's state; its old checkpoint is unchanged."""
-        before, progress = contents(self.old), []
-        with only(self._environment):
-            done = import_checkpoint(
-                self.session(), str(self.old), str(self.new), namespace, lambda *each: progress.append(each)
-            )
-        assert all(0 <= count <= total == done.stores for count, total in progress)
+        before = contents(self.old)
+        done = self._bring(self.old, self.new, namespace)
         assert contents(self.old) == before
         return done
 
-    def session(self) -> SparkSession:
-        """A session on dynastate."""
-        return self.sessions({})
+    def finish(self, conf: Mapping[str, str] | None = None) -> tuple[Outcome, Outcome]:
+        """Run both on the other files, the imported one on dynastate."""
+        self._sources.release()
+        return self.run(self.new, conf or {}), self.run(self.stays)
+
+
+@pytest.fixture
+def twins(sessions: Sessions, folder: Path, bring: Bring) -> Twins:
+    """Make twins of a query, by the name of its case."""
+    return lambda name, conf=ON_ROCKSDB: ImportedTwin(CASES[name], conf, sessions, folder, bring)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -115,112 +127,78 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(each.relative_to(folder)): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
-@needs_its_spark
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != AN_AGGREGATION)) for name in LEAVERS]
 )
-def test_an_imported_query_gives_the_same_results(
-    name: str, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_an_imported_query_gives_the_same_results(name: str, sessions: Sessions, twins: Twins) -> None:
     """At every batch its output, progress and rows of state are those of the query that stays."""
     case, conf = LEAVERS[name]
-    twin = ImportedTwin(CASES[case], conf, sessions, folder, environment)
-    twin.release(LEAVES_AFTER)
-    assert twin.run(twin.old).rows == twin.run(twin.stays).rows
-
+    twin = twins(case, conf)
     done = twin.leave()
     assert done.batch == max(int(each.name) for each in (twin.old / "commits").glob("[0-9]*"))
     imported = range(done.batch, done.batch + 1)
-    own = read_states(twin.session(), twin.new, imported)
+    own = read_states(sessions({}), twin.new, imported)
     assert own == read_states(sessions(conf), twin.old, imported)
     assert own
     assert done.rows > 0
 
-    twin.release(FILES)
-    ours, stays = twin.run(twin.new, {}), twin.run(twin.stays)
+    ours, stays = twin.finish()
     assert min(ours.rows) == done.batch + 1
     assert ours.rows == stays.rows
     assert ours.state == stays.state
     later = range(done.batch + 1, max(ours.rows) + 1)
-    assert read_states(twin.session(), twin.new, later) == read_states(sessions(conf), twin.stays, later)
+    assert read_states(sessions({}), twin.new, later) == read_states(sessions(conf), twin.stays, later)
 
 
-@needs_its_spark
-def test_a_batch_that_was_begun_runs_again(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+def test_a_batch_that_was_begun_runs_again(twins: Twins) -> None:
     """After a driver died before its last commit, the state before that batch is imported, and the batch runs again."""
-    twin = ImportedTwin(CASES["aggregation in append mode"], ON_ROCKSDB, sessions, folder, environment)
-    twin.release(LEAVES_AFTER)
-    twin.run(twin.old)
-    stays = twin.run(twin.stays)
+    twin = twins("aggregation in append mode")
     last = max(int(each.name) for each in (twin.old / "commits").glob("[0-9]*"))
     (twin.old / "commits" / f"{last}").unlink()
 
     assert twin.leave().batch == last - 1
-    twin.release(FILES)
-    ours = twin.run(twin.new, {})
-    stays.add(twin.run(twin.stays))
+    ours, stays = twin.finish()
+    twin.before.add(stays)
     assert min(ours.rows) == last
-    assert ours.rows == {batch: rows for batch, rows in stays.rows.items() if batch >= last}
-    assert ours.state == {batch: state for batch, state in stays.state.items() if batch >= last}
+    assert ours.rows == {batch: rows for batch, rows in twin.before.rows.items() if batch >= last}
+    assert ours.state == {batch: state for batch, state in twin.before.state.items() if batch >= last}
 
 
 @pytest.mark.slow
-@needs_its_spark
-def test_a_checkpoint_that_was_moved(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+def test_a_checkpoint_that_was_moved(folder: Path, twins: Twins) -> None:
     """Operators' metadata name schema files by their old paths: they are found, and the new checkpoint has its own."""
-    twin = ImportedTwin(CASES["transformWithStateInPandas"], ON_ROCKSDB, sessions, folder, environment)
-    twin.release(LEAVES_AFTER)
-    twin.run(twin.old)
-    twin.run(twin.stays)
+    twin = twins("transformWithStateInPandas")
     twin.old = twin.old.rename(folder / "moved")
     twin.leave()
     shutil.rmtree(twin.old)
     named = [each.read_text() for each in (twin.new / "state" / "0" / "_metadata" / "v2").glob("[0-9]*")]
     assert named
     assert all(f"{twin.new}/state/0/_stateSchema/default/" in each and "/old/" not in each for each in named)
-    twin.release(FILES)
-    ours, stays = twin.run(twin.new, {}), twin.run(twin.stays)
+    ours, stays = twin.finish()
     assert (ours.rows, ours.state) == (stays.rows, stays.state)
 
 
 @pytest.mark.slow
-@needs_its_spark
-def test_import_with_little_memory_and_a_namespace(
-    sessions: Sessions, folder: Path, environment: dict[str, str], database: Database
-) -> None:
+def test_import_with_little_memory_and_a_namespace(twins: Twins, tables: BotoTables, opened: Open) -> None:
     """Rows are read on demand; the namespace is the given one, and verify finds no error."""
-    twin = ImportedTwin(CASES["session windows"], ON_ROCKSDB, sessions, folder, environment)
-    twin.release(LEAVES_AFTER)
-    twin.run(twin.old)
-    twin.run(twin.stays)
+    twin = twins("session windows")
     done = twin.leave(namespace="imported.sessions")
     assert done.namespace == "imported.sessions"
     assert done.confs[f"{PREFIX}namespace"] == "imported.sessions"
-    with only(environment):
-        tables = BotoTables(database.settings)
-        for partition in range(2):
-            assert verify(tables, f"imported.sessions/0/{partition}/default").findings == ()
-        with open_state("imported.sessions/0", endpoint=database.endpoint, region=database.settings.region) as state:
-            assert sum(1 for _ in state) == done.rows
-    tables.close()
-    twin.release(FILES)
-    ours = twin.run(twin.new, done.confs | {f"{PREFIX}memoryMb": "1"})
-    assert ours.rows == twin.run(twin.stays).rows
+    for partition in range(2):
+        assert verify(tables, f"imported.sessions/0/{partition}/default").findings == ()
+    assert sum(1 for _ in opened("imported.sessions/0")) == done.rows
+    ours, stays = twin.finish(done.confs | {f"{PREFIX}memoryMb": "1", f"{PREFIX}diskMb": "0"})
+    assert ours.rows == stays.rows
 
 
 # ---------------------------------------------------------------------------------------------------------- cut off
 
 
 @pytest.mark.slow
-@needs_its_spark
-def test_an_import_cut_off_by_a_lost_file_runs_again(
-    sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_an_import_cut_off_by_a_lost_file_runs_again(folder: Path, twins: Twins) -> None:
     """With an unreadable partition no checkpoint is made; once its file is back, the next import completes."""
-    twin = ImportedTwin(CASES["aggregation in append mode"], ON_ROCKSDB, sessions, folder, environment)
-    twin.release(LEAVES_AFTER)
-    twin.run(twin.old)
-    stays = twin.run(twin.stays)
+    twin = twins("aggregation in append mode")
     version = max((twin.old / "state" / "0" / "1").glob("*.zip"), key=lambda path: int(path.stem))
     away = folder / "away"
     version.rename(away)
@@ -233,21 +211,17 @@ def test_an_import_cut_off_by_a_lost_file_runs_again(
         twin.leave(namespace="another")
     done = twin.leave()
     assert not (twin.new / MARKER).exists()
-    assert done.rows == sum(state.total for state in stays.state[done.batch])
-    twin.release(FILES)
-    assert twin.run(twin.new, {}).rows == twin.run(twin.stays).rows
+    assert done.rows == sum(state.total for state in twin.before.state[done.batch])
+    ours, stays = twin.finish()
+    assert ours.rows == stays.rows
 
 
 @pytest.mark.slow
-@needs_its_spark
 def test_a_killed_import_command_runs_again(
-    sessions: Sessions, folder: Path, environment: dict[str, str], database: Database
+    twins: Twins, folder: Path, environment: dict[str, str], database: Database, tables: BotoTables
 ) -> None:
     """`dynastate import` is killed while it writes state; run again it completes, and reports what the query needs."""
-    twin = ImportedTwin(CASES["stream-stream join, left outer"], ON_ROCKSDB, sessions, folder, environment)
-    twin.release(LEAVES_AFTER)
-    twin.run(twin.old)
-    twin.run(twin.stays)
+    twin = twins("stream-stream join, left outer")
     words = [sys.executable, "-m", "dynastate.cli", "import", str(twin.old), str(twin.new), "--json"]
     words += ["--namespace", "killed", "--endpoint", database.endpoint, "--region", database.settings.region]
     scratch = Path(tempfile.mkdtemp(prefix="cli-", dir=folder))
@@ -255,8 +229,6 @@ def test_a_killed_import_command_runs_again(
     words += ["--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={scratch} -XX:-UsePerfData"]
     environment = environment | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(scratch)}
 
-    with only(environment):
-        tables = BotoTables(database.settings)
     program = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     meta = meta_key("killed/0/0/left-keyToNumValues")
     wait_until(lambda: bool(tables.get([meta], Meter())), "the import does not begin", within_s=120)
@@ -264,7 +236,6 @@ def test_a_killed_import_command_runs_again(
     kill(there)
     program.wait()
     wait_until(lambda: not any(map(is_alive, there)), "a killed process lives")
-    tables.close()
     assert (twin.new / MARKER).read_text().startswith("killed\n")
     assert not list((twin.new / "commits").glob("*"))
 
@@ -272,79 +243,100 @@ def test_a_killed_import_command_runs_again(
     assert again.returncode == 0, again.stderr
     said = json.loads(again.stdout)
     assert (said["namespace"], said["stores"]) == ("killed", 8)
-    twin.release(FILES)
-    assert twin.run(twin.new, said["confs"]).rows == twin.run(twin.stays).rows
+    ours, stays = twin.finish(said["confs"])
+    assert ours.rows == stays.rows
 
 
-@needs_its_spark
-def test_an_import_cut_off_before_its_last_step_runs_again(
-    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
-) -> None:
+def test_an_import_cut_off_before_its_last_step_runs_again(stopped: Path, folder: Path, bring: Bring) -> None:
     """With the mark still there it is imported again, unless the query has resumed with the new checkpoint."""
-    with only(environment):
-        first = import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="nearly")
-        (folder / "new" / MARKER).write_text("nearly\nan import that was killed\n")
-        (folder / "new" / "commits" / ".1.half.tmp").write_text("")
-        again = import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="nearly")
-        # Numbers take a byte a digit, and checksums differ from run to run.
-        same = replace(first, bytes_written=again.bytes_written, write_units=again.write_units, seconds=again.seconds)
-        assert again == same
-        assert not (folder / "new" / MARKER).exists()
+    new = folder / "new"
+    first = bring(stopped, new, "nearly")
+    (new / MARKER).write_text("nearly\nan import that was killed\n")
+    (new / "commits" / ".1.half.tmp").write_text("")
+    again = bring(stopped, new, "nearly")
+    # Numbers take a byte a digit, and checksums differ from run to run.
+    same = replace(first, bytes_written=again.bytes_written, write_units=again.write_units, seconds=again.seconds)
+    assert again == same
+    assert not (new / MARKER).exists()
 
-        (folder / "new" / MARKER).write_text("")
-        shutil.copy(folder / "new" / "commits" / "1", folder / "new" / "commits" / "2")
-        with pytest.raises(ConfigurationError, match="the folder of the new checkpoint is not empty"):
-            import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="nearly")
-        (folder / "new" / "commits" / "2").unlink()
-        import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="nearly")
+    (new / MARKER).write_text("")
+    shutil.copy(new / "commits" / "1", new / "commits" / "2")
+    with pytest.raises(ConfigurationError, match="the folder of the new checkpoint is not empty"):
+        bring(stopped, new, "nearly")
+    (new / "commits" / "2").unlink()
+    bring(stopped, new, "nearly")
 
 
-@needs_its_spark
-def test_errors_of_dynamodb_are_reported_as_such(
-    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_errors_of_dynamodb_are_reported_as_such(stopped: Path, sessions: Sessions, folder: Path, bring: Bring) -> None:
     """DynamoDB's error is reported, not those of RocksDB, which is closed while its rows are read."""
     session = sessions({**ON_ROCKSDB, f"{PREFIX}deltaTable": "not-there"})
-    with only(environment), pytest.raises(ConfigurationError, match=r"not-there.*does not exist"):
-        import_checkpoint(session, str(stopped), str(folder / "new"))
+    with pytest.raises(ConfigurationError, match=r"not-there.*does not exist"):
+        bring(stopped, folder / "new", session=session)
 
 
-@needs_its_spark
-def test_another_import_at_the_same_time_is_refused(
-    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def other_mark(_: Path, new: Path) -> None:
+    (new / f".{MARKER}.crc").unlink()
+    (new / MARKER).write_text(f"{new.parent.name}\nthe other one\n")
+
+
+def next_batch(old: Path, _: Path) -> None:
+    shutil.copy(old / "offsets" / "1", old / "offsets" / "2")
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        # It takes the mark of this import for that of one that was cut off.
+        (other_mark, "another import writes this checkpoint"),
+        (next_batch, "the query went on while its state was imported"),
+    ],
+    ids=["another import", "the query begins a batch"],
+)
+def test_no_checkpoint_is_made_of_what_changes_meanwhile(
+    happens: Callable[[Path, Path], None],
+    says: str,
+    stopped: Path,
+    folder: Path,
+    bring: Bring,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It takes the mark of this import for that of one that was cut off: this one makes no checkpoint."""
+    """An import beside another one, or beside the query, which runs elsewhere, is refused at its end."""
+    old, new = shutil.copytree(stopped, folder / "old"), folder / "new"
     start: Any = importing._start
 
-    def start_and_lose(*given: Any) -> Any:
+    def start_and_go_on(*given: Any) -> Any:
         mark = start(*given)
-        (folder / "new" / f".{MARKER}.crc").unlink()
-        (folder / "new" / MARKER).write_text("twice\nthe other one\n")
+        happens(old, new)
         return mark
 
-    monkeypatch.setattr(importing, "_start", start_and_lose)
-    with only(environment), pytest.raises(ConfigurationError, match="another import writes this checkpoint"):
-        import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="twice")
-    assert not (folder / "new" / "commits").exists()
+    monkeypatch.setattr(importing, "_start", start_and_go_on)
+    with pytest.raises(ConfigurationError, match=says):
+        bring(old, new, folder.name)
+    assert not (new / "commits").exists()
+
+
+def on_the_page(language: str, names: Mapping[str, str]) -> str:
+    """The code of docs/import.md in a language, with real names in place of the page's."""
+    page = (ROOT / "docs" / "import.md").read_text()
+    (block,) = re.findall(rf"^ *```{language}\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    for name, real in names.items():
+        assert name in block
+        block = block.replace(name, real)
+    return str(block)
 
 
 @pytest.mark.slow
-@needs_its_spark
 def test_the_command_on_the_page_runs(
     stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
     """The command of docs/import.md, but for folders and endpoint, reports the settings that the query needs."""
-    page = (ROOT / "docs" / "import.md").read_text()
-    (block,) = re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
     names = {
         "checkpoints/orders-on-dynamodb": str(folder / "new"),
         "checkpoints/orders": str(stopped),
         "http://127.0.0.1:8000": database.endpoint,
         "us-east-1": database.settings.region,
     }
-    for name, real in names.items():
-        assert name in block
-        block = block.replace(name, real)
+    block = on_the_page("sh", names)
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     own = {"PATH": paths, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
     words = ["bash", "-eu", "-c", block]
@@ -356,23 +348,17 @@ def test_the_command_on_the_page_runs(
     assert (folder / "new" / "commits" / "1").exists()
 
 
-@needs_its_spark
 def test_the_program_on_the_page_runs(
     spark: SparkSession, stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
     """The program of docs/import.md, but for folders, Region and namespace, runs in the existing session."""
-    (program,) = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "docs" / "import.md").read_text(), re.MULTILINE | re.DOTALL
-    )
     names = {
         "s3://old/checkpoint": str(stopped),
         "s3://new/checkpoint": str(folder / "new"),
         "eu-west-1": database.settings.region,
         '"orders"': '"orders-by-program"',
     }
-    for name, real in names.items():
-        assert name in program
-        program = program.replace(name, real)
+    program = on_the_page("python", names)
     printed: list[Any] = []
     given = {"dynastate": dynastate, "SparkSession": SparkSession, "print": lambda *words: printed.extend(words)}
     with only(environment):
@@ -395,7 +381,7 @@ def stopped(spark: SparkSession, scratch: Path) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="stopped-", dir=scratch))
     source = make_source(made / "source", seed=7, files=2)
     source.release()
-    run(CASES["aggregation in update mode"].build(source.stream(session), source.stream(session)), made / "old")
+    run(sums(source.stream(session), "key", "file"), made / "old")
     yield made / "old"
     shutil.rmtree(made)
 
@@ -423,17 +409,11 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no commit": (lambda old, _: without(old / "commits"), "no batch of this checkpoint was committed"),
     "no commits": (lambda old, _: shutil.rmtree(old / "commits"), "no batch of this checkpoint was committed"),
     "ours": (
-        lambda old, _: in_offsets(
-            old, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider", importing.OURS
-        ),
+        lambda old, _: in_offsets(old, ON_ROCKSDB[f"{CONF}.providerClass"], importing.OURS),
         "the query keeps its state in DynamoDB already",
     ),
     "another store": (
-        lambda old, _: in_offsets(
-            old,
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-            "org.apache.spark.sql.execution.streaming.state.Another",
-        ),
+        lambda old, _: in_offsets(old, ".RocksDBStateStoreProvider", ".Another"),
         "state can be imported from Spark's own stores, HDFS and RocksDB provider=",
     ),
     "avro": (
@@ -450,119 +430,62 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 }
 
 
-@needs_its_spark
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_imported_is_refused(
-    name: str, stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
-) -> None:
+def test_what_cannot_be_imported_is_refused(name: str, stopped: Path, folder: Path, bring: Bring) -> None:
     """The error is one line, and comes before anything is written."""
     spoil, says = WRONG[name]
-    old, new = folder / "old", folder / "new"
-    shutil.copytree(stopped, old)
+    old, new = shutil.copytree(stopped, folder / "old"), folder / "new"
     spoil(old, new)
     before = contents(folder)
-    with only(environment), pytest.raises(ConfigurationError, match=says):
-        import_checkpoint(spark, str(old), str(new))
+    with pytest.raises(ConfigurationError, match=says):
+        bring(old, new)
     assert contents(folder) == before
 
 
-@needs_its_spark
-def test_a_namespace_in_use_is_refused(
-    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
-) -> None:
+def test_a_namespace_in_use_is_refused(stopped: Path, folder: Path, bring: Bring) -> None:
     """The state of the query that was imported into it is left alone."""
-    with only(environment):
-        import_checkpoint(spark, str(stopped), str(folder / "first"), namespace="in-use")
-        with pytest.raises(ConfigurationError, match="the namespace has state already"):
-            import_checkpoint(spark, str(stopped), str(folder / "second"), namespace="in-use")
-        with pytest.raises(ConfigurationError, match="the folder of the new checkpoint is not empty"):
-            import_checkpoint(spark, str(stopped), str(folder / "first"), namespace="in-use")
+    bring(stopped, folder / "first", "in-use")
+    with pytest.raises(ConfigurationError, match="the namespace has state already"):
+        bring(stopped, folder / "second", "in-use")
+    with pytest.raises(ConfigurationError, match="the folder of the new checkpoint is not empty"):
+        bring(stopped, folder / "first", "in-use")
 
 
-@needs_its_spark
 def test_a_namespace_with_another_operators_state_is_refused(
-    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], database: Database
+    stopped: Path, folder: Path, bring: Bring, tables: BotoTables
 ) -> None:
     """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
     item = meta_item(store, StoreMeta(4, {"run": 1}, "query", "", {1: "file:/elsewhere/state"}), "0.2.0", "")
-    with only(environment):
-        tables = BotoTables(database.settings)
-        assert tables.put_new(meta_key(store), item, Meter())
-        tables.close()
-        with pytest.raises(ConfigurationError, match=r"the namespace has state already.*file:/elsewhere/state"):
-            import_checkpoint(spark, str(stopped), str(folder / "new"), namespace="joined")
+    assert tables.put_new(meta_key(store), item, Meter())
+    with pytest.raises(ConfigurationError, match=r"the namespace has state already.*file:/elsewhere/state"):
+        bring(stopped, folder / "new", "joined")
     assert not (folder / "new").exists()
 
 
-@needs_its_spark
 @pytest.mark.parametrize(("old", "new"), [("old", "old/new"), ("new/old", "new")])
-def test_nested_checkpoints_are_refused(
-    old: str, new: str, stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str]
-) -> None:
+def test_nested_checkpoints_are_refused(old: str, new: str, stopped: Path, folder: Path, bring: Bring) -> None:
     """An import must not write into the old checkpoint."""
     shutil.copytree(stopped, folder / old)
     before = contents(folder)
-    with only(environment), pytest.raises(ConfigurationError, match="one of the two checkpoints lies in the other"):
-        import_checkpoint(spark, str(folder / old), str(folder / new))
+    with pytest.raises(ConfigurationError, match="one of the two checkpoints lies in the other"):
+        bring(folder / old, folder / new)
     assert contents(folder) == before
 
 
-@needs_its_spark
-def test_a_running_query_is_refused(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+def test_a_running_query_is_refused(sessions: Sessions, folder: Path, bring: Bring) -> None:
     """A query that runs in the same session must be stopped first."""
     session = sessions(ON_ROCKSDB)
     source = make_source(folder / "source", seed=8, files=1)
     source.release()
-    frame = CASES["aggregation in update mode"].build(source.stream(session), source.stream(session))
-    run(frame, folder / "old")
-    query = (
-        frame.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(folder / "old")).start()
-    )
+    writer = sums(source.stream(session), "key").writeStream.format("noop").outputMode("update")
+    query = writer.option("checkpointLocation", str(folder / "old")).start()
     try:
-        with only(environment), pytest.raises(ConfigurationError, match="the query is running; stop it first"):
-            import_checkpoint(session, str(folder / "old"), str(folder / "new"))
+        query.processAllAvailable()
+        with pytest.raises(ConfigurationError, match="the query is running; stop it first"):
+            bring(folder / "old", folder / "new", session=session)
     finally:
         query.stop()
-
-
-@needs_its_spark
-def test_a_query_that_runs_on_meanwhile_is_refused(
-    stopped: Path, spark: SparkSession, folder: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A query elsewhere that begins a batch while its state is imported gets no checkpoint."""
-    old = folder / "old"
-    shutil.copytree(stopped, old)
-    start: Any = importing._start
-
-    def start_and_run_on(*given: Any) -> Any:
-        mark = start(*given)
-        shutil.copy(old / "offsets" / "1", old / "offsets" / "2")
-        return mark
-
-    monkeypatch.setattr(importing, "_start", start_and_run_on)
-    with only(environment), pytest.raises(ConfigurationError, match="the query went on while its state was imported"):
-        import_checkpoint(spark, str(old), str(folder / "new"))
-    assert not (folder / "new" / "commits").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "java", "says"),
-    [
-        ([], "/no/such/java", "dynastate: import needs Java; install a JRE 17 or 21"),
-        (["--conf", "spark.x"], "", "dynastate: --conf takes KEY=VALUE got='spark.x'"),
-    ],
-)
-def test_the_command_says_what_is_missing(
-    options: list[str], java: str, says: str, environment: dict[str, str]
-) -> None:
-    """The message is one line, and comes before Spark starts."""
-    words = [sys.executable, "-m", "dynastate.cli", "import", "old", "new", *options]
-    own = environment | {"PYTHONPATH": str(ROOT / "src")} | ({"JAVA_HOME": java} if java else {})
-    done = subprocess.run(words, env=own, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.startswith(says)
-    assert done.stderr.count("\n") == 1
 
 
 def test_another_spark_is_refused() -> None:

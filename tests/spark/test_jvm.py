@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.timeout(900)
 SCALA = Path(__file__).parent / "scala"
 NAMES = [name for file in sorted(SCALA.glob("*.scala")) for name in re.findall(r'check\("([^"]+)"\)', file.read_text())]
 LONG_FOLDER = "a sidecar starts where the folder for temporary files has a long name"
+BOUND_ON_DISK = (
+    "on disk, state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
+)
 BOUND = "state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
 SEED = 20_240_501
 #: Less than the test's timeout; a busy machine needs a multiple of the time of an idle one.
@@ -30,19 +34,30 @@ Verdicts = dict[str, tuple[str, str]]
 
 
 def run_checks(
-    database: Database, environment: dict[str, str], folder: Path, temporary: Path, *more: str
+    database: Database,
+    environment: dict[str, str],
+    folder: Path,
+    temporary: Path,
+    *more: str,
+    options: Sequence[str] = (),
 ) -> tuple[Verdicts, str]:
-    """Run the checks in a JVM of their own; the verdict on each, and the log."""
+    """Run the checks in a JVM of their own, with options of `java`; the verdict on each, and the log."""
     temporary.mkdir(parents=True)
     words = [f"endpoint={database.endpoint}", f"python={sys.executable}", f"vectors={ROOT / 'tests' / 'vectors'}"]
     words += [f"scratch={folder}", f"seed={SEED}", *more]
-    command = java_command("io.dynastate.tests.Main", temporary, words)
+    command = java_command("io.dynastate.tests.Main", temporary, words, *options)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     # It ends when it notices the end of its JVM.
     wait_until(lambda: not list(temporary.glob("dynastate-*")), "a sidecar left its socket behind")
     lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
     verdicts = {name: (verdict, why) for verdict, name, why in lines}
     return verdicts, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def assert_ok(name: str, verdicts: tuple[Verdicts, str]) -> None:
+    found, log = verdicts
+    verdict, why = found.get(name, ("not run", log))
+    assert verdict == "ok", f"{why}\n{log}"
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +67,10 @@ def verdicts(tests_jar: Path, database: Database, environment: dict[str, str], s
 
 
 @pytest.mark.every_spark
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND)])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND, BOUND_ON_DISK)])
 def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
     """A check in Scala, by its name."""
-    found, log = verdicts
-    verdict, why = found.get(name, ("not run", log))
-    assert verdict == "ok", f"{why}\n{log}"
+    assert_ok(name, verdicts)
 
 
 def test_the_executors_log_has_what_a_sidecar_logs(verdicts: tuple[Verdicts, str]) -> None:
@@ -72,37 +85,56 @@ def test_the_log_says_that_rows_are_loaded_again(verdicts: tuple[Verdicts, str])
     """After an error within a fold: once for each version that was in memory."""
     _, log = verdicts
     said = re.findall(r" WARN Provider: rows in memory were left half changed by an error, .* version=(\d+)/\w+\n", log)
-    assert said == ["1"], log
+    assert said == ["1", "1"], log
+
+
+def test_the_log_says_that_the_limit_is_too_small(verdicts: tuple[Verdicts, str]) -> None:
+    """If the index takes more than `memoryMb`: with a number that suffices."""
+    _, log = verdicts
+    said = r" WARN Provider: memoryMb is too small for .*set it to \d+ or more memoryMb=\d+ indexMb=\d+\n"
+    assert re.search(said, log), log
 
 
 def test_one_attempt_is_found_in_both_logs(verdicts: tuple[Verdicts, str]) -> None:
     """The provider and the sidecar spell attempts in the same way, and as the tables do."""
     _, log = verdicts
     spelt = re.compile(r"[0-9a-f]{32}")
-    for said in (
-        "INFO Provider: loaded",
-        "INFO Store: aborted",
-        "WARN Sidecar: ERROR dynastate.sidecar: open failed",
-    ):
+    for said in ("INFO Provider: loaded", "INFO Store: aborted", "WARN Sidecar: ERROR dynastate.sidecar: open failed"):
         found = re.findall(rf" {re.escape(said)} store=\S+ version=\d+ attempt=(\w\S*)", log)
         assert found, said
         assert [each for each in found if not spelt.fullmatch(each.rstrip(":")) and each != "any:"] == []
 
 
-def test_long_folder(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
-    """YARN's folder for temporary files has a longer name than a socket may have; the sidecar starts all the same."""
-    deep = folder / "yarn-usercache-appcache-application-container" / ("x" * 100)
-    found, log = run_checks(database, environment, folder, deep, "only=sidecar")
-    verdict, why = found.get(LONG_FOLDER, ("not run", log))
-    assert verdict == "ok", f"{why}\n{log}"
+@pytest.mark.parametrize(
+    ("only", "name", "temporary"),
+    [
+        # YARN's folder for temporary files has a longer name than a socket may have.
+        ("sidecar", LONG_FOLDER, f"yarn-usercache-appcache-application-container/{'x' * 100}"),
+        # With it the socket's path is one or two bytes too long.
+        ("sidecar", LONG_FOLDER, "of-70-bytes-"),
+        pytest.param("bound", BOUND, "tmp", marks=pytest.mark.slow),
+        pytest.param("disk", BOUND_ON_DISK, "tmp", marks=pytest.mark.slow),
+    ],
+    ids=["long folder", "folder of 70 bytes", "bound", "bound on disk"],
+)
+def test_check_in_a_jvm_of_its_own(
+    only: str, name: str, temporary: str, tests_jar: Path, database: Database, environment: dict[str, str], folder: Path
+) -> None:
+    """A check that needs another folder, or all of the heap."""
+    if temporary.startswith("of-70"):
+        temporary = temporary.ljust(70 - len(f"{folder}/"), "x")
+    assert_ok(name, run_checks(database, environment, folder, folder / temporary, f"only={only}"))
 
 
 @pytest.mark.slow
-def test_bound(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
-    """Rows take no more heap than `memoryMb` and a fifth, by the JVM's own count, with state of ten times as much."""
-    found, log = run_checks(database, environment, folder, folder / "tmp", "only=bound")
-    verdict, why = found.get(BOUND, ("not run", log))
-    assert verdict == "ok", f"{why}\n{log}"
+def test_rows_in_memory_and_on_disk_with_another_collector(
+    tests_jar: Path, database: Database, environment: dict[str, str], folder: Path
+) -> None:
+    """All checks that need no sidecar pass under ParallelGC; the others run under the JVM's own choice, G1."""
+    options = ("-XX:+UseParallelGC",)
+    verdicts, log = run_checks(database, environment, folder, folder / "tmp", "only=memory", options=options)
+    assert len(verdicts) > 20, log
+    assert {name for name, (verdict, _) in verdicts.items() if verdict != "ok"} == set(), log
 
 
 def test_schema_item(verdicts: tuple[Verdicts, str], scratch: Path, items: Items) -> None:

@@ -19,12 +19,11 @@ from pathlib import Path
 import pytest
 
 from dynastate.demo.process import Checkpoint
-from dynastate.dynamodb.admin import create_tables
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions
 from tests.spark.programs.cluster import cluster_environment
 from tests.spark.programs.killed import BATCH_BY_FILE, QUERIES, rows_folder
 from tests.spark.state_reader import read_states
-from tests.spark.streams import Running, Source, make_source
+from tests.spark.streams import Source, Sources, make_source
 from tests.support.dynoxide import Dynoxide
 from tests.support.jvm import ROOT
 from tests.support.processes import arguments, children, descendants, kill, wait_until
@@ -123,11 +122,10 @@ class Cluster:
 
 
 @pytest.fixture
-def engine(folder: Path, environment: dict[str, str]) -> Iterator[Dynoxide]:
+def engine(folder: Path) -> Iterator[Dynoxide]:
     """An engine that keeps its data when it is killed."""
     with Dynoxide(folder / "engine") as running:
-        with only(environment):
-            create_tables(running.settings)
+        running.create_tables()
         yield running
 
 
@@ -182,7 +180,7 @@ def test_whatever_is_killed_the_output_is_the_same(
 
 
 def wait_for_progress(cluster: Cluster, source: Source) -> int:
-    """Wait until both queries have ended another batch, with one more released; the number of released files."""
+    """Wait until all queries have ended another batch, with one more released; the number of released files."""
     before = cluster.committed()
     deadline = time.monotonic() + PROGRESS_DEADLINE_S
     while True:
@@ -198,10 +196,9 @@ def wait_for_progress(cluster: Cluster, source: Source) -> int:
 
 
 def quiet_rows(sessions: Sessions, source: Source, folder: Path) -> dict[str, dict[int, list[tuple[object, ...]]]]:
-    """Rows of both queries on the released files, by batch, without kills."""
+    """Rows of all queries on the released files, by batch, without kills."""
     session = sessions(ON_ROCKSDB | BATCH_BY_FILE)
     running = {
-        name: Running(case.build(source.stream(session), source.stream(session)), folder / "quiet" / name, case.mode)
-        for name, case in QUERIES.items()
+        name: case.start(session, Sources(source, source), folder / "quiet" / name) for name, case in QUERIES.items()
     }
     return {name: query.finish(300).rows for name, query in running.items()}

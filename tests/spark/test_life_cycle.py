@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from tests.spark.conftest import CONF, Graphs, Sessions, jvm_pid, state_stores
 from tests.spark.operators import CASES, expected_sums, sums
-from tests.spark.streams import Running, Source, in_batch, make_source, run
+from tests.spark.streams import Running, Source, Sources, hang_in, make_source, run
 from tests.support.jvm import ROOT
 from tests.support.processes import sidecars_of, sockets, wait_until
 
@@ -51,7 +51,7 @@ def test_snapshots_and_clean_up_beside_the_query(
     session = sessions(
         {
             "spark.sql.streaming.minBatchesToRetain": "2",
-            f"{CONF}.maintenanceInterval": "50ms",
+            f"{CONF}.maintenanceInterval": "10ms",
             f"{CONF}.minDeltasForSnapshot": "2",
             f"{CONF}.dynastate.namespace": folder.name,
         }
@@ -79,41 +79,27 @@ def test_snapshots_and_clean_up_beside_the_query(
     assert states.count() == len(outcome.rows[files - 1])
 
 
-def test_maintenance_runs_beside_the_query(
-    fresh_stores: None, sessions: Sessions, source: Source, folder: Path
+@pytest.mark.parametrize(
+    ("conf", "misses"),
+    [({"unloadOnCommit": "true"}, [0, 2, 2, 2]), ({"maintenanceInterval": "100ms"}, [0] * FILES)],
+    ids=["unloaded", "kept"],
+)
+def test_providers_stay_between_batches_unless_they_are_unloaded(
+    conf: dict[str, str], misses: list[int], fresh_stores: None, sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """With maintenance running without pause in both pools every batch is right."""
-    often = {f"{CONF}.maintenanceInterval": "10ms", f"{CONF}.minDeltasForSnapshot": "1"}
-    session = sessions(often | {"spark.sql.streaming.minBatchesToRetain": "2"})
+    """With `unloadOnCommit` each batch opens its version again; else maintenance unloads them when the query ends."""
     source.release()
-    running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
-    wait_until(state_stores().isMaintenanceRunning, "maintenance does not run")
-    outcome = running.finish()
-    assert outcome.rows[FILES - 1] == expected_sums(session, source)
-    assert state_stores().isMaintenanceRunning()
-
-
-def test_providers_are_unloaded_after_each_commit(
-    fresh_stores: None, sessions: Sessions, source: Source, folder: Path
-) -> None:
-    """With `unloadOnCommit` no provider stays, each batch opens its version again, and the values are right."""
-    source.release()
-    session = sessions({f"{CONF}.unloadOnCommit": "true"})
+    session = sessions({f"{CONF}.{name}": value for name, value in conf.items()})
     running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
     outcome = running.finish()
     assert outcome.rows[FILES - 1] == expected_sums(session, source)
-    assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == [0, 2, 2, 2]
-    assert loaded(running, folder / "checkpoint") == [False, False]
+    assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == misses
 
+    def is_unloaded() -> bool:
+        return loaded(running, folder / "checkpoint") == [False, False]
 
-def test_providers_stay_between_batches(fresh_stores: None, sessions: Sessions, source: Source, folder: Path) -> None:
-    """Without `unloadOnCommit` providers stay, and maintenance unloads them after the query has ended."""
-    source.release()
-    session = sessions({f"{CONF}.maintenanceInterval": "100ms"})
-    running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
-    outcome = running.finish()
-    assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == [0] * FILES
-    wait_until(lambda: loaded(running, folder / "checkpoint") == [False, False], "providers of an ended query stay")
+    assert "unloadOnCommit" not in conf or is_unloaded()
+    wait_until(is_unloaded, "providers of an ended query stay")
 
 
 @pytest.mark.slow
@@ -122,22 +108,22 @@ def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, fo
     """A stop in mid-batch leaves the last committed version, no open store, and every connection returned."""
     case = CASES[name]
     source = make_source(folder / "files", seed=16, files=FILES)
+    sources = Sources(source, source)
     session = sessions({})
     source.release(2)
-    quiet = run(case.build(source.stream(session), source.stream(session)), folder / "quiet", case.mode)
+    quiet = case.start(session, sources, folder / "quiet").finish()
     before = {pid: sockets(pid) for pid in sidecars_of(jvm_pid())}
     assert before
     for _ in range(3):
         hanging = folder / "hanging"
-        hang = in_batch(1, "hang", 1, 60_000, str(hanging))
-        frame = case.build(source.stream(session), source.stream(session))
-        running = Running(frame, folder / "checkpoint", case.mode, hang)
+        hang = hang_in(1, 1, 60_000, hanging)
+        running = case.start(session, sources, folder / "checkpoint", hang)
         try:
             wait_until(hanging.exists, "no task hangs", 60)
         finally:
             running.stop()
         hanging.unlink()
-    outcome = run(case.build(source.stream(session), source.stream(session)), folder / "checkpoint", case.mode)
+    outcome = case.start(session, sources, folder / "checkpoint").finish()
     assert outcome.rows[1] == quiet.rows[1]
     assert outcome.state[1] == quiet.state[1]
     wait_until(lambda: all(sockets(pid) <= most for pid, most in before.items()), "connections stay open")

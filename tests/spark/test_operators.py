@@ -10,7 +10,7 @@ from dynastate.settings import PREFIX
 from tests.spark.conftest import ON_ROCKSDB, Sessions
 from tests.spark.operators import CASES, Case
 from tests.spark.state_reader import read_metadata, read_states
-from tests.spark.streams import Outcome, Running, Source, make_flights, make_source
+from tests.spark.streams import Outcome, Source, Sources, make_flights, make_sources
 
 FILES = 4
 #: Files up to which each run goes, one a batch: two restarts, then a batch on rows that are in memory.
@@ -42,9 +42,7 @@ ON_EVERY_SPARK = (
 )
 def test_same_as_rocksdb(name: str, sessions: Sessions, folder: Path) -> None:
     """On made-up data, which comes late, repeats itself and has nulls."""
-    left = make_source(folder / "left", seed=1, files=FILES)
-    right = make_source(folder / "right", seed=2, files=FILES)
-    compare(CASES[name], left, right, sessions, folder)
+    compare(CASES[name], make_sources(folder, seed=1, files=FILES), sessions, folder)
 
 
 @pytest.mark.slow
@@ -53,23 +51,18 @@ def test_same_as_rocksdb_with_rows_read_as_they_are_asked_for(name: str, session
     """With a bound on memory, on flights: after each restart no row is in memory, and rows are read by buckets."""
     left = Source(folder / "departures", make_flights(FILES))
     right = Source(folder / "arrivals", make_flights(FILES, arrivals=True))
-    compare(CASES[name], left, right, sessions, folder, memoryMb="1")
+    compare(CASES[name], Sources(left, right), sessions, folder, memoryMb="1", diskMb="0")
 
 
-def compare(case: Case, left: Source, right: Source, sessions: Sessions, folder: Path, **settings: str) -> None:
+def compare(case: Case, sources: Sources, sessions: Sessions, folder: Path, **settings: str) -> None:
     """Run a query on both stores, each run up to a number of files: at every batch all that can be seen is equal."""
     own_settings = {PREFIX + name: value for name, value in settings.items()}
     conf = {"ours": dict(case.conf) | own_settings, "rocksdb": ON_ROCKSDB}
     outcomes = {store: Outcome() for store in conf}
     first_batches = []
     for files in RUNS:
-        left.release(files)
-        right.release(files)
-        running = {}
-        for store, own in conf.items():
-            session = sessions(own)
-            frame = case.build(left.stream(session), right.stream(session))
-            running[store] = Running(frame, folder / store, case.mode)
+        sources.release(files)
+        running = {store: case.start(sessions(own), sources, folder / store) for store, own in conf.items()}
         turns = {store: query.finish() for store, query in running.items()}
         for store, turn in turns.items():
             outcomes[store].add(turn)

@@ -24,7 +24,7 @@ from tests.spark.streams import Source, first_error, make_rows, make_source
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
 from tests.support.jvm import ROOT
 from tests.support.policies import accesses, allows, render
-from tests.support.processes import arguments, descendants, is_alive, listening, wait_until
+from tests.support.processes import arguments, descendants, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ class Found:
     """Everything that a query leaves or shows, by place, while it runs and afterwards."""
 
     places: dict[str, bytes] = field(repr=False)
-    sidecar_sockets: list[set[str]]
+    tokens: list[str] = field(repr=False)
     processes: int
     first: dict[str, Any] = field(repr=False)
     refused: dict[str, Any] = field(repr=False)
@@ -160,10 +160,12 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
         (folder / "home" / part).symlink_to(Path(pyspark.__file__).parent / part)
     # A user's file, which Spark puts into the executor's working folder: not to be taken in place of the package.
     (folder / "lz4.py").write_text("raise RuntimeError('taken from the working folder')")
+    # What the sidecars get through standard input.
+    orders = scratch / "orders"
     own = {
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_SESSION_TOKEN": SESSION_TOKEN,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": interpreter(scratch, command=f'tee -a "{orders}" | {sys.executable} "$@"'),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "SPARK_HOME": str(folder / "home"),
     }
@@ -178,8 +180,6 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
             pids = descendants(program.process.pid)
             for pid in (program.process.pid, *pids):
                 places[f"arguments {pid}"] = arguments(pid)
-            sidecars = [pid for pid in pids if b"dynastate.sidecar" in places[f"arguments {pid}"]]
-            sockets = [listening(pid) for pid in sidecars]
             places |= files_of(folder)  # Spark removes the executor's log at its end
             for page in PAGES:
                 places[f"ui {page}"] = read_page(said["ui"], page.replace("APPLICATION", said["application"]))
@@ -201,7 +201,8 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
                 if item["store_shard"]["S"].startswith(NAMESPACE):
                     places[f"item {table} {item}"] = repr(item).encode()
     client.close()
-    return Found(places, sockets, len(pids), first, refused, proxy)
+    tokens = [json.loads(line)["token"] for line in orders.read_text().splitlines()]
+    return Found(places, tokens, len(pids), first, refused, proxy)
 
 
 def test_the_search_is_not_blind(found: Found) -> None:
@@ -231,6 +232,14 @@ def test_no_secret_is_shown(found: Found, secret: str) -> None:
     assert found.has(secret) == []
 
 
+def test_no_token_is_shown(found: Found) -> None:
+    """The token of each socket comes on standard input, and no other record contains it."""
+    assert found.tokens
+    for token in found.tokens:
+        assert len(token) == 64
+        assert found.has(token) == []
+
+
 def test_no_row_of_state_is_shown(found: Found) -> None:
     """The state is in the table, and in no log, event log or page."""
     assert found.has(ROW, beginning="item dynastate-delta")
@@ -251,36 +260,6 @@ def test_the_secret_key_is_not_sent(found: Found) -> None:
     for request in found.proxy.requests:
         assert SECRET not in repr(request)
         assert SESSION_TOKEN not in repr(request.body)
-
-
-def test_the_sidecar_listens_on_its_socket_and_nothing_else(found: Found) -> None:
-    """No network interface: one Unix-domain socket, in a folder of its own."""
-    (sockets,) = found.sidecar_sockets
-    (socket,) = sockets
-    assert socket.startswith("unix /")
-    assert "/dynastate-" in socket
-
-
-def test_the_token_is_not_shown(sessions: Sessions, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The socket's token is passed by standard input, and occurs in no argument, log or file."""
-    source = make_source(folder / "files", seed=22, files=1)
-    source.release()
-    order = folder / "order"
-    python = interpreter(folder, command=f'tee "{order}" | {sys.executable} "$@"')
-    session = sessions({f"{PREFIX}python": python})
-    writer = sums(source.stream(session), "key").writeStream.format("noop").outputMode("update")
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(WITHIN_S)
-    token = json.loads(order.read_text())["token"]
-    assert len(token) == 64
-    shown = b"".join(arguments(pid) for pid in descendants(os.getpid()))
-    assert b"dynastate.sidecar" in shown
-    assert token.encode() not in shown
-    captured = capfd.readouterr()
-    assert token not in captured.out + captured.err
-    searched = [file for file in folder.rglob("*") if file.is_file() and file != order]
-    assert searched
-    assert not [file for file in searched if token.encode() in file.read_bytes()]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")

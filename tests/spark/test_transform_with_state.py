@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions
+from tests.spark.operators import in_scala
 from tests.spark.processors import evolved, transformed_by_processing_time
-from tests.spark.state_reader import read_states
+from tests.spark.state_reader import read_state, read_states
 from tests.spark.streams import Outcome, Source, first_error, make_rows, make_source, run
 from tests.support.processes import wait_until
 
@@ -20,10 +21,8 @@ BEFORE_RESTART = 2
 STORES = {"ours": {}, "rocksdb": ON_ROCKSDB}
 
 
-def in_scala(rows: DataFrame) -> DataFrame:
-    spark = rows.sparkSession
-    assert spark._jvm is not None
-    return DataFrame(spark._jvm.io.dynastate.tests.Processors.byProcessingTime(rows._jdf), spark)
+def scala_by_processing_time(rows: DataFrame) -> DataFrame:
+    return in_scala(rows, "Processors", "byProcessingTime")
 
 
 class ProcessingTimeQuery:
@@ -70,7 +69,7 @@ def in_processing_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [in_scala, transformed_by_processing_time], ids=["Scala", "Python"])
+@pytest.mark.parametrize("build", [scala_by_processing_time, transformed_by_processing_time], ids=["Scala", "Python"])
 def test_time_to_live_and_timers_in_processing_time(
     build: Callable[[DataFrame], DataFrame], sessions: Sessions, folder: Path
 ) -> None:
@@ -82,16 +81,14 @@ def test_time_to_live_and_timers_in_processing_time(
         source = make_source(folder / f"{store} files", seed=11, files=FILES)
         session = sessions(conf)
         rows[store] = in_processing_time(build, source, runs, session, folder / store)
-        reader = session.read.format("statestore")
         states[store] = {}
         for name in ("briefValue", "briefList", "briefMap", "longValue", "longList", "longMap"):
-            frame = reader.option("stateVarName", name).load(str(folder / store))
+            frame = read_state(session, folder / store, stateVarName=name)
             # The time when a value expires differs from run to run.
             states[store][name] = sorted(
                 str(row).partition("ttlExpirationMs")[0] + str(row.partition_id) for row in frame.collect()
             )
-        timers = session.read.format("statestore").option("readRegisteredTimers", "true").load(str(folder / store))
-        assert timers.collect() == []
+        assert read_state(session, folder / store, readRegisteredTimers="true").collect() == []
     assert rows["ours"] == rows["rocksdb"]
     assert states["ours"] == states["rocksdb"]
     assert all(bool(found) == name.startswith("long") for name, found in states["ours"].items())

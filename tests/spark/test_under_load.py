@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import random
 import subprocess
 import sys
 import threading
@@ -19,7 +17,7 @@ import pytest
 from tests.process.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE
 from tests.spark.conftest import Database
 from tests.spark.programs.under_load import EVENTS
-from tests.spark.streams import START, Record, Source
+from tests.spark.streams import Record, Source, make_wide_rows
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Throttle
 from tests.support.jvm import ROOT
 from tests.support.processes import arguments, descendants, is_alive, kill, memory_mib, wait_until
@@ -28,23 +26,6 @@ pytestmark = pytest.mark.slow
 
 STARTED_WITHIN_S = 120
 ENDED_WITHIN_S = 180
-
-
-def make_file(file: int, keys: int, note_bytes: int) -> list[Record]:
-    """One row for each key, with a note that LZ4 cannot make smaller."""
-    choose = random.Random(file)  # noqa: S311  # test data
-    at = START.isoformat()
-    return [
-        {
-            "file": file,
-            "key": f"key-{key}",
-            "id": key,
-            "amount": choose.randrange(1000),
-            "note": base64.b85encode(choose.randbytes(note_bytes)).decode(),
-            "at": at,
-        }
-        for key in range(keys)
-    ]
 
 
 class TaskFailure(NamedTuple):
@@ -162,7 +143,7 @@ def metric(progress: Mapping[str, Any], name: str) -> int:
 def test_a_minute_at_a_tenth_of_the_demand(proxy: FaultProxy, folder: Path, environment: dict[str, str]) -> None:
     """A query that writes 1 MB a second gets a tenth of that for a minute: batches wait, none fails, it catches up."""
     keys, before, throttled, after = 1000, 12, 60, 3
-    files = [make_file(file, keys, 800) for file in range(1 + before + throttled + after)]
+    files = [make_wide_rows(file, keys, 800) for file in range(1 + before + throttled + after)]
     options = {"master": "local[4]", "conf": {"spark.sql.shuffle.partitions": "4"}, "settings": {}}
     load = Load(folder, files, proxy, options)
     throttle = Throttle()
@@ -225,7 +206,7 @@ def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
     stores, batches = 200, 3
     conf = {"spark.sql.shuffle.partitions": str(stores), "spark.driver.memory": "2g"}
     options = {"master": f"local[{stores}]", "conf": conf, "settings": {}}
-    load = Load(folder, [make_file(file, 2000, 100) for file in range(batches)], proxy, options)
+    load = Load(folder, [make_wide_rows(file, 2000, 100) for file in range(batches)], proxy, options)
     crowd = Crowd()
     proxy.rule = crowd
     with load.running(environment):
@@ -248,7 +229,7 @@ def test_an_unreachable_dynamodb(proxy: FaultProxy, folder: Path, environment: d
     """DynamoDB is unreachable for 13 s: tasks fail at the deadline, Spark tries them four times, nothing is lost."""
     deadline_s, away_s = 5, 13
     options = {"master": "local[2,4]", "settings": {"request_deadline_s": deadline_s}}
-    load = Load(folder, [make_file(file, 100, 100) for file in range(20)], proxy, options)
+    load = Load(folder, [make_wide_rows(file, 100, 100) for file in range(20)], proxy, options)
     with load.running(environment):
         load.release()
         load.wait_for_batch(0)

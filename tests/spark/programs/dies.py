@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import dynastate
 from tests.spark.conftest import CONF, spark_conf
 from tests.spark.operators import group_state
-from tests.spark.streams import in_batch, open_stream, run
+from tests.spark.streams import hang_in, open_stream, run
 from tests.support.jvm import TESTS_JAR
 
 #: The batch, and the partition that hangs in it.
@@ -29,13 +29,10 @@ def main(folder: Path, endpoint: str, checkpoint_format: str) -> None:
     }
     builder = SparkSession.builder.master("local[2]").config(map=dict(conf))
     spark = dynastate.configure(
-        builder,
-        endpoint=endpoint,
-        region="us-east-1",
-        namespace=f"{folder.name}-killed",
+        builder, endpoint=endpoint, region="us-east-1", namespace=f"{folder.name}-killed"
     ).getOrCreate()
     frame = group_state(open_stream(spark, folder / "files"))
-    run(frame, folder / "checkpoint", "append", in_batch(BATCH, "hang", PARTITION, HANG_MS, str(folder / "mark")))
+    run(frame, folder / "checkpoint", "append", hang_in(BATCH, PARTITION, HANG_MS, folder / "mark"))
 
 
 if __name__ == "__main__":

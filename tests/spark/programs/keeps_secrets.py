@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import dynastate
+from tests.spark.conftest import spark_conf
 from tests.spark.operators import sums
 from tests.spark.streams import open_stream
 
@@ -46,22 +47,17 @@ def run(frame: DataFrame, checkpoint: Path) -> None:
 def main(folder: Path, endpoint: str, namespace: str) -> None:
     log4j, temporary = folder / "log4j2.properties", folder / "tmp"
     log4j.write_text(LOG4J)
-    temporary.mkdir()
     (folder / "events").mkdir()
     java = f"-Djava.io.tmpdir={temporary} -Dlog4j2.configurationFile={log4j} -XX:-UsePerfData -XX:TieredStopAtLevel=1"
-    conf = {
+    conf = spark_conf(folder) | {
         "spark.driver.extraJavaOptions": java,
+        "spark.driver.memory": "1g",
         "spark.executor.extraJavaOptions": java,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (folder / "events").as_uri(),
         "spark.eventLog.enabled": "true",
         "spark.executor.memory": "1g",
         "spark.files": str(folder / "lz4.py"),
-        "spark.local.dir": str(temporary),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.task.maxFailures": "1",
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",

@@ -1,4 +1,4 @@
-"""Two queries on two executors in processes of their own, killed repeatedly by a test; each batch's rows go to a file.
+"""Some queries on two executors in processes of their own, killed repeatedly by a test; each batch's rows go to a file.
 
 Run as `python -m tests.spark.programs.killed FOLDER ENDPOINT`. It runs until FOLDER/stop is there and every released
 file is taken. A query that fails is started again, as by its user; FOLDER/failures has its errors,
@@ -25,6 +25,7 @@ from tests.spark.streams import open_stream, take_all
 
 QUERIES = {
     "sums": CASES["aggregation in update mode with a watermark"],
+    "joined": CASES["stream-stream join, left outer"],
     "transformed": CASES["transformWithState in Scala"],
 }
 #: One batch for each file, in every run, so that batches can be compared.
@@ -59,8 +60,8 @@ def sink(folder: Path) -> Callable[[DataFrame, int], None]:
 def start(spark: SparkSession, folder: Path, name: str) -> StreamingQuery:
     case, out = QUERIES[name], rows_folder(folder, name)
     out.mkdir(parents=True, exist_ok=True)
-    rows = open_stream(spark, folder / "files")
-    writer = case.build(rows, rows).writeStream.outputMode(case.mode).foreachBatch(sink(out))
+    frame = case.build(*(open_stream(spark, folder / "files") for _ in range(2)))
+    writer = frame.writeStream.outputMode(case.mode).foreachBatch(sink(out))
     return writer.option("checkpointLocation", str(folder / "checkpoint" / name)).start()
 
 
