@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -47,6 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DYNOXIDE if dynoxide() else MOTO,
         help="which one to start (default: dynoxide where it is found, else moto; here: %(default)s)",
     )
+
+
+def numbers(text: str) -> list[int]:
+    """Parse numbers with commas between them, for an option."""
+    return [int(each) for each in text.split(",")]
+
+
+def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Parse known names with commas between them, for an option."""
+
+    def parse(text: str) -> list[str]:
+        unknown = set(text.split(",")) - set(known)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+        return text.split(",")
+
+    return parse
 
 
 @contextmanager

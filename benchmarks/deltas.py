@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from database import add_arguments
+from database import add_arguments, names_of
 from jvm import CONF, OURS, build, prepared, run
 from recovery import ON_DEMAND, STORES
 from rich.table import Table
@@ -30,7 +30,13 @@ SMALL = "ours-small"
 KINDS = {
     OURS: STORES[OURS],
     ON_DEMAND: STORES[ON_DEMAND],
-    SMALL: replace(STORES[OURS], conf={f"{CONF}.dynastate.memoryMb": "64", f"{CONF}.dynastate.cacheMb": "16"}),
+    SMALL: replace(
+        STORES[OURS],
+        conf={
+            f"{CONF}.dynastate.{name}": value
+            for name, value in (("memoryMb", "64"), ("diskMb", "0"), ("cacheMb", "16"))
+        },
+    ),
 }
 SHOWN = [
     ("first_get_ms", "open and first get, ms"),
@@ -85,12 +91,6 @@ def targets(found: Mapping[str, Mapping[str, Any]]) -> list[Target]:
 
 
 def main() -> None:
-    def kinds(text: str) -> list[str]:
-        unknown = set(text.split(",")) - set(KINDS)
-        if unknown:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
-        return text.split(",")
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the store (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=20_000, help="keys got and put a batch (default: %(default)s)")
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--puts", type=int, default=2_000, help="of the commit after them (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="processes of each kind (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
-    parser.add_argument("--kinds", type=kinds, default=",".join(KINDS), help="any of %(default)s")
+    parser.add_argument("--kinds", type=names_of(KINDS), default=",".join(KINDS), help="any of %(default)s")
     parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
     add_arguments(parser)
     given = parser.parse_args()

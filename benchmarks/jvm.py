@@ -68,7 +68,14 @@ def classpath() -> str:
 
 
 def run(
-    main: str, contender: Contender, own: Mapping[str, object], *, folder: Path, heap: str, log: str
+    main: str,
+    contender: Contender,
+    own: Mapping[str, object],
+    *,
+    folder: Path,
+    heap: str,
+    log: str,
+    collector: str = "G1GC",
 ) -> dict[str, Any]:
     """One process of a benchmark; its last line is the figures.
 
@@ -81,7 +88,7 @@ def run(
     """
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", f"@{MODULE_OPTIONS}"]
+    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", f"-XX:+Use{collector}", f"@{MODULE_OPTIONS}"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
     state = (folder / "state").as_uri()
     arguments = {"provider": contender.provider, "checkpoint": state, **own, **contender.conf}

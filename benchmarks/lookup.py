@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 from uuid import uuid4
 
@@ -143,15 +142,7 @@ def chunk(records: list[Record]) -> Chunk:
 def fill(given: argparse.Namespace, settings: Settings) -> None:
     dice = random.Random(given.seed)  # noqa: S311  # the same keys at every run
     tables = BotoTables(settings)
-    engine = Engine(
-        tables,
-        shards=4,
-        parallel_requests=8,
-        cache_bytes=0,
-        deadline_s=60,
-        package="benchmark",
-        now=lambda: datetime.now(timezone.utc),
-    )
+    engine = Engine(tables, replace(settings, cache_mb=0))
     writer = Writer(engine)
     step = -(-given.rows // 10)
     for first in range(0, given.rows, step):

@@ -133,7 +133,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1_000_000, help="keys in the state (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=20_000, help="keys got and put a batch (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=15, help="measured batches (default: %(default)s)")
-    parser.add_argument("--warmup", type=int, default=5, help="batches before them (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=25, help="batches before them (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
     parser.add_argument("--providers", default=",".join(CONTENDERS), help="any of %(default)s")
     parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")

@@ -44,6 +44,10 @@ SPARK_STORES = {
         f"{CONF}.providerClass": f"{SPARK_STATE}.RocksDBStateStoreProvider",
         f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true",
     },
+    "rocksdb": {
+        f"{CONF}.providerClass": f"{SPARK_STATE}.RocksDBStateStoreProvider",
+        f"{CONF}.rocksdb.changelogCheckpointing.enabled": "false",
+    },
     "hdfs": {f"{CONF}.providerClass": f"{SPARK_STATE}.HDFSBackedStateStoreProvider"},
 }
 PARTITIONS = 2

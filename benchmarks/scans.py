@@ -1,4 +1,4 @@
-"""Scans and lists: ours beside RocksDB with changelog, each driven through Spark's trait in a fresh JVM.
+"""Scans and lists: ours, in memory and on disk, beside RocksDB with changelog, each in a fresh JVM.
 
     python benchmarks/scans.py
 
@@ -11,15 +11,23 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from database import add_arguments
-from jvm import CONTENDERS, OURS, build, prepared, run
+from jvm import CONF, CONTENDERS, OURS, build, prepared, run
 from rich.table import Table
 from targets import Target, console, save, show
 
 ROCKSDB = "rocksdb-changelog"
+#: Ours with a fifth of the rows in memory.
+ON_DISK = "ours-on-disk"
+STORES = {
+    OURS: CONTENDERS[OURS],
+    ON_DISK: replace(CONTENDERS[OURS], conf={f"{CONF}.dynastate.memoryMb": "8"}),
+    ROCKSDB: CONTENDERS[ROCKSDB],
+}
 SHOWN = [
     ("iterate_ns", "iterate, ns a row"),
     ("prefix_ns", "prefix scan, ns a row"),
@@ -33,16 +41,21 @@ SHOWN = [
 
 def measure(name: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """The figures of one provider."""
-    with prepared(CONTENDERS[name], given.endpoint, given.engine) as contender:
+    with prepared(STORES[name], given.endpoint, given.engine) as contender:
         found = run("ScanBenchmark", contender, {}, folder=folder, heap="2g", log=f"scans-{name}")
         return found | {"engine": contender.engine}
 
 
-def targets(ours: dict[str, Any], rocksdb: dict[str, Any]) -> list[Target]:
+def targets(ours: dict[str, Any], on_disk: dict[str, Any], rocksdb: dict[str, Any]) -> list[Target]:
     judged = [
         Target(f"{text}: ours / RocksDB with changelog", ours[key] / rocksdb[key], 1)
         for key, text in SHOWN
         if key.endswith("_ns") and "long" not in key
+    ]
+    judged += [
+        Target(f"{text}, a fifth in memory: ours / RocksDB with changelog", on_disk[key] / rocksdb[key], 1)
+        for key, text in SHOWN
+        if key in ("iterate_ns", "prefix_ns", "range_ns")
     ]
     # "The same" within what the clock and the last entry of a group can tell apart.
     judged.append(Target("append: long list / short list, time", ours["append_long_ns"] / ours["append_short_ns"], 1.5))
@@ -59,12 +72,12 @@ def main() -> None:
     build()
     out = console()
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
-        found = {name: measure(name, Path(scratch) / name, given) for name in (OURS, ROCKSDB)}
+        found = {name: measure(name, Path(scratch) / name, given) for name in STORES}
     table = Table("", *found)
     for key, text in SHOWN:
         table.add_row(text, *(f"{figures[key]:,.0f}" for figures in found.values()))
     out.print(table)
-    judged = targets(found[OURS], found[ROCKSDB])
+    judged = targets(found[OURS], found[ON_DISK], found[ROCKSDB])
     show(out, judged)
     out.print(f"{OURS}: on {found[OURS]['engine']}")
     save("scans", vars(given), found, judged)

@@ -14,6 +14,26 @@ private[benchmarks] object Memory {
   def cpuMs: Double =
     ManagementFactory.getOperatingSystemMXBean.asInstanceOf[com.sun.management.OperatingSystemMXBean].getProcessCpuTime / 1e6
 
+  /**
+   * Wait until this process rests: the collector has run, and the JVM's compiler has done what was queued. What the benchmark did before,
+   * to make rows and to warm up, then takes no processor time from what is measured.
+   */
+  def rest(): Unit = {
+    System.gc()
+    var before = cpuMs
+    var (rests, slices) = (0, 0)
+    while (rests < 3 && slices < RestSlicesMax) {
+      Thread.sleep(RestSliceMs)
+      val now = cpuMs
+      rests = if (now - before < RestSliceMs / 10) rests + 1 else 0
+      slices += 1
+      before = now
+    }
+  }
+
+  private val RestSliceMs = 100L
+  private val RestSlicesMax = 100
+
   /** User and system time of the sidecar so far, ms; 0 when there is none. */
   def sidecarCpuMs: Long = pythons().flatMap(_.info.totalCpuDuration.toScala).map(_.toMillis).sum
 

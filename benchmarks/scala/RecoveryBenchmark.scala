@@ -41,8 +41,8 @@ object ColdOpenBenchmark {
     val plan = Plan.of(arguments)
     val figures = new Figures
     (1 to Warmup).foreach(_ => OtherStore.open(plan))
-    System.gc()
     val driver = new StateDriver(plan, arguments.int("partition", 0))
+    Memory.rest()
     val provider = driver.newProvider()
     val (cpuBefore, sidecarBefore) = (Memory.cpuMs, Memory.sidecarCpuMs)
     val took = driver.coldOpen(provider, arguments.long("version", 0), arguments.long("counts", 0))
@@ -57,11 +57,18 @@ object ColdOpenBenchmark {
 
 /** A store beside the one that is measured. */
 private[benchmarks] object OtherStore {
+  private val Rows = 100000
   private val Partition = 9
+  private val TinyRows = 1000
+  private val TinyPartition = 8
 
-  def make(plan: Plan): Unit = {
-    val its = planOf(plan)
-    val driver = new StateDriver(its, Partition)
+  def make(plan: Plan, rows: Int = Rows): Unit = makeOf(planOf(plan, rows), Partition)
+
+  /** Another one, which loads all classes and leaves next to no rows in memory. */
+  def makeTiny(plan: Plan): Unit = makeOf(planOf(plan, TinyRows), TinyPartition)
+
+  private def makeOf(its: Plan, partition: Int): Unit = {
+    val driver = new StateDriver(its, partition)
     val provider = driver.newProvider()
     driver.load(provider)
     provider.doSnapshotMaintenance()
@@ -69,12 +76,21 @@ private[benchmarks] object OtherStore {
   }
 
   def open(plan: Plan): Unit = {
-    val its = planOf(plan)
+    val its = planOf(plan, Rows)
     val driver = new StateDriver(its, Partition)
     val provider = driver.newProvider()
     driver.coldOpen(provider, its.lastVersion, its.countsAtEnd)
     provider.close()
   }
 
-  private def planOf(plan: Plan): Plan = plan.copy(rows = 100000, loadRows = 50000, updates = 1, batches = 0, warmup = 0)
+  /** Run the first batch on it; always the same version. */
+  def change(plan: Plan, rows: Int): Unit = {
+    val its = planOf(plan, rows).copy(updates = math.min(plan.updates, rows))
+    val driver = new StateDriver(its, Partition)
+    val provider = driver.newProvider()
+    driver.runBatch(provider, its.lastVersion)
+    provider.close()
+  }
+
+  private def planOf(plan: Plan, rows: Int): Plan = plan.copy(rows = rows, loadRows = rows / 2, updates = 1, batches = 0, warmup = 0)
 }

@@ -39,6 +39,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
 
   /** A permutation of all row numbers; a batch shuffles the first `updates` of it. */
   private val ids = Array.range(0, plan.rows)
+  private val zipf = new ZipfRows(plan.rows, plan.seed)
 
   def this(plan: Plan, partition: Int = 0) = this(plan, partition, new Array[Int](plan.rows))
 
@@ -86,9 +87,13 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     ns / 1e9
   }
 
-  /** Get and put `updates` distinct random rows of a version. */
-  def runBatch(provider: StateStoreProvider, version: Long): BatchTimes = {
-    val expected = prepareBatch()
+  /**
+   * Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade` is called after the
+   * rows were made, and before the clock starts.
+   */
+  def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false, isMade: () => Unit = () => ()): BatchTimes = {
+    val expected = prepareBatch(isZipf)
+    isMade()
     val start = System.nanoTime()
     val store = provider.getStore(version)
     val opened = System.nanoTime()
@@ -119,7 +124,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   }
 
   /** Count all updates of the plan's batches, without a store: another process has run them. */
-  def replayBatches(): Unit = (0 until plan.warmup + plan.batches).foreach(_ => prepareBatch())
+  def replayBatches(isZipf: Boolean = false): Unit =
+    (0 until plan.warmup + plan.batches).foreach(_ => choose(isZipf).foreach(row => counts(row) += 1))
 
   /** Get distinct random rows of a version that is not in memory; then put others, and commit. */
   def lookUp(provider: StateStoreProvider, version: Long, gets: Int, puts: Int, seed: Long): LookUps = {
@@ -174,19 +180,32 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   }
 
   /** Choose distinct keys, make their rows with the new counts, and return the sum of the current ones. */
-  private def prepareBatch(): Long = {
+  private def prepareBatch(isZipf: Boolean): Long = {
+    val chosen = choose(isZipf)
     var before = 0L
     for (i <- 0 until plan.updates) {
-      val j = i + random.nextInt(plan.rows - i)
-      val row = ids(j)
-      ids(j) = ids(i)
-      ids(i) = row
+      val row = chosen(i)
       before += counts(row)
       counts(row) += 1
       keys.set(i, maker.key(row))
       values.set(i, maker.value(row, counts(row)))
     }
     before
+  }
+
+  /** Distinct rows, in random order. */
+  private def choose(isZipf: Boolean): Array[Int] = {
+    if (isZipf) {
+      zipf.draw(plan.updates)
+    } else {
+      for (i <- 0 until plan.updates) {
+        val j = i + random.nextInt(plan.rows - i)
+        val row = ids(j)
+        ids(j) = ids(i)
+        ids(i) = row
+      }
+      ids.take(plan.updates)
+    }
   }
 
   private def getAll(store: StateStore, size: Int): Long = {

@@ -1,0 +1,194 @@
+"""State of which a fifth fits in memory: ours beside RocksDB with changelog.
+
+    python benchmarks/beyond_memory.py
+    python benchmarks/beyond_memory.py --rows 20000 --updates 500 --turns 1         to try it
+
+Each store is driven through Spark's trait in fresh JVMs, at each number of rows: batches of uniform and of popular
+keys, and at the first of the numbers the first batch after a restart. Ours is measured with all rows in memory, too,
+with and without a bound. Prints the figures and the ratios that have a target, keeps them in
+build/benchmarks/beyond_memory.json, and exits 1 when a target is missed. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from database import add_arguments, names_of, numbers
+from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, prepared, run
+from rich.console import Console
+from rich.table import Table
+from targets import ROOT, Target, console, save, show
+
+ROCKSDB = "rocksdb-changelog"
+#: Ours with a bound far above the state, and without one.
+FITS, UNBOUNDED = "ours-all-fits", "ours-unbounded"
+#: RocksDB with a limit on its memory that is as high as ours. Not run unless asked for: it takes seconds a batch.
+BOUNDED = "rocksdb-bounded"
+KINDS = (OURS, ROCKSDB, FITS, UNBOUNDED)
+#: Of all measured batches. Opening a version takes some, wherever its rows are.
+READ_UNITS = ("uniform_dynastateReadUnits", "zipf_dynastateReadUnits")
+#: What `memoryMb` counts for a row of this benchmark.
+ROW_BYTES = 150
+#: What is in memory, of the state; and the bound where all fits, in states.
+SHARE, ROOMY = 0.2, 4
+SHOWN = [
+    ("uniform_batch_ms", "uniform: whole batch, ms"),
+    ("uniform_batch_p95_ms", "uniform: whole batch, 95th percentile, ms"),
+    ("uniform_get_ns", "uniform: get, ns"),
+    ("uniform_put_ns", "uniform: put, ns"),
+    ("uniform_commit_ms", "uniform: commit, ms"),
+    ("uniform_heap_mb", "uniform: heap of the state, MB"),
+    ("uniform_rss_mb", "uniform: resident memory of the process, MB"),
+    ("zipf_batch_ms", "Zipf: whole batch, ms"),
+    ("zipf_batch_p95_ms", "Zipf: whole batch, 95th percentile, ms"),
+    ("zipf_get_ns", "Zipf: get, ns"),
+    ("zipf_put_ns", "Zipf: put, ns"),
+    ("zipf_commit_ms", "Zipf: commit, ms"),
+    ("zipf_heap_mb", "Zipf: heap of the state, MB"),
+    ("first_batch_ms", "restart: first batch, ms"),
+    ("first_open_ms", "restart: its open, ms"),
+    ("first_gets_ms", "restart: its gets, ms"),
+    ("first_commit_ms", "restart: its commit, ms"),
+    ("first_cpu_ms", "restart: processor time of the JVM, ms"),
+    ("first_sidecar_cpu_ms", "restart: processor time of the sidecar, ms"),
+    ("next_batch_ms", "restart: the five batches after it, median, ms"),
+    ("load_s", "initial load, s"),
+    ("snapshot_ms", "snapshot maintenance, ms"),
+]
+
+
+def memory_mb(rows: int, states: float) -> int:
+    """The bound with which that many times the state fits in memory."""
+    return max(1, int(rows * ROW_BYTES * states / 2**20))
+
+
+def contender_of(kind: str, rows: int) -> Contender:
+    small = str(memory_mb(rows, SHARE))
+    conf = {
+        OURS: {f"{CONF}.dynastate.memoryMb": small},
+        FITS: {f"{CONF}.dynastate.memoryMb": str(memory_mb(rows, ROOMY))},
+        UNBOUNDED: {f"{CONF}.dynastate.memoryMb": "0"},
+        ROCKSDB: {},
+        BOUNDED: {f"{CONF}.rocksdb.boundedMemoryUsage": "true", f"{CONF}.rocksdb.maxMemoryUsageMB": small},
+    }[kind]
+    plain = CONTENDERS[ROCKSDB if kind in (ROCKSDB, BOUNDED) else OURS]
+    # A restart finds a snapshot of the last version where the store makes one then.
+    return replace(plain, conf={**plain.conf, **conf, f"{CONF}.minDeltasForSnapshot": "1"})
+
+
+def measure(contender: Contender, kind: str, rows: int, given: argparse.Namespace, folder: Path) -> Figures:
+    """The batches in one fresh JVM; at the first number of rows, the restart in as many others as there are turns."""
+    own = {name: getattr(given, name) for name in ("updates", "batches", "warmup", "seed")} | {"rows": rows}
+    log = f"beyond_memory-{kind}-{rows}"
+    jvm = {"folder": folder, "heap": given.heap, "collector": given.collector}
+    found = run("BeyondMemoryBenchmark", contender, own, **jvm, log=log)
+    found |= {"memory_mb": memory_mb(rows, SHARE), "engine": contender.engine}
+    if kind in (OURS, ROCKSDB) and rows == given.rows[0]:
+        own["version"] = found["version"]
+        turns = [run("BeyondMemoryRestart", contender, own, **jvm, log=f"{log}.restart") for _ in range(given.turns)]
+        found |= {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} | {"turns": turns}
+    return found
+
+
+def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[str, Figures]]:
+    """By rows, then by kind; shows the figures of a number of rows as soon as they are complete."""
+    found: dict[str, dict[str, Figures]] = {}
+    for rows in given.rows:
+        for kind in given.kinds:
+            with (
+                tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
+                out.status(f"{kind}: {rows:,} rows"),
+                prepared(contender_of(kind, rows), given.endpoint, given.engine) as contender,
+            ):
+                found.setdefault(f"{rows:,}", {})[kind] = measure(contender, kind, rows, given, Path(scratch))
+        show_figures(out, f"{rows:,}", found[f"{rows:,}"])
+    return found
+
+
+def targets(found: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
+    """The targets that what was measured allows to judge."""
+    judged = []
+    for rows, kinds in found.items():
+        beyond = f"{rows} rows, a fifth in memory"
+        ours, rocksdb, unbounded, fits = (kinds.get(kind, {}) for kind in (OURS, ROCKSDB, UNBOUNDED, FITS))
+        for key, text, limit in (
+            ("uniform_batch_ms", "uniform keys", 0.8),
+            ("zipf_batch_ms", "popular keys", 0.5),
+            ("first_batch_ms", "first batch of a restart", 1),
+        ):
+            if key in ours and key in rocksdb:
+                judged.append(
+                    Target(f"{beyond}, {text}: ours / RocksDB with changelog", ours[key] / rocksdb[key], limit)
+                )
+        if ours:
+            heap = max(ours["uniform_heap_mb"], ours["zipf_heap_mb"])
+            judged.append(Target(f"{beyond}: heap / memoryMb", heap / ours["memory_mb"], 1.2))
+        if ours and unbounded:
+            units = max(ours[key] - unbounded[key] for key in READ_UNITS)
+            judged.append(Target(f"{beyond}: read units, more than with all in memory", units, 0))
+        if fits and unbounded:
+            ratio = fits["uniform_batch_ms"] / unbounded["uniform_batch_ms"]
+            judged.append(Target(f"{rows} rows, batch: all fits in memoryMb / no bound", ratio, 1.1))
+    return judged
+
+
+def show_figures(out: Console, rows: str, found: Mapping[str, Figures]) -> None:
+    """One column for each kind."""
+    table = Table(f"{rows} rows", *found)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, text in SHOWN:
+        if any(key in figures for figures in found.values()):
+            table.add_row(text, *(f"{figures[key]:,.0f}" if key in figures else "" for figures in found.values()))
+    out.print(table)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rows", type=numbers, default="1000000,5000000", help="sizes of the state (default: %(default)s)"
+    )
+    parser.add_argument("--updates", type=int, default=20_000, help="keys got and put a batch (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=15, help="measured batches of each kind (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=25, help="batches before them (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="restarts of each store (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument(
+        "--kinds",
+        type=names_of((*KINDS, BOUNDED)),
+        default=",".join(KINDS),
+        help=f"any of %(default)s,{BOUNDED} (default: all but the last)",
+    )
+    parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
+    parser.add_argument(
+        "--collector", choices=("G1GC", "ParallelGC"), default="G1GC", help="of garbage (default: %(default)s)"
+    )
+    add_arguments(parser)
+    parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    if not given.no_build:
+        build()
+    out = console()
+    out.print(f"{given.updates:,} updates a batch, medians of {given.batches} batches, seed {given.seed}")
+    found = measure_all(given, out)
+    engines = {figures["engine"] for kinds in found.values() for figures in kinds.values()} - {""}
+    out.print(f"{OURS}: on {', '.join(sorted(engines)) or 'nothing'}")
+    judged = targets(found)
+    show(out, judged)
+    file = save("beyond_memory", vars(given), found, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Requests to DynamoDB: what one takes of the processor, sent by boto3 and sent directly, one after the other.
+
+    python benchmarks/request_path.py
+    python benchmarks/request_path.py --stores 20 --rounds 2            to try it
+
+Each verb alone in one thread, then commits of many small stores in as many threads as the sidecar has for rows. The two
+ways take turns, in one process; its processor time has no part of the DynamoDB's, which is another process. Prints the
+figures, keeps them in build/benchmarks/request_path.json, and exits 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+from database import REGION, add_arguments, database
+from rich.table import Table
+from targets import Target, console, save, show
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.engine import Engine
+from dynastate.format.changes import PUT, Change, encode_changes, key_hash
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
+from dynastate.format.meta import QueryRun
+from dynastate.format.parts import Chunk
+from dynastate.settings import Settings
+
+BOTO3, DIRECT = "boto3", "direct"
+COMMIT = "commit"
+#: Entries that a version list has when it is appended to, on average half of it.
+LISTED = 16
+
+
+def verbs(tables: Tables, way: str, dice: random.Random) -> Iterator[tuple[str, Callable[[int], object]]]:
+    """What is measured, by name: it gets the number of the call."""
+
+    def put(store: str, number: int, size: int) -> tuple[Key, Item]:
+        key = part_key(store, 1, NO_ATTEMPT, number, 1)
+        return key, item_key(key) | {"format": FORMAT, "data": dice.randbytes(size)}
+
+    small = put(f"{way}/small", 0, 1_500)
+    many = [put(f"{way}/many", number, 8_000) for number in range(25)]
+    large = put(f"{way}/large", 0, 60_000)
+    tables.write([large], Meter())
+    shard = store_shard(f"{way}/large", 0)
+    yield "BatchWriteItem, an item of 1.5 KB", lambda _: tables.write([small], Meter())
+    yield "BatchWriteItem, 25 items of 8 KB", lambda _: tables.write(many, Meter())
+    yield "BatchGetItem, an item of 60 KB", lambda _: tables.get([large[0]], Meter())
+    yield "Query, an item of 60 KB", lambda _: tables.query("delta", shard, "0", "~", Meter())
+    yield (
+        "UpdateItem, a version list",
+        lambda n: tables.append_version(group_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run", Meter()),
+    )
+
+
+class Stores:
+    """Stores that grow by a version at each call, through an engine of their own."""
+
+    def __init__(self, tables: Tables, settings: Settings, way: str, stores: int, rows: int) -> None:
+        self._engine = Engine(tables, settings)
+        self._run = QueryRun("run-1", "5b0c2d7e-0000-4000-8000-000000000000", "file:/benchmark/state")
+        self._names = [f"{way}/0/{number}/default" for number in range(stores)]
+        self._rows, self._version, self._parent = rows, 0, EMPTY.attempt
+        self._threads = ThreadPoolExecutor(settings.parallel_requests)
+        self._chunks: dict[str, Chunk] = {}
+
+    def prepare(self) -> None:
+        """Make the rows of the next batch, which the JVM does."""
+        self._chunks = {name: self._chunk(name) for name in self._names}
+
+    def _chunk(self, name: str) -> Chunk:
+        keys = [b"%s %08d" % (name.encode(), self._version * self._rows + row) for row in range(self._rows)]
+        hashes = [key_hash(key) for key in keys]
+        raw = encode_changes(Change(PUT, 0, key, b"%0100d" % self._version) for key in keys)
+        return Chunk(len(keys), min(hashes), max(hashes), raw)
+
+    def commit(self, _: int) -> None:
+        """One batch: a commit of each store."""
+        by = Attempt(os.urandom(16))
+        list(self._threads.map(lambda name: self._commit(name, by), self._names))
+        self._version, self._parent = self._version + 1, by
+
+    def _commit(self, name: str, by: Attempt) -> None:
+        under_way = self._engine.begin(name, self._run, self._version, self._parent, by)
+        under_way.append(self._chunks[name])
+        under_way.commit({0: 0}, '{"families":[]}')
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._engine.close()
+
+
+def timed(call: Callable[[int], object], numbers: range, of_each: int = 1) -> tuple[float, float]:
+    """Processor and wall time in milliseconds: of a call, or of each of the things that a call does."""
+    wall, used, count = time.perf_counter(), time.process_time(), len(numbers) * of_each
+    for number in numbers:
+        call(number)
+    return 1000 * (time.process_time() - used) / count, 1000 * (time.perf_counter() - wall) / count
+
+
+def measure(given: argparse.Namespace, endpoint: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Processor and wall time in milliseconds, by verb and way."""
+    settings = Settings(endpoint=endpoint, region=REGION)
+    times: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    dice = random.Random(given.seed)  # noqa: S311  # the same items at every run
+    both = {BOTO3: BotoTables(settings, client=make_client(settings)), DIRECT: BotoTables(settings)}
+    with closing(both[BOTO3]), closing(both[DIRECT]):
+        called = {way: dict(verbs(tables, way, dice)) for way, tables in both.items()}
+        stores = {way: Stores(tables, settings, way, given.stores, given.rows) for way, tables in both.items()}
+        for number in range(given.rounds + 1):
+            for way in both if number % 2 else reversed(both):
+                first = number * given.calls
+                found = {verb: timed(call, range(first, first + given.calls)) for verb, call in called[way].items()}
+                stores[way].prepare()
+                found[COMMIT] = timed(stores[way].commit, range(1), given.stores)
+                if number:  # the first round opens connections and stores
+                    for verb, each in found.items():
+                        times.setdefault(verb, {}).setdefault(way, []).append(each)
+        for every in stores.values():
+            every.close()
+    return {
+        verb: {way: tuple(map(statistics.median, zip(*of, strict=True))) for way, of in ways.items()}
+        for verb, ways in times.items()
+    }
+
+
+def targets(found: dict[str, dict[str, tuple[float, float]]]) -> list[Target]:
+    commit = found[COMMIT]
+    return [
+        Target("processor time of a commit: direct / boto3", commit[DIRECT][0] / commit[BOTO3][0], 0.6),
+        Target("processor time of a commit of 20 rows, direct, ms", commit[DIRECT][0], 0.8),
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=160, help="of each verb in a round (default: %(default)s)")
+    parser.add_argument("--stores", type=int, default=200, help="that are committed (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=20, help="that change in each (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="that are measured (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the items (default: %(default)s)")
+    add_arguments(parser)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    out = console()
+    with database(given.endpoint, given.engine) as running:
+        os.environ.update(running.environment)
+        found = measure(given, running.endpoint)
+        engine = running.engine
+    table = Table(f"ms each, medians of {given.rounds}")
+    for heading in ("boto3, processor", "direct, processor", "ratio", "boto3, wall", "direct, wall"):
+        table.add_column(heading, justify="right")
+    for verb, ways in found.items():
+        (boto3, boto3_wall), (direct, direct_wall) = ways[BOTO3], ways[DIRECT]
+        name = f"{verb} of {given.rows} rows, {given.stores} stores" if verb == COMMIT else verb
+        table.add_row(name, *(f"{each:.2f}" for each in (boto3, direct, direct / boto3, boto3_wall, direct_wall)))
+    out.print(table)
+    out.print(f"on {engine}")
+    judged = targets(found)
+    show(out, judged)
+    asked: dict[str, Any] = {key: value for key, value in vars(given).items() if key not in ("endpoint", "engine")}
+    file = save("request_path", asked | {"engine": engine}, dict(found), judged)
+    out.print(f"kept in {file}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()
