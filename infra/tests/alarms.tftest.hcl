@@ -2,15 +2,6 @@
 
 mock_provider "aws" {}
 
-run "none_by_default" {
-  command = plan
-
-  assert {
-    condition     = length(aws_cloudwatch_metric_alarm.state) == 0
-    error_message = "Alarms must be asked for."
-  }
-}
-
 run "on_both_tables" {
   command = plan
 
@@ -106,34 +97,4 @@ run "count_what_the_writer_may_do" {
     }
     error_message = "The alarms must count the operations of the writer's policy."
   }
-}
-
-run "refuses_an_action_that_is_no_arn" {
-  command = plan
-
-  variables {
-    alarms = { actions = ["pager"] }
-  }
-
-  expect_failures = [var.alarms]
-}
-
-run "refuses_more_actions_than_cloudwatch_takes" {
-  command = plan
-
-  variables {
-    alarms = { actions = [for i in range(6) : "arn:aws:sns:eu-west-1:111122223333:pager${i}"] }
-  }
-
-  expect_failures = [var.alarms]
-}
-
-run "refuses_a_negative_threshold" {
-  command = plan
-
-  variables {
-    alarms = { throttle_events = -1 }
-  }
-
-  expect_failures = [var.alarms]
 }

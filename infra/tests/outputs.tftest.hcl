@@ -19,23 +19,18 @@ variables {
 
 run "outputs" {
   assert {
-    condition     = output.delta_table_name == "team-delta"
-    error_message = "delta_table_name must be the delta table's name."
-  }
-
-  assert {
-    condition     = output.delta_table_arn == "arn:aws:dynamodb:eu-west-1:111122223333:table/team-delta"
-    error_message = "delta_table_arn must be the delta table's ARN."
-  }
-
-  assert {
-    condition     = output.snapshot_group_table_name == "team-groups"
-    error_message = "snapshot_group_table_name must be the snapshot-group table's name."
-  }
-
-  assert {
-    condition     = output.snapshot_group_table_arn == "arn:aws:dynamodb:eu-west-1:111122223333:table/team-groups"
-    error_message = "snapshot_group_table_arn must be the snapshot-group table's ARN."
+    condition = {
+      delta_table_name          = output.delta_table_name
+      delta_table_arn           = output.delta_table_arn
+      snapshot_group_table_name = output.snapshot_group_table_name
+      snapshot_group_table_arn  = output.snapshot_group_table_arn
+      } == {
+      delta_table_name          = "team-delta"
+      delta_table_arn           = "arn:aws:dynamodb:eu-west-1:111122223333:table/team-delta"
+      snapshot_group_table_name = "team-groups"
+      snapshot_group_table_arn  = "arn:aws:dynamodb:eu-west-1:111122223333:table/team-groups"
+    }
+    error_message = "Names and ARNs must be those of the tables."
   }
 
   assert {

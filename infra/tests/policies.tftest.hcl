@@ -97,46 +97,6 @@ run "operator" {
   }
 }
 
-run "refuses_namespace_with_a_wildcard" {
-  command = plan
-
-  variables {
-    namespaces = { team = ["team-*"] }
-  }
-
-  expect_failures = [var.namespaces]
-}
-
-run "refuses_namespace_with_a_slash" {
-  command = plan
-
-  variables {
-    namespaces = { team = ["team/orders"] }
-  }
-
-  expect_failures = [var.namespaces]
-}
-
-run "refuses_empty_namespace" {
-  command = plan
-
-  variables {
-    namespaces = { team = [""] }
-  }
-
-  expect_failures = [var.namespaces]
-}
-
-run "refuses_a_name_without_namespaces" {
-  command = plan
-
-  variables {
-    namespaces = { team = [] }
-  }
-
-  expect_failures = [var.namespaces]
-}
-
 run "refuses_more_namespaces_than_a_policy_holds" {
   command = plan
 

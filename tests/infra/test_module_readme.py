@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dynastate.format.keys import DELTA, SNAPSHOT
+from dynastate.format.keys import SPECS
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 from tests.infra.conftest import INFRA
 
@@ -90,7 +90,7 @@ def test_names_and_keys_are_the_packages() -> None:
     main, outputs = (INFRA / "main.tf").read_text(), (INFRA / "outputs.tf").read_text()
     defaults = {name: text(said(body, "default")) for name, body in blocks("variable", "variables.tf")}
     assert (defaults["delta_table_name"], defaults["snapshot_group_table_name"]) == (DELTA_TABLE, SNAPSHOT_TABLE)
-    assert said(main, "hash_key") == f'"{DELTA.hash_key}"' == f'"{SNAPSHOT.hash_key}"'
-    assert re.findall(r'range_key = "(\w+)"', main) == [DELTA.range_key, SNAPSHOT.range_key]
+    assert said(main, "hash_key") == f'"{SPECS["delta"].hash_key}"' == f'"{SPECS["snapshot"].hash_key}"'
+    assert re.findall(r'range_key = "(\w+)"', main) == [SPECS["delta"].range_key, SPECS["snapshot"].range_key]
     named = Settings(delta_table="other-delta", snapshot_table="other-snapshot").to_spark()
     assert re.findall(rf'"({re.escape(PREFIX)}\w+)"', outputs) == list(named)

@@ -31,7 +31,7 @@ from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar.engines import Engines
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform
-from tests.support.engine_driver import State, attempt, begin, chunk, fold, read, save_snapshot, write, write_versions
+from tests.support.engine_driver import State, attempt, begin, fold, numbers, read, save_snapshot, write, write_versions
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import (
     LEADING_KEYS,
@@ -89,34 +89,16 @@ def noise(number: int) -> dict[bytes, bytes]:
 def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
     """Do everything that an executor does with a store; return its newest version and rows."""
     made = write_versions(engine, store, 3)
-    dead = begin(engine, store, attempt(77), made[3])  # it leaves orphans
-    aborted = begin(engine, store, attempt(78), made[3])
-    for number in range(30):
-        dead.append(chunk(noise(number)))
-        aborted.append(chunk(noise(number)))
-    aborted.abort()
+    noisy = [noise(number) for number in range(30)]
+    begin(engine, store, attempt(77), *noisy, base=made[3])  # it leaves orphans
+    begin(engine, store, attempt(78), *noisy, base=made[3]).abort()
     made += write_versions(engine, store, VERSIONS - 3, base=made[3], run="run-2")[1:]
-    state = {b"%d" % number: b"%d" % number for number in range(1, VERSIONS + 1)}
+    state = numbers(VERSIONS)
     for version in (VERSIONS - 10, VERSIONS - 1):
-        held = {key: value for key, value in state.items() if int(key) <= version}
-        save_snapshot(engine, store, made[version], held, lambda _: set(state), run="run-2")
+        save_snapshot(engine, store, made[version], numbers(version), lambda _: set(state), run="run-2")
     assert engine.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
     assert read(engine, store, VERSIONS) == state
     return made[VERSIONS], state
-
-
-class Lossy:
-    """Loses the first answer to a commit, so that the engine must check whether it was applied."""
-
-    def __init__(self) -> None:
-        self.lost = False
-
-    def __call__(self, request: Request, forward: Forward) -> Reply:
-        answer = forward(request)
-        if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"] and not self.lost:
-            self.lost = True
-            raise CutError
-        return answer
 
 
 # ------------------------------------------------------------------------------------------------------ writer, reader
@@ -126,11 +108,20 @@ class Lossy:
 def test_the_writer_may_do_what_executors_do_and_nothing_else(proxy: FaultProxy) -> None:
     """Everything an executor does works with the writer's policy, and every permission in it is used."""
     policy = policy_of("writer", "writers")
-    lossy = Lossy()
-    proxy.rule = enforce(policy, lossy)
+    lost: list[Request] = []
+
+    def lose_first_commit(request: Request, forward: Forward) -> Reply:
+        """The engine must check then whether it was applied."""
+        answer = forward(request)
+        if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"] and not lost:
+            lost.append(request)
+            raise CutError
+        return answer
+
+    proxy.rule = enforce(policy, lose_first_commit)
     with engine_at(proxy.endpoint) as engine:
         write_everything(engine, "writers/0/0/default")
-    assert lossy.lost
+    assert lost
     assert used(proxy.requests) == permitted(policy)
 
 
@@ -196,9 +187,8 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
     with engine_at(proxy.endpoint) as engine:
         assert read(engine, forked, *newest) == state
         made = write_versions(engine, forked, 12, base=newest, run="test")
-        state |= {b"%d" % number: b"%d" % number for number in range(VERSIONS + 1, VERSIONS + 13)}
-        assert read(engine, forked, *made[-1]) == state
-        held = {key: value for key, value in state.items() if int(key) <= VERSIONS + 9}
+        assert read(engine, forked, *made[-1]) == numbers(VERSIONS + 12)
+        held = numbers(VERSIONS + 9)
         save_snapshot(engine, forked, made[9], held, lambda _: set(held), run="test")
         assert engine.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)[0].items_deleted > 0
         assert verify(engine._tables, forked).is_whole
@@ -347,11 +337,7 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
         outputs = {
             name: value["value"] for name, value in json.loads(terraform.succeed(root, "output", "-json")).items()
         }
-        changes = [
-            "-var=deletion_protection=false",
-            "-var=point_in_time_recovery=false",
-            '-var=tags={ owner = "two" }',
-        ]
+        changes = ["-var=deletion_protection=false", "-var=point_in_time_recovery=false", '-var=tags={ owner = "two" }']
         terraform.succeed(root, "apply", "-auto-approve", *changes)
         terraform.succeed(root, "destroy", "-auto-approve", "-var=scaled=false", *changes)
         for name, value in CREDENTIALS.items():

@@ -166,12 +166,7 @@ def run_query(folder: Path, conf: Mapping[str, str], environment: Mapping[str, s
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("dummy_credentials")
 def test_a_query_runs_on_the_production_example(
-    terraform: Terraform,
-    plugin_dir: str,
-    module: Path,
-    endpoint: str,
-    environment: dict[str, str],
-    folder: Path,
+    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, environment: dict[str, str], folder: Path
 ) -> None:
     """The example is applied, a PySpark query keeps its state there, resumes, nothing drifts, and it is destroyed."""
     files = folder / "files"

@@ -67,45 +67,20 @@ run "the_key_is_used_through_dynamodb_only" {
   }
 }
 
-run "refuses_a_limit_that_no_query_can_work_with" {
+run "refuses_what_is_no_region_a_name_that_tables_cannot_have_limits_that_no_query_can_work_with_and_a_namespace_for_all" {
   command = plan
 
   variables {
+    region                  = "Ireland"
+    name                    = "streaming state"
     max_write_request_units = 999
     max_read_request_units  = 999
+    namespaces              = { all = ["*"] }
   }
 
-  expect_failures = [var.max_write_request_units, var.max_read_request_units]
-}
-
-run "refuses_what_is_no_region" {
-  command = plan
-
-  variables {
-    region = "Ireland"
-  }
-
-  expect_failures = [var.region]
-}
-
-run "refuses_a_namespace_for_all" {
-  command = plan
-
-  variables {
-    namespaces = { all = ["*"] }
-  }
-
-  expect_failures = [var.namespaces]
-}
-
-run "refuses_a_name_that_tables_cannot_have" {
-  command = plan
-
-  variables {
-    name = "streaming state"
-  }
-
-  expect_failures = [var.name]
+  expect_failures = [
+    var.region, var.name, var.max_write_request_units, var.max_read_request_units, var.namespaces,
+  ]
 }
 
 run "names_of_policies_fit_into_iam" {
