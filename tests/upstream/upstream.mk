@@ -5,7 +5,7 @@
 ON_DYNAMODB_LOCAL := tests/unit/engine tests/unit/reader tests/unit/operations tests/process/test_cli.py \
 	tests/process/test_sidecar.py tests/process/test_under_load.py tests/process/test_security.py
 
-test-upstream: $(READY) fast-engine
+test-upstream: setup fast-engine
 	@$(PYTHON) -m pytest --dynamodb-local tests/contract/test_tables.py $(ON_DYNAMODB_LOCAL) $(PYTEST)
 	@$(PYTHON) -m pytest tests/upstream $(PYTEST)
 
