@@ -16,8 +16,8 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel sim setup lint audit bench dynoxide fast-engine java jar \
-	wheel docs clean
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel sim setup lint audit bench jmh jcstress dynoxide fast-engine \
+	java jar wheel docs clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -109,7 +109,16 @@ audit: setup
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; for each in provider scans query recovery deltas growth background lookup; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+	@status=0; for each in provider scans query recovery deltas beyond_memory queries_beyond_memory growth background lookup request_path; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+
+# Small benchmarks of rows in memory: `make jmh JMH='get -prof gc'`. They need Maven and a network once, and no JDK, as do the races.
+jmh: setup
+	@mkdir -p build/benchmarks
+	@$(PYTHON) -m tests.support.harness jmh benchmarks/jmh -rf json -rff $(CURDIR)/build/benchmarks/jmh.json $(JMH)
+
+# Readers beside folds, in every mode of the JVM's compilers. More options of jcstress: `make jcstress JCSTRESS='-t GetShort'`.
+jcstress: setup
+	@$(PYTHON) -m tests.support.harness jcstress tests/races -m quick -sc false -r $(CURDIR)/build/jcstress $(JCSTRESS)
 
 # A DynamoDB for Linux on x86-64 that is fast, for the benchmarks, and keeps its data, for the test that kills it.
 dynoxide: $(DYNOXIDE)

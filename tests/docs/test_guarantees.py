@@ -6,13 +6,13 @@ import ast
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY
-from tests.support.engine_driver import attempt, read, write
+from tests.support.engine_driver import attempt, make_engine, read, write
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISES = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if line.startswith("| ")]
@@ -36,21 +36,9 @@ def test_nothing_is_decided_by_the_wall_clock(moto: BotoTables, store: str) -> N
     base = EMPTY
     expected: dict[bytes, bytes] = {}
     for number, years in enumerate((0, 30, -40, 5, -1), start=1):
-        clock = start + timedelta(days=365 * years)
-        at = Engine(
-            moto,
-            shards=4,
-            parallel_requests=2,
-            cache_bytes=0,
-            deadline_s=5,
-            package="0.2.0",
-            now=lambda clock=clock: clock,  # type: ignore[misc]  # bound here, not when it is called
-        )
-        try:
-            key = b"%d" % number
-            made = write(at, store, attempt(number), {key: key}, base=base, run=f"run-{number}")
-            expected[key] = key
-            assert read(at, store, number) == expected
-        finally:
-            at.close()
-        base = made
+        at = make_engine(moto, now=Mock(return_value=start + timedelta(days=365 * years)))
+        key = b"%d" % number
+        base = write(at, store, attempt(number), {key: key}, base=base, run=f"run-{number}")
+        expected[key] = key
+        assert read(at, store, number) == expected
+        at.close()
