@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-ENDED_WITHIN_S = 20.0
+ENDED_WITHIN_S = 60.0
 #: States in /proc/net: a listening TCP socket; a UDP socket that is not connected.
 _TCP_LISTENS = "0A"
 _UDP_BOUND = "07"
@@ -68,6 +71,13 @@ def sockets(pid: int) -> int:
     return sum(link.startswith("socket:") for link in _open_files(pid))
 
 
+def unix_sockets(pid: int) -> int:
+    """How many of them are Unix-domain sockets."""
+    lines = Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]
+    of_unix = {f"socket:[{line.split()[6]}]" for line in lines}
+    return sum(link in of_unix for link in _open_files(pid))
+
+
 def _open_files(pid: int) -> Iterator[str]:
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
@@ -93,6 +103,23 @@ def kill(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def press_ctrl_c() -> None:
+    """Send SIGINT to the main thread, which wakes it."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def free_port() -> int:
+    """A free port of 127.0.0.1, below those that the kernel chooses from for programs that ask for any."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.SystemRandom().sample(range(first // 2, first), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import json
 import re
 import threading
@@ -20,6 +19,7 @@ from dynastate.operations import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.fakes import MemoryTables
+from tests.support.processes import press_ctrl_c
 from tests.support.store_builder import StoreBuilder, counted, user
 from tests.unit.cli.conftest import NamedTables
 
@@ -87,20 +87,20 @@ def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypa
     """The stores that are done are counted, and the exit code is that of Ctrl-C."""
     for partition in range(40):
         StoreBuilder(engine, f"cut/0/{partition}/default").count_to(1)
-    stopped = threading.Event()
+    stopped, in_time = threading.Event(), list[bool]()
     monkeypatch.setattr(tables, "stop", stopped.set)
     compacted = compact.compact_store
 
     def until_ctrl_c(engine: Engine, on: MemoryTables, store: str, *rest: Any) -> Any:
         if store != "cut/0/9/default":
             return compacted(engine, on, store, *rest)
-        _thread.interrupt_main()
-        assert stopped.wait(10)
+        press_ctrl_c()
+        in_time.append(stopped.wait(10))
         raise UnavailableError("stopped")
 
     monkeypatch.setattr(compact, "compact_store", until_ctrl_c)
     done = run("compact", "cut", "--wide")
-    assert (done.code, done.err) == (130, "dynastate: interrupted\n")
+    assert (done.code, done.err, in_time) == (130, "dynastate: interrupted\n", [True])
     counts = re.fullmatch(
         r"40 stores, (\d+) not done when it was interrupted: (\d+) snapshots made, .*", done.lines[-1]
     )

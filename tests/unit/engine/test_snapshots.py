@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,6 +36,7 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import Clock, FailingTables, Fault, MemoryTables
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -217,10 +219,14 @@ def test_a_snapshot_on_an_idle_executor_does_not_pause(
     engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits are under way while their parts are queued, and for a second after that."""
+    clock = Clock()
+    monkeypatch.setattr(writer, "time", Mock(monotonic=clock))
     assert not engine._writer.is_busy()
     made = write_versions(engine, store, 3)
+    clock.sleep(0.9)
     assert engine._writer.is_busy()
-    monkeypatch.setattr(writer, "BUSY_S", 0.0)
+    clock.sleep(0.2)
+    wait_until(lambda: not engine._writer.is_busy(), "parts that are durable count as queued")
     monkeypatch.setattr(snapshots, "WRITES_MAX", 1)
     monkeypatch.setattr(snapshots, "Pace", partial(snapshots.Pace, sleep=lambda _: pytest.fail("it pauses")))
     save_snapshot(engine, store, made[3], numbers(3))

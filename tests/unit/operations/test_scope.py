@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
-import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +13,7 @@ from dynastate.format.keys import meta_key
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from tests.support.engine_driver import attempt, make_engine, write
 from tests.support.fakes import MemoryTables
+from tests.support.processes import press_ctrl_c
 
 SIDES = ("left-keyToNumValues", "right-keyToNumValues")
 STORES = [f"many/0/{number}/default" for number in range(20)]
@@ -73,7 +73,6 @@ def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> No
     def work(store: str) -> str:
         if store.split("/")[2] in ("3", "5"):
             raise CorruptStateError("an item is lost", table="delta", store=store)
-        time.sleep(0.001)
         return store
 
     found = each_store(memory, STORES, work)
@@ -99,20 +98,34 @@ class StoppedTables(MemoryTables):
         self.stopped.set()
 
 
+class Submitted(list[str]):
+    """Stores that note that all of them were asked for."""
+
+    def __init__(self, stores: list[str]) -> None:
+        super().__init__(stores)
+        self.all_were = threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from super().__iter__()
+        self.all_were.set()
+
+
 def test_ctrl_c_stops_the_tables() -> None:
     """Work under way ends with its next request, no other store is begun, and what was done is returned."""
-    tables = StoppedTables()
+    tables, stores = StoppedTables(), Submitted(STORES)
+    in_time: list[bool] = []
 
     def work(store: str) -> str:
         if store == STORES[0]:
             return store
-        if store == STORES[4]:
-            time.sleep(0.1)  # the first store is done, and the main thread waits
-            _thread.interrupt_main()
-        assert tables.stopped.wait(10)
+        if store == STORES[4]:  # a thread is free for it, so the first store is done
+            assert stores.all_were.wait(10)
+            press_ctrl_c()
+        in_time.append(tables.stopped.wait(10))
         raise UnavailableError("stopped")
 
-    found = each_store(tables, STORES, work, at_once=4)
+    found = each_store(tables, stores, work, at_once=4)
+    assert in_time == [True] * 4
     assert found.is_interrupted
     assert (list(found.done), found.failed) == (STORES[:1], {})
     with pytest.raises(KeyboardInterrupt):
