@@ -23,6 +23,7 @@ SNAPSHOT_TABLE = "dynastate-snapshot-group"
 _TABLE_NAME = {"form": (re.compile(r"[A-Za-z0-9_.-]{3,255}"), "3 to 255 characters of A-Z a-z 0-9 _ . -")}
 _NAMESPACE = {"form": (re.compile(r"[A-Za-z0-9._-]{1,128}"), "1 to 128 characters of A-Z a-z 0-9 . _ -")}
 _FOLDERS = {"form": (re.compile(r"/[^,\0]*(,/[^,\0]*)*"), "absolute folders with commas between them")}
+_CODEC = {"form": (re.compile(r"lz4|zstd"), "lz4 or zstd")}
 _REGION = {"form": (re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"), "an AWS Region such as eu-west-1")}
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -70,6 +71,8 @@ class Settings:
     None: what the disk has, less a reserve."""
     disk_path: str = field(default="", metadata=_FOLDERS)
     """Absolute folders of the disk tier, with commas between them; empty: Spark's local folders on the executor."""
+    compression: str = field(default="lz4", metadata=_CODEC)
+    """Codec of rows that are written: lz4, or zstd, which needs the package's extra `zstd`. All are read."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})

@@ -12,6 +12,7 @@ import pytest
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.codec import LZ4, RAW
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
 from dynastate.format.parts import Chunk, join_fragments, parse_part, part_items, parts_digest
@@ -66,7 +67,9 @@ def items_of(vector: Vector) -> list[tuple[Key, Item]]:
     """Make the items that a vector's chunk becomes."""
     chunk = Chunk(vector["records"], vector["hash_min"], vector["hash_max"], bytes.fromhex(vector["run"]))
     name, first = attempt(vector["attempt"]), vector["first_sequence"]
-    return part_items(vector["store"], vector["version"], name, first, vector["shards"], chunk)
+    codec = vector["items"][0]["codec"]
+    wanted = LZ4 if codec == RAW else codec
+    return part_items(vector["store"], vector["version"], name, first, vector["shards"], chunk, wanted)
 
 
 @pytest.mark.parametrize("vector", FORMAT["key_hashes"], ids=lambda vector: f"{len(vector['key']) // 2} bytes")

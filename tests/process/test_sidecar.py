@@ -658,10 +658,12 @@ class FixedEngines(Engines):
         return self._given
 
 
-def converse(engines: Engines, *frames: bytes, send: Callable[[bytes], None] | None = None) -> list[Any]:
+def converse(
+    engines: Engines, *frames: bytes, send: Callable[[bytes], None] | None = None, first: bytes = HELLO
+) -> list[Any]:
     """Send these frames after HELLO; return the answers after WELCOME."""
     sent: list[bytes] = []
-    Connection(BytesIO(HELLO + b"".join(frames)), send or sent.append, TOKEN, engines, lambda: True).serve()
+    Connection(BytesIO(first + b"".join(frames)), send or sent.append, TOKEN, engines, lambda: True).serve()
     answers = [protocol.decode(each[4], each[5:]) for each in sent]
     return answers[1:] if answers and isinstance(answers[0], protocol.Welcome) else answers
 
@@ -905,6 +907,21 @@ def test_engines_are_shared_by_settings(embedded: EmbeddedDynamoDB, monkeypatch:
     for engine in (one, other):
         engine.close()
         engine._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
+
+
+def test_an_engine_whose_codec_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch, dummy_credentials: None) -> None:
+    """CHECK is answered by what to install, before a request is sent; each later one, too."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setattr(BotoTables, "check", lambda _: pytest.fail("a request is sent"))
+    given = json.dumps({"compression": "zstd", "region": "us-east-1", "endpoint": "http://127.0.0.1:9"})
+    engines = Engines()
+    for _ in range(2):
+        (failed,) = converse(
+            engines, protocol.encode(protocol.Check()), first=hello(TOKEN, dynastate.__version__, given)
+        )
+        kind, _, said = error_of(failed)
+        assert kind == ConfigurationError.kind
+        assert said.endswith("; pip install zstandard")
 
 
 def test_a_failed_check_closes_no_engine_in_use(

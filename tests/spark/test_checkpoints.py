@@ -21,9 +21,9 @@ from pyspark.sql import functions as f
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.engine.catalog import every_store, of_namespace
+from dynastate.engine.catalog import every_store, find_stores, of_namespace
 from dynastate.engine.engine import Engine
-from dynastate.format.keys import meta_key
+from dynastate.format.keys import meta_key, store_shard
 from dynastate.operations.adopt import adopt_stores, state_location
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.fork import fork_namespace
@@ -64,6 +64,18 @@ def test_formats_of_one_checkpoint(
         outcome = resume(session, source, 2 * turn + 2, folder / "checkpoint")
         assert sorted(outcome.rows) == [2 * turn, 2 * turn + 1]
         assert outcome.rows[2 * turn + 1] == expected_sums(session, source)
+
+
+def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Path, tables: BotoTables) -> None:
+    """A query resumes with the other codec, and back: the sidecar reads what both wrote."""
+    for turn, codec in enumerate(("zstd", "lz4", "zstd")):
+        session = sessions(V2 | {NAMESPACE: folder.name, f"{CONF}.dynastate.compression": codec})
+        outcome = resume(session, source, turn + 1, folder / "checkpoint")
+        assert outcome.rows[turn] == expected_sums(session, source)
+    stores = find_stores(tables, folder.name, Meter())
+    shards = [store_shard(store, shard) for store in stores for shard in range(4)]
+    parts = [item for shard in shards for _, item in tables.query("delta", shard, "0", "~", Meter())]
+    assert {item["codec"] for item in parts} >= {"lz4", "zstd"}
 
 
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])

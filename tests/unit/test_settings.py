@@ -40,6 +40,7 @@ WRONG_TEXT = {
         ["disk", "./disk", "~/disk", "file:/disk", " /disk", ",", "/disk,", ",/disk", "/a,,/b", "/a, /b", "/a\0"],
         "absolute folders with commas between them",
     ),
+    "compression": (["", "raw", "ZSTD", "lz4 ", "lz4,zstd", "gzip", "zstd\n"], "lz4 or zstd"),
     "requestDeadlineS": ([" 1", "1_0", "٣", "9" * 5_000, "0", "3601", "-60", "60s", "", "1.5"], "whole number"),
     **dict.fromkeys(
         ("writePrice", "readPrice", "storagePrice"),
@@ -59,6 +60,7 @@ RIGHT_TEXT = {
     "memoryMb": ["0", "1048576"],
     "diskMb": ["0", "16777216"],
     "diskPath": ["", "/", "/mnt/disk 1", "/a,/b/é"],
+    "compression": ["lz4", "zstd"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
     "readPrice": ["0.125", "0", "1000000"],
@@ -95,7 +97,7 @@ def changed() -> Settings:
     """Make settings of which none is the default."""
     tables = "delta", "snapshot", "eu-west-1", "http://host"
     prices = Decimal("0.7"), Decimal(1), Decimal(0)
-    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, "/disk", 1, *prices)
+    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, "/disk", "zstd", 1, *prices)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)

@@ -32,7 +32,14 @@ _CLEANED: Final = headers(
 
 
 @command(app, "compact orders", "compact orders/0/17 --json")
-def compact(call: Call, scope: Scope) -> None:
+def compact(
+    call: Call,
+    scope: Scope,
+    *,
+    compression: Annotated[
+        str, typer.Option("--compression", metavar="CODEC", help="As the query's setting: lz4, or zstd.")
+    ] = "lz4",
+) -> None:
     """Make snapshots of the newest versions now, so that readers and recovery have less to read.
 
     It is safe beside the running query. It holds the rows of up to four stores at a time in memory.
@@ -42,7 +49,7 @@ def compact(call: Call, scope: Scope) -> None:
     def work(store: str, report: ProgressCallback) -> Compacted | str:
         return compact_store(engine, tables, store, report) or reason_for_none(engine, store)
 
-    with call.engine() as (engine, tables):
+    with call.engine(compression=compression) as (engine, tables):
         found = on_each(tables, current_stores(tables, scope), "buckets", work, COMPACTED_AT_ONCE)
     made = {store: each for store, each in found.done.items() if isinstance(each, Compacted)}
     described = [

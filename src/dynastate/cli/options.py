@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -98,10 +98,11 @@ class Call(Output):
                 raise
 
     @contextmanager
-    def engine(self) -> Iterator[tuple[Engine, BotoTables]]:
+    def engine(self, **settings: Any) -> Iterator[tuple[Engine, BotoTables]]:
+        """An engine on the tables, with settings of a command of its own."""
         from dynastate.engine.engine import Engine
 
-        with self.tables() as tables, closing(Engine(tables, self.settings)) as engine:
+        with self.tables() as tables, closing(Engine(tables, replace(self.settings, **settings))) as engine:
             yield engine, tables
 
 

@@ -39,7 +39,10 @@ class Committed:
 
 @dataclass(eq=False)
 class Commits:
-    """The tables, the queue of writes and the sessions that write attempts share. Safe for threads."""
+    """The tables, the queue of writes and the sessions that write attempts share. Safe for threads.
+
+    Rows are written with `codec`.
+    """
 
     _tables: Tables
     writer: PartWriter
@@ -47,6 +50,7 @@ class Commits:
     known: KnownStores
     deadline_s: float
     _now: Callable[[], datetime]
+    codec: str
 
     def now_ms(self) -> int:
         """The clock, in milliseconds since 1970 UTC."""
@@ -115,7 +119,8 @@ class WriteAttempt:
         self._must_be_open("append")
         self._is_consistent = False  # until all parts of this chunk are queued
         session = self._session()
-        items = part_items(self.store, self.version, self.attempt, self._tally.parts, session.shards, chunk)
+        first, codec = self._tally.parts, self._commits.codec
+        items = part_items(self.store, self.version, self.attempt, first, session.shards, chunk, codec)
         if self._tally.parts + len(items) > PARTS_MAX:
             raise ConfigurationError(
                 "an attempt has too many parts; use more shuffle partitions or smaller batches",

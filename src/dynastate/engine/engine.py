@@ -17,6 +17,7 @@ from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
+from dynastate.format.codec import require
 from dynastate.format.items import size_of
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, check_store, schema_digest, schema_key
 from dynastate.format.manifest import bits_for
@@ -33,9 +34,13 @@ class Engine:
 
     Versions are opened by the methods of `VersionOpener`, and maintained by those of `Maintenance`. `now` is the wall
     clock, in UTC, for what people read; no decision depends on it.
+
+    Raises:
+        ConfigurationError: the package of the codec that it is to write is not installed.
     """
 
     def __init__(self, tables: Tables, settings: Settings, now: Callable[[], datetime] = _now) -> None:
+        require(settings.compression)
         self.known = known = KnownStores(settings.cache_mb * 1024 * 1024)
         self._tables = tables
         self._writer = PartWriter(tables, settings.parallel_requests)
@@ -44,8 +49,9 @@ class Engine:
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
         sessions = Sessions(tables, opener, known, settings.shards, now)
-        self.commits = Commits(tables, self._writer, sessions, known, settings.request_deadline_s, now)
-        maintenance = Maintenance(tables, opener, sessions, known, self._writer.is_busy)
+        codec = settings.compression
+        self.commits = Commits(tables, self._writer, sessions, known, settings.request_deadline_s, now, codec)
+        maintenance = Maintenance(tables, opener, sessions, known, self._writer.is_busy, codec)
         self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
 
     def name_table(self, failed: Exception) -> None:
@@ -86,7 +92,7 @@ class Engine:
         entered = snapshots.enter(self._tables, store, of, session.epoch, meter)  # 3
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
-        whole = (entered, bits_for(state_bytes), session.shards, None, None)
+        whole = (entered, bits_for(state_bytes), session.shards, self.commits.codec, None, None)
         begun = InstallAttempt(self._tables, self.known, store, *whole, self.commits, version, session)
         begun.meter.add(meter)
         return begun

@@ -24,7 +24,7 @@ from dynastate.format.meta import newest_epoch, parse_meta
 class Maintenance:
     """Snapshots and clean-up of all stores on one pair of tables. Safe for threads.
 
-    `is_busy` says whether commits are under way.
+    `is_busy` says whether commits are under way. Snapshots are written with `codec`.
     """
 
     _tables: Tables
@@ -32,6 +32,7 @@ class Maintenance:
     _sessions: Sessions
     _known: KnownStores
     _is_busy: Callable[[], bool]
+    _codec: str
     _cleaning: set[str] = field(init=False, default_factory=set)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -81,7 +82,8 @@ class Maintenance:
         if entered is None:
             return None, meter
         shards = graph.required_meta.shards
-        return SnapshotAttempt(self._tables, self._known, store, entered, bits, shards, carried, pace), meter
+        how = (bits, shards, self._codec, carried, pace)
+        return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
 
     def clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int

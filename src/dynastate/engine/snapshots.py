@@ -94,6 +94,7 @@ class SnapshotAttempt:
     _snapshot: Snapshot
     bits: int
     _shards: int
+    _codec: str
     _base: SnapshotManifest | None
     _pace: Pace | None
 
@@ -123,7 +124,8 @@ class SnapshotAttempt:
         if self._current < 0 or not chunk.hash_min >> shift == chunk.hash_max >> shift == self._current:
             raise InternalError("rows of a snapshot are in no bucket, or in another", store=self.store)
         holder = self._snapshot.holder
-        items = bucket_items(self.store, holder, self._current, self._tally.parts, self._shards, chunk)
+        first = self._tally.parts
+        items = bucket_items(self.store, holder, self._current, first, self._shards, chunk, self._codec)
         for key, item in items:
             part = part_of(item)
             self._ready_bytes += self._tally.add_part(part)

@@ -1,43 +1,68 @@
-"""Chunks to blocks and back: LZ4, and cutting to item size (docs/storage-format.md, "Parts")."""
+"""Chunks to blocks and back: LZ4, zstd, and cutting to item size (docs/storage-format.md, "Parts")."""
 
 from __future__ import annotations
 
 import lz4.block
 
 from dynastate.errors import CorruptStateError
+from dynastate.format import zstd
 
 LZ4 = "lz4"
+ZSTD = "zstd"
 RAW = "raw"
-CODECS = (LZ4, RAW)
+CODECS = (LZ4, ZSTD, RAW)
 #: The lowest level of LZ4's slower compressor: the highest takes fifteen times as long to save another hundredth.
 DENSE_LEVEL = 2
 #: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.
 FRAGMENT_BYTES_MAX = 380_000
-#: One byte of an LZ4 block expands to at most this many.
-EXPANSION_MAX = 255
+#: One byte of a block expands to at most this many: of zstd, four bytes are a block of at most 128 KiB.
+EXPANSION_MAX = {LZ4: 255, ZSTD: 32 * 1024}
 
 
-def compress(chunk: bytes, *, dense: bool = False) -> tuple[str, bytes]:
-    """Codec and bytes of a chunk: one LZ4 block, or the chunk itself where that is not smaller.
+def require(codec: str) -> None:
+    """Refuse a codec whose package is not installed.
 
-    `dense` makes the rows of a store an eighth smaller, for 1.5 ms of processor time per 256 KiB instead of 0.2 ms.
-    Decompression takes as long.
+    Raises:
+        ConfigurationError: the message names the extra.
     """
-    how = {"mode": "high_compression", "compression": DENSE_LEVEL} if dense else {"mode": "default"}
-    packed: bytes = lz4.block.compress(chunk, store_size=False, **how)
-    return (LZ4, packed) if len(packed) < len(chunk) else (RAW, chunk)
+    if codec == ZSTD:
+        zstd.library()
+
+
+def compress(chunk: bytes, codec: str = LZ4, *, dense: bool = False) -> tuple[str, bytes]:
+    """Codec and bytes of a chunk: one block, or the chunk itself where that is not smaller.
+
+    `dense` makes blocks smaller, of LZ4 by an eighth, for 1.5 ms of processor time per 256 KiB instead of 0.3 ms, and
+    of zstd by a twenty-fifth, instead of 0.5 ms. Decompression takes as long.
+
+    Raises:
+        ConfigurationError: zstd is not installed.
+    """
+    if codec == ZSTD:
+        packed = zstd.compress(chunk, dense=dense)
+    else:
+        how = {"mode": "high_compression", "compression": DENSE_LEVEL} if dense else {"mode": "default"}
+        packed = lz4.block.compress(chunk, store_size=False, **how)
+    return (codec, packed) if len(packed) < len(chunk) else (RAW, chunk)
 
 
 def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
-    """The chunk, which is exactly raw_bytes long. The codec is one of `CODECS`."""
+    """The chunk, which is exactly raw_bytes long. The codec is one of `CODECS`.
+
+    Raises:
+        ConfigurationError: zstd is not installed.
+        CorruptStateError: the block is none, or has another length.
+    """
+    # Allocate memory for what a block can contain, not for what it claims to contain.
+    if codec != RAW and not 0 <= raw_bytes <= EXPANSION_MAX[codec] * (len(packed) + 1):
+        raise CorruptStateError("a block cannot have this length", expected=raw_bytes, packed=len(packed))
     if codec == LZ4:
-        # Allocate memory for what a block can contain, not for what it claims to contain.
-        if not 0 <= raw_bytes <= EXPANSION_MAX * (len(packed) + 1):
-            raise CorruptStateError("a block cannot have this length", expected=raw_bytes, packed=len(packed))
         try:
             chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
         except (lz4.block.LZ4BlockError, OverflowError, ValueError) as corrupt:  # the last two: raw_bytes is no length
             raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
+    elif codec == ZSTD:
+        chunk = zstd.decompress(packed, raw_bytes)
     else:
         chunk = packed
     if len(chunk) != raw_bytes:

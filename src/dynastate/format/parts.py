@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import RECORD_BYTES_MAX
-from dynastate.format.codec import CODECS, compress, cut, decompress
+from dynastate.format.codec import CODECS, LZ4, compress, cut, decompress
 from dynastate.format.items import FORMAT, Item, check_format, item_bytes, item_key, number
 from dynastate.format.keys import Attempt, Key, SnapshotId, bucket_key, digest_of, part_key, where
 
@@ -55,29 +55,30 @@ class Part:
 
 
 def part_items(
-    store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk
+    store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk, codec: str = LZ4
 ) -> list[tuple[Key, Item]]:
     """The items of one chunk of an attempt. Refuse a chunk that is larger than a reader accepts."""
     key_of = partial(part_key, store, version, attempt, shards=shards)
-    return _chunk_items(store, chunk, key_of, first_sequence, dense=first_sequence < DENSE_PARTS)
+    return _chunk_items(store, chunk, key_of, first_sequence, codec, dense=first_sequence < DENSE_PARTS)
 
 
 def bucket_items(
-    store: str, snapshot: SnapshotId, bucket: int, first_sequence: int, shards: int, chunk: Chunk
+    store: str, snapshot: SnapshotId, bucket: int, first_sequence: int, shards: int, chunk: Chunk, codec: str = LZ4
 ) -> list[tuple[Key, Item]]:
     """The items of one chunk of a bucket, which are like those of a part."""
-    return _chunk_items(store, chunk, partial(bucket_key, store, *snapshot, bucket, shards=shards), first_sequence)
+    key_of = partial(bucket_key, store, *snapshot, bucket, shards=shards)
+    return _chunk_items(store, chunk, key_of, first_sequence, codec, dense=True)
 
 
 def _chunk_items(
-    store: str, chunk: Chunk, key_of: Callable[[int], Key], first_sequence: int, *, dense: bool = True
+    store: str, chunk: Chunk, key_of: Callable[[int], Key], first_sequence: int, wanted: str, *, dense: bool
 ) -> list[tuple[Key, Item]]:
     raw_bytes = len(chunk.changes)
     if raw_bytes > RAW_BYTES_MAX:
         raise ConfigurationError(
             "a row of state is larger than 64 MiB, which dynastate does not store", store=store, bytes=raw_bytes
         )
-    codec, packed = compress(chunk.changes, dense=dense and raw_bytes <= CHUNK_BYTES_MAX)
+    codec, packed = compress(chunk.changes, wanted, dense=dense and raw_bytes <= CHUNK_BYTES_MAX)
     fragments = cut(packed)
     out: list[tuple[Key, Item]] = []
     for place, data in enumerate(fragments):

@@ -31,7 +31,8 @@ class Engines:
         for; without versions a wrong setting is likelier.
 
         Raises:
-            ConfigurationError: no Region is known, a table is missing or has other keys, or DynamoDB is out of reach.
+            ConfigurationError: no Region is known, a table is missing or has other keys, DynamoDB is out of reach, or
+                the package of a codec is not installed.
             UnavailableError: DynamoDB throttled, or gave no proper answer, until the deadline.
         """
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
@@ -86,9 +87,9 @@ def _after(epoch: Moment, unit: timedelta, kind: str, number: int) -> Moment:
         ) from None
 
 
-to_date = partial(_after, _EPOCH_DATE, timedelta(days=1), "date")
-to_timestamp = partial(_after, _EPOCH, _MICROSECOND, "timestamp")
-to_timestamp_ntz = partial(_after, _EPOCH_NTZ, _MICROSECOND, "timestamp_ntz")
+to_date: Callable[[int], date] = partial(_after, _EPOCH_DATE, timedelta(days=1), "date")
+to_timestamp: Callable[[int], datetime] = partial(_after, _EPOCH, _MICROSECOND, "timestamp")
+to_timestamp_ntz: Callable[[int], datetime] = partial(_after, _EPOCH_NTZ, _MICROSECOND, "timestamp_ntz")
 
 
 def from_date(value: Any) -> int:
@@ -101,8 +102,8 @@ def _micros(epoch: datetime, zone: str, value: Any) -> int:
     return (value - epoch) // _MICROSECOND
 
 
-from_timestamp = partial(_micros, _EPOCH, "with a time zone")
-from_timestamp_ntz = partial(_micros, _EPOCH_NTZ, "without a time zone")
+from_timestamp: Callable[[Any], int] = partial(_micros, _EPOCH, "with a time zone")
+from_timestamp_ntz: Callable[[Any], int] = partial(_micros, _EPOCH_NTZ, "without a time zone")
 
 
 def from_duration(value: Any) -> int:

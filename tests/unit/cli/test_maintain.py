@@ -49,6 +49,20 @@ def test_compact_and_clean(engine: Engine) -> None:
     assert run("clean", made.store, "--retain", "1").code == 2
 
 
+def test_compact_with_a_codec(engine: Engine, tables: NamedTables) -> None:
+    """Snapshots are in the codec that is given; another one is refused."""
+    made = StoreBuilder(engine, "packed/0/0/default").count_to(3)
+    assert "compression must be lz4 or zstd" in refused("compact", made.store, "--compression", "gzip")
+    made.commit(*((user(f"user {number}"), counted(number)) for number in range(99)))
+    assert shown("compact", made.store, "--compression", "zstd")[0]["made"]
+    buckets = [
+        item
+        for key, item in tables.items.items()
+        if key.sort.startswith("bucket/") and key.store_shard.startswith(made.store)
+    ]
+    assert {item["codec"] for item in buckets} == {"zstd"}
+
+
 def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
     """Commands work on every store; one that fails does not hide the others, and the exit code says so."""
     stores = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format import parts
-from dynastate.format.codec import CODECS, compress
+from dynastate.format.codec import CODECS, LZ4, ZSTD, compress
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import Attempt, Key, SnapshotId
 from dynastate.format.parts import (
@@ -66,7 +67,16 @@ def test_a_row_larger_than_a_reader_accepts_is_refused_when_written() -> None:
 
 @pytest.mark.parametrize(
     ("codec", "raw_bytes"),
-    [("zstd", 10), ("lz4", 0), ("lz4", -1), ("raw", -1), ("lz4", RAW_BYTES_MAX + 1), ("lz4", 2**40)],
+    [
+        ("brotli", 10),
+        ("zstd", 0),
+        ("zstd", RAW_BYTES_MAX + 1),
+        ("lz4", 0),
+        ("lz4", -1),
+        ("raw", -1),
+        ("lz4", RAW_BYTES_MAX + 1),
+        ("lz4", 2**40),
+    ],
 )
 def test_an_impossible_part_is_refused_before_memory_is_taken(codec: str, raw_bytes: int) -> None:
     """A part with an unknown codec or an impossible length is refused even where its checksum is right."""
@@ -77,6 +87,24 @@ def test_an_impossible_part_is_refused_before_memory_is_taken(codec: str, raw_by
     crc = parts._part_crc(key, fields, data)
     with pytest.raises(CorruptStateError, match="unknown codec or an impossible size"):
         parse_part(key, item | {"codec": codec, "raw_bytes": raw_bytes, "crc32": crc})
+
+
+def test_both_codecs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part names its codec; without the package of that codec it is refused, and not called corrupt."""
+    run = b"the same again and again " * 9
+    chunk = Chunk(1, 5, 5, run)
+    made = [
+        *part_items(STORE, 1, A, 0, 4, chunk, ZSTD),
+        *bucket_items(STORE, SnapshotId(1, A), 0, 0, 4, chunk, ZSTD),
+        *part_items(STORE, 1, A, 0, 4, chunk),
+    ]
+    assert [item["codec"] for _, item in made] == [ZSTD, ZSTD, LZ4]
+    parts = [(key, parse_part(key, item)) for key, item in made]
+    assert [join_fragments(key, [part]) for key, part in parts] == 3 * [run]
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ConfigurationError, match="pip install zstandard"):
+        join_fragments(parts[0][0], [parts[0][1]])
+    assert join_fragments(parts[2][0], [parts[2][1]]) == run
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=30), st.integers(1, 100), st.integers(-1, 3))
