@@ -61,13 +61,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use moto, and let one process have all of a file that share a fixture of the module."""
+    """Mark tests that use moto, and let one process have all of a file that share a fixture of the module.
+
+    Those with a long timeout of their own begin first: at the end no process waits for another.
+    """
+    together: dict[Path, float] = {}
     for item in items:
         if not {"boto_client", "embedded"}.isdisjoint(item.fixturenames):  # type: ignore[attr-defined]
             item.add_marker("emulator")
         fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         if any(definition.scope == "module" for definitions in fixtures for definition in definitions):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            together[item.path] = max(timeout_of(item), together.get(item.path, 0.0))
+    items.sort(key=lambda item: -together.get(item.path, timeout_of(item)))
+
+
+def timeout_of(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None else 0.0
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

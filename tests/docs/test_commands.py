@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import threading
 import time
@@ -34,7 +33,7 @@ from tests.support.command_line import command as command_line
 from tests.support.command_line import reported
 from tests.support.engine_driver import make_engine
 from tests.support.pages import DOCS, PAGES, ROOT, code
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 from tests.support.store_builder import StoreBuilder, family, user
 
 
@@ -365,9 +364,7 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
 
     `make setup` has been run: its environment is the one with these tests.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     first = "/tmp/first"  # noqa: S108  # it is replaced
     page = (DOCS / "getting-started.md").read_text().replace(":8000", f":{port}").replace(first, f"{tmp_path}/first")
     section = page.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(30)")

@@ -20,6 +20,7 @@ from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.settings import Settings
 from tests.support.jvm import ROOT
+from tests.support.processes import free_port
 
 #: Where `make dynoxide` puts it.
 BINARY: Final = ROOT / "build" / "dynoxide" / "node_modules" / "@dynoxide" / "linux-x64" / "dynoxide"
@@ -51,9 +52,7 @@ class DynamoDBProcess:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port: int = free.getsockname()[1]
+        self._port = free_port()
         self.settings = replace(Settings(region="us-east-1"), endpoint=f"http://127.0.0.1:{self._port}")
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from tests.support.processes import free_port
+
 HOST = "127.0.0.1"
 UPSTREAM_TIMEOUT_S = 60.0
 JSON = "application/x-amz-json-1.0"
@@ -61,16 +63,6 @@ def error(code: str, message: str = "said the fault proxy", **members: Any) -> R
     """An error as DynamoDB answers it."""
     body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **members}
     return Reply(400, json.dumps(body).encode())
-
-
-def slow(seconds: float) -> Rule:
-    """Every request takes so long, whatever else is under way."""
-
-    def rule(request: Request, forward: Forward) -> Reply:
-        time.sleep(seconds)
-        return forward(request)
-
-    return rule
 
 
 class Throttle:
@@ -207,8 +199,8 @@ class FaultProxy:
     def open(self) -> None:
         """Listen: for the first time, or again, on the same port."""
         assert self._server is None
+        self._port = self._port or free_port()  # no other program gets it while the proxy is shut
         self._server = _Server(self, self._port)
-        self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True).start()
 
     def shut(self) -> None:
