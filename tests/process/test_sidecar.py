@@ -652,10 +652,25 @@ class FixedEngines(Engines):
         super().__init__()
         self._given = given
 
+    def prepare(self, settings: Settings) -> None:
+        pass
+
     def get(self, settings: Settings, *, was_reached: bool) -> Engine:  # noqa: ARG002  # the same for any settings
         if isinstance(self._given, Exception):
             raise self._given
         return self._given
+
+
+class PreparedEngines(Engines):
+    """Keeps what it has prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[Engine] = []
+
+    def prepare(self, settings: Settings) -> None:
+        super().prepare(settings)
+        self.prepared += [engine for _, engine in self._made.values()]
 
 
 def converse(
@@ -922,6 +937,30 @@ def test_an_engine_whose_codec_is_missing_is_refused(monkeypatch: pytest.MonkeyP
         kind, _, said = error_of(failed)
         assert kind == ConfigurationError.kind
         assert said.endswith("; pip install zstandard")
+
+
+def test_hello_prepares_the_engine(embedded: EmbeddedDynamoDB, dummy_credentials: None) -> None:
+    """The engine is made before the first request, and DynamoDB is asked nothing; connections share it by settings."""
+    engines = PreparedEngines()
+    settings = {"endpoint": embedded.endpoint, "region": embedded.settings.region, "deltaTable": "not-there"}
+    greeting = hello(TOKEN, dynastate.__version__, json.dumps(settings))
+    for _ in range(2):
+        Connection(BytesIO(greeting), lambda _: None, TOKEN, engines, lambda: True).serve()
+    (one, again) = engines.prepared
+    assert one is again
+    one.close()
+    one._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
+
+
+def test_an_engine_that_cannot_be_prepared_is_reported_to_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HELLO is answered by WELCOME all the same: no task may wait for it yet."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/no/such/file")
+    (answer,) = converse(Engines(), OPEN)
+    kind, _, message = error_of(answer)
+    assert kind == ConfigurationError.kind
+    assert "no AWS Region is known" in message
 
 
 def test_a_failed_check_closes_no_engine_in_use(

@@ -121,6 +121,8 @@ def spark(
     )
     with only(environment | {"PYSPARK_PYTHON": sys.executable}):
         session = builder.getOrCreate()
+    # The plugin starts it: there was no task yet.
+    wait_until(lambda: bool(sidecars_of(jvm_pid())), "no sidecar was started with the executor")
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.AbstractFileSystem.file.impl", "io.dynastate.tests.PlainLocalFs")
     yield session

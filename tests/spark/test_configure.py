@@ -18,6 +18,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -29,7 +30,15 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark.configure import EXTENSION_CLASS, EXTENSIONS, JARS, PROVIDER_CLASS, plain_conf
+from dynastate.spark.configure import (
+    EXTENSION_CLASS,
+    EXTENSIONS,
+    JARS,
+    PLUGIN_CLASS,
+    PLUGINS,
+    PROVIDER_CLASS,
+    plain_conf,
+)
 from dynastate.spark.jar import jar_path
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source
@@ -64,6 +73,7 @@ def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builde
     assert options(builder)["spark.jars"] == str(jar_path())
     assert jar_path().is_file()
     assert options(builder)["spark.sql.extensions"] == "org.apache.spark.sql.dynastate.DynastateExtensions"
+    assert options(builder)["spark.plugins"] == "io.dynastate.spark.DynastatePlugin"
     assert options(builder)[f"{CONF}.providerClass"] == PROVIDER_CLASS
     assert options(builder)[f"{CONF}.checkpointFormatVersion"] == "2"
     assert options(builder)[f"{CONF}.coordinatorReportSnapshotUploadLag"] == "false"
@@ -95,12 +105,26 @@ def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.Monkey
     )
 
 
-def test_it_keeps_the_users_jars_and_extensions(builder: SparkSession.Builder) -> None:
+def test_it_keeps_the_users_jars_extensions_and_plugins(builder: SparkSession.Builder) -> None:
     """The user's stay in order, before dynastate's, which is added once however often configure is called."""
-    builder.config("spark.jars", "/a.jar,/b.jar").config(EXTENSIONS, "a.B")
+    builder.config("spark.jars", "/a.jar,/b.jar").config(EXTENSIONS, "a.B").config(PLUGINS, "c.D,e.F")
     dynastate.configure(dynastate.configure(builder))
     assert options(builder)["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
     assert options(builder)[EXTENSIONS] == f"a.B,{EXTENSION_CLASS}"
+    assert options(builder)[PLUGINS] == f"c.D,e.F,{PLUGIN_CLASS}"
+
+
+def test_it_keeps_what_spark_submit_was_given(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extensions and plugins of spark-submit's conf stay, too, unless the program gives others."""
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+        monkeypatch.setenv(name, "1")
+    submitted = [(JARS, f"/a.jar,{jar_path()}"), (EXTENSIONS, "a.B"), (PLUGINS, "c.D")]
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda: None)
+    monkeypatch.setattr(dynastate.spark.configure, "SparkConf", lambda: SimpleNamespace(getAll=lambda: submitted))
+    dynastate.configure(builder.config(EXTENSIONS, "e.F"))
+    assert JARS not in options(builder)
+    assert options(builder)[EXTENSIONS] == f"e.F,{EXTENSION_CLASS}"
+    assert options(builder)[PLUGINS] == f"c.D,{PLUGIN_CLASS}"
 
 
 @pytest.mark.parametrize(("version", "checkpoint_format"), [("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")])

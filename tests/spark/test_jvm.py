@@ -81,6 +81,15 @@ def test_the_executors_log_has_what_a_sidecar_logs(verdicts: tuple[Verdicts, str
     assert re.search(r" INFO Sidecar: sidecar started pid=\d+ python=\S+ ms=\d+\n", log), log
 
 
+def test_the_log_says_that_no_sidecar_is_ready(verdicts: tuple[Verdicts, str]) -> None:
+    """An executor whose sidecar does not start says so in one line, with the reason."""
+    _, log = verdicts
+    said = re.findall(r" WARN Sidecar: sidecar was not made ready with the executor; the first task .*\n", log)
+    assert len(said) == 1, log
+    assert "/no/such/python" in said[0]
+    assert "Exception in thread" not in log
+
+
 def test_the_log_says_that_rows_are_loaded_again(verdicts: tuple[Verdicts, str]) -> None:
     """After an error within a fold: once for each version that was in memory."""
     _, log = verdicts

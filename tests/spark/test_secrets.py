@@ -108,6 +108,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return found
 
 
+def commands(pid: int) -> bytes:
+    """The command lines of what a process started."""
+    return b"\n".join(map(arguments, descendants(pid)))
+
+
 def read_page(ui: str, path: str) -> bytes:
     connection = http.client.HTTPConnection(urlsplit(ui).netloc, timeout=WITHIN_S)
     try:
@@ -174,6 +179,8 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
         program = Program(folder, proxy.endpoint, environment | own)
         try:
             said = program.listen()
+            # An executor in a process of its own has the plugin, too, though the jar comes by `spark.jars`.
+            wait_until(lambda: b"dynastate.sidecar" in commands(program.process.pid), "no sidecar before a task")
             first = program.run("checkpoint")
             proxy.rule = refuse_signatures
             refused = program.run("refused")

@@ -115,6 +115,7 @@ class Connection:
         self._settings = parse_settings(hello.settings)
         self._prices = Prices.of(self._settings)
         self._send(protocol.Welcome(dynastate.__version__))
+        self._engines.prepare(self._settings)  # while the JVM prepares its first request
 
     def _on_check(self, _: protocol.Check) -> None:
         with self._answering("check"):

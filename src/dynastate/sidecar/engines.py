@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -16,13 +17,21 @@ FAILED_FOR_S = 5.0
 
 
 class Engines:
-    """One engine for each distinct settings. It is made, and its tables are checked, when it is first needed."""
+    """One engine for each distinct settings. It is made for the first connection with them, or when it is first needed.
+
+    Its tables are checked when it is first needed.
+    """
 
     def __init__(self) -> None:
         self._made: dict[Settings, tuple[BotoTables, Engine]] = {}
         self._fit: set[Settings] = set()
         self._failed: dict[Settings, tuple[float, ConfigurationError]] = {}
         self._lock = threading.Lock()
+
+    def prepare(self, settings: Settings) -> None:
+        """Make the engine for these settings, for which DynamoDB is asked nothing."""
+        with contextlib.suppress(Exception), self._lock:  # `get` makes it again, and raises the same
+            self._make(settings)
 
     def get(self, settings: Settings, *, was_reached: bool) -> Engine:
         """The engine for these settings, whose tables exist and fit.
@@ -40,10 +49,7 @@ class Engines:
             since, error = self._failed.get(settings, (-FAILED_FOR_S, None))
             if error is not None and time.monotonic() < since + FAILED_FOR_S:
                 raise error
-            if settings not in self._made:
-                tables = BotoTables(settings)
-                self._made[settings] = tables, Engine(tables, settings)
-            made = tables, engine = self._made[settings]
+            made = tables, engine = self._make(settings)
             is_fit = settings in self._fit
         if not is_fit:
             if was_reached:
@@ -56,6 +62,12 @@ class Engines:
             if not is_open:  # another task's check has failed meanwhile
                 return self.get(settings, was_reached=was_reached)
         return engine
+
+    def _make(self, settings: Settings) -> tuple[BotoTables, Engine]:
+        if settings not in self._made:
+            tables = BotoTables(settings)
+            self._made[settings] = tables, Engine(tables, settings)
+        return self._made[settings]
 
     def _check(self, settings: Settings, tables: BotoTables, engine: Engine) -> None:
         try:

@@ -24,6 +24,8 @@ CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS = "spark.jars"
 EXTENSIONS = "spark.sql.extensions"
 EXTENSION_CLASS = "org.apache.spark.sql.dynastate.DynastateExtensions"
+PLUGINS = "spark.plugins"
+PLUGIN_CLASS = "io.dynastate.spark.DynastatePlugin"
 #: Spark warns of stores that upload no snapshot files. Ours upload none: snapshots are in the tables, and are made when
 #: they save money. The second setting needs the first.
 LAG_REPORTS = tuple(
@@ -39,6 +41,7 @@ def plain_conf() -> dict[str, str]:
     return {
         JARS: str(jar_path()),
         EXTENSIONS: EXTENSION_CLASS,
+        PLUGINS: PLUGIN_CLASS,
         PROVIDER: PROVIDER_CLASS,
         CHECKPOINT_FORMAT: "1" if spark_minor() == FORMAT_1_ONLY else "2",
         **dict.fromkeys(LAG_REPORTS, "false"),
@@ -48,9 +51,9 @@ def plain_conf() -> dict[str, str]:
 def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     """Configure the sessions of a builder to keep streaming state in DynamoDB.
 
-    Adds the jar to `spark.jars` and the extension to `spark.sql.extensions` (keeping what is there), sets the provider
-    class, checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of missing snapshot files, and the
-    given settings. The names of settings are the fields of `dynastate.Settings`:
+    Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins` (keeping
+    what is there), sets the provider class, checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings
+    of missing snapshot files, and the given settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
 
@@ -75,11 +78,14 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if not checked.python and _is_local(options) and not names_python:
         checked = replace(checked, python=sys.executable)
+    before = dict(options)
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
-        _require_submitted_jar(jar)  # the JVM runs, and its jars are fixed
+        submitted = _submitted_conf(jar)  # the JVM runs, and its jars are fixed
         del wanted[JARS]
+        before = submitted | before
     kept = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
-    listed = {name: _with(options.get(name, ""), wanted[name]) for name in (JARS, EXTENSIONS) if name in wanted}
+    lists = (JARS, EXTENSIONS, PLUGINS)
+    listed = {name: _with(before.get(name, ""), wanted[name]) for name in lists if name in wanted}
     builder.config(map={**wanted, **kept, **listed, **checked.to_spark(settings)})
     return builder
 
@@ -99,15 +105,18 @@ def _refuse_running_session(jar: str) -> None:
         )
 
 
-def _require_submitted_jar(jar: str) -> None:
+def _submitted_conf(jar: str) -> dict[str, str]:
+    """The conf that spark-submit was given, with the jar among it."""
     SparkContext._ensure_initialized()  # noqa: SLF001  # connects to spark-submit's JVM
-    submitted = SparkConf().get(JARS, "") or ""
+    conf = dict(SparkConf().getAll())
+    submitted = conf.get(JARS, "")
     if Path(jar).name not in submitted:
         raise ConfigurationError(
             "spark-submit has started the JVM already, and no jar can be added to it; "
             'run spark-submit with --jars "$(dynastate jar)"',
             jars=submitted or "none",
         )
+    return conf
 
 
 def _is_local(options: dict[str, str]) -> bool:

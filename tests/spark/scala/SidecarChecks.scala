@@ -6,8 +6,9 @@ import scala.jdk.CollectionConverters._
 import scala.jdk.StreamConverters._
 
 import io.dynastate.bridge.Sidecar
-import io.dynastate.spark.DynamoDBStateStore
+import io.dynastate.spark.{DynamoDBStateStore, DynastatePlugin, ProviderSettings}
 import org.apache.hadoop.conf.Configuration
+import org.apache.spark.SparkConf
 
 /** Sidecars that die, and tasks that are killed while they talk to one. */
 final class SidecarChecks(checks: Checks, world: World) {
@@ -38,6 +39,36 @@ final class SidecarChecks(checks: Checks, world: World) {
       val next = commit(provider, 1, ids)(2L -> 2L)
       same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
       require(sidecars().size == 1 && sidecars() != old, s"sidecars: $old, then ${sidecars()}")
+    }
+    check("with the plugin a sidecar is ready before the first task, which uses it and its connection") {
+      val interpreter = world.interpreter()
+      val others = sidecars()
+      startWithExecutor(interpreter)
+      val started = sidecars() -- others
+      same(started.size, 1, "sidecars")
+      val before = sockets()
+      commit(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.python" -> interpreter)), 0)(1L -> 1L)
+      same(sidecars() -- others, started)
+      same(sockets(), before, "sockets")
+    }
+    check("the plugin starts no sidecar for another store") {
+      val python = s"$Prefix.dynastate.python" -> world.interpreter()
+      for (other <- Seq(Nil, Seq(s"$Prefix.providerClass" -> "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")))
+        same(DynastatePlugin.startSidecar(new SparkConf(false).setAll(python +: other)), None)
+    }
+    check("an executor whose sidecar does not start is not disturbed, and its first task fails as without the plugin") {
+      startWithExecutor("/no/such/python")
+      val provider = world.provider(world.freshStore(), Map(s"$Prefix.dynastate.python" -> "/no/such/python"))
+      mustFail("the interpreter of the sidecar cannot be run", "/no/such/python")(commit(provider, 0)(1L -> 1L))
+    }
+    check("the plugin takes interpreter and settings as tasks do") {
+      val settings = Seq("region" -> "eu-west-1", "deltaTable" -> "mine", "namespace" -> "orders", "memoryMb" -> "64")
+        .map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
+      val python = s"$Prefix.dynastate.python"
+      for (conf <- Seq(Nil, Seq(python -> "/a/python"), Seq("spark.pyspark.python" -> "/b/python"), Seq(python -> "", "spark.pyspark.python" -> "/b/python"))) {
+        val ofTask = world.settings(settings ++ conf: _*)
+        same(ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)), (ofTask.python, ofTask.engine))
+      }
     }
     check("connections to a sidecar that dies are closed") {
       val sidecar = Sidecar.forPython(world.interpreter())
@@ -121,6 +152,13 @@ final class SidecarChecks(checks: Checks, world: World) {
       same(rows(world.provider(id).getStore(2, next)), (0L until 3000L).map(each => each -> each).toMap + (5000L -> 1L))
       same(sidecars().size, 1, "sidecars")
     }
+  }
+
+  /** Start the sidecar as the plugin does, with the settings of the world's stores, and wait until that has ended. */
+  private def startWithExecutor(interpreter: String): Unit = {
+    val starting = DynastatePlugin.startSidecar(new SparkConf(false).setAll(world.conf + (s"$Prefix.dynastate.python" -> interpreter)))
+    starting.get.join(60000)
+    require(!starting.get.isAlive, "the start of a sidecar never ends")
   }
 
   /** Number of sockets that this JVM has open. */

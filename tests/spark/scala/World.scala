@@ -49,11 +49,18 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   /** Path of an interpreter that was not used before. */
   def interpreter(): String = script(s"""exec $python "$$@"""")
 
+  /** Conf of a session that keeps state here; without the sidecar's cache, unless a check sets it. */
+  val conf: Map[String, String] = {
+    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0")
+    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours.map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
+  }
+
   /** What a provider makes of conf. */
   def settings(conf: (String, String)*): ProviderSettings = {
     val session = new SQLConf
     conf.foreach { case (name, value) => session.setConfString(name, value) }
     val hadoop = new Configuration(false)
+    conf.foreach { case (name, value) => hadoop.set(name, value) } // as Spark does
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
     ProviderSettings(freshStore(), new StateStoreConf(session), hadoop)
   }
@@ -65,12 +72,7 @@ final class World(val endpoint: String, python: String, scratch: Path) {
       run: String = UUID.randomUUID().toString,
       lists: Boolean = false,
       hadoop: Configuration = new Configuration): StateStoreProvider = {
-    // Without the sidecar's cache, unless a check sets it.
-    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0").map { case (name, setting) =>
-      s"$Prefix.dynastate.$name" -> setting
-    }
-    val all = Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours ++ conf
-    Scene.make(id, Rows, all, run, hadoop, families = lists, multiple = lists)
+    Scene.make(id, Rows, this.conf ++ conf, run, hadoop, families = lists, multiple = lists)
   }
 }
 

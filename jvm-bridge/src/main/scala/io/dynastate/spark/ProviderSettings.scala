@@ -11,7 +11,7 @@ import org.apache.hadoop.fs.{FileSystem, Path}
 import org.json4s.JsonAST.{JObject, JString}
 import org.json4s.jackson.JsonMethods.{compact, render}
 
-import org.apache.spark.{SparkEnv, TaskContext}
+import org.apache.spark.{SparkConf, SparkEnv, TaskContext}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 
 /**
@@ -38,6 +38,7 @@ object ProviderSettings {
   private val DefaultDeadlineSeconds = 60L
   /** Settings that the sidecar does not get. */
   private val OfProvider = Seq("namespace", "python") ++ MemorySettings.Names
+  private val PySparkPython = "spark.pyspark.python"
   private val RunId = "sql.streaming.runId"
   val QueryId = "sql.streaming.queryId"
 
@@ -49,8 +50,8 @@ object ProviderSettings {
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
     ProviderSettings(
-      python = configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(hadoopConf)),
-      engine = compact(render(JObject((configured -- OfProvider).toList.sortBy(_._1).map { case (name, value) => name -> JString(value) }))),
+      python = pythonOf(configured, Option(hadoopConf.get(PySparkPython))),
+      engine = engineOf(configured),
       store = store,
       run = QueryRun(
         id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(
@@ -60,6 +61,15 @@ object ProviderSettings {
       deadlineSeconds = 15 * requestDeadline + 60,
       memory = MemorySettings.of(configured))
   }
+
+  /** Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf. */
+  def ofExecutor(conf: SparkConf): (String, String) = {
+    val configured = conf.getAllWithPrefix(Prefix).toMap
+    (pythonOf(configured, conf.getOption(PySparkPython)), engineOf(configured))
+  }
+
+  private def engineOf(configured: Map[String, String]): String =
+    compact(render(JObject((configured -- OfProvider).toList.sortBy(_._1).map { case (name, value) => name -> JString(value) })))
 
   private def namespaceOf(configured: String, location: String): String =
     if (configured.isEmpty) digest(location)
@@ -95,10 +105,13 @@ object ProviderSettings {
   private def queryId(hadoopConf: Configuration): String =
     Option(hadoopConf.get(QueryId)).orElse(Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(QueryId)))).getOrElse("")
 
-  /** The interpreter PySpark itself would use on this executor. */
-  private def sparkPython(hadoopConf: Configuration): String =
-    Option(hadoopConf.get("spark.pyspark.python"))
-      .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption("spark.pyspark.python")))
+  /** The interpreter that is configured, or that PySpark itself would use on this executor. */
+  private def pythonOf(configured: Map[String, String], ofSession: Option[String]): String =
+    configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(ofSession))
+
+  private def sparkPython(ofSession: Option[String]): String =
+    ofSession
+      .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption(PySparkPython)))
       .orElse(sys.env.get("PYSPARK_PYTHON"))
       .filter(_.nonEmpty)
       .getOrElse("python3")

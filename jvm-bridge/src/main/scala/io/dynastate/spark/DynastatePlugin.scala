@@ -1,0 +1,53 @@
+package io.dynastate.spark
+
+import java.util.{Map => JMap}
+
+import scala.util.control.NonFatal
+
+import io.dynastate.bridge.Sidecar
+import org.slf4j.LoggerFactory
+
+import org.apache.spark.SparkConf
+import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
+
+/**
+ * Starts the sidecar with the executor, in the background, so that the first task does not wait for it; without the plugin that task
+ * starts it. It is the one that tasks use, unless their session has another interpreter. Only where the application's conf selects
+ * dynastate: what a session selects later is not known here. Set by `spark.plugins`; `dynastate.configure` does so.
+ */
+final class DynastatePlugin extends SparkPlugin {
+  /** Spark allows none: the driver has no sidecar, unless it is the executor, too. */
+  override def driverPlugin(): DriverPlugin = null
+
+  override def executorPlugin(): ExecutorPlugin = new ExecutorPlugin {
+    override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = DynastatePlugin.startSidecar(context.conf)
+  }
+}
+
+object DynastatePlugin {
+  private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
+  /** Not by SQLConf, whose hundreds of entries this would make before the executor is up. */
+  private val ProviderClass = "spark.sql.streaming.stateStore.providerClass"
+
+  /** Start the sidecar in a thread, which is returned; None: the conf selects another store. */
+  def startSidecar(conf: SparkConf): Option[Thread] =
+    Option.when(conf.getOption(ProviderClass).contains("io.dynastate.spark.DynamoDBStateStoreProvider")) {
+      val starting = new Thread(() => prepare(conf), "dynastate-sidecar-start")
+      starting.setDaemon(true)
+      starting.start()
+      starting
+    }
+
+  /**
+   * Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left this thread would
+   * end the executor.
+   */
+  private def prepare(conf: SparkConf): Unit =
+    try {
+      val (python, engine) = ProviderSettings.ofExecutor(conf)
+      Sidecar.forPython(python).lease(engine).release()
+    } catch {
+      case e @ (NonFatal(_) | _: LinkageError) =>
+        log.warn(s"sidecar was not made ready with the executor; the first task tries again: ${e.getMessage}")
+    }
+}
