@@ -118,8 +118,9 @@ def imported(files: Iterable[Path]) -> set[str]:
             found |= {name.name.split(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found.add(node.module.split(".")[0])
-    # botocore is boto3's own, and comes with it.
-    return found - set(sys.stdlib_module_names) - {"dynastate", "botocore"}
+    # botocore is boto3's core, and comes with it.
+    found = {"boto3" if name == "botocore" else name for name in found}
+    return found - set(sys.stdlib_module_names) - {"dynastate"}
 
 
 def names(requirements: Iterable[Requirement]) -> set[str]:
