@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -167,9 +167,10 @@ def test_a_drop_beside_a_running_query(
     session = sessions(V2 | {NAMESPACE: namespace})
     where = ["--endpoint", database.endpoint, "--region", str(database.settings.region)]
 
-    def drop(*options: str) -> subprocess.CompletedProcess[str]:
+    def drop(*options: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-m", "dynastate.cli", "drop", namespace, "--yes", *where, *options]
-        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True)
 
     rows = sums(source.stream(session), "key")
     writer = rows.writeStream.format("noop").outputMode("complete").option("checkpointLocation", str(checkpoint))
@@ -177,14 +178,20 @@ def test_a_drop_beside_a_running_query(
     query = writer.start()
     try:
         take_all(query)
-        feed = threading.Timer(2, source.release, [3])  # while it looks
-        feed.start()
-        refused = drop()
-        feed.join()
-        assert (refused.returncode, "a query writes to this namespace: stop it" in refused.stderr) == (2, True), refused
-        take_all(query)
-        dropped = drop("--force")
-        assert (dropped.returncode, "2 stores with" in dropped.stdout) == (0, True), dropped
+        with drop() as looking:
+            assert looking.stderr is not None
+            assert looking.stderr.readline().startswith("looking for ")
+            looking.send_signal(signal.SIGSTOP)  # between its two looks
+            try:
+                source.release(3)
+                take_all(query)
+            finally:
+                looking.send_signal(signal.SIGCONT)
+            _, said = looking.communicate(timeout=120)
+        assert (looking.returncode, "a query writes to this namespace: stop it" in said) == (2, True), said
+        with drop("--force") as dropping:
+            done = dropping.communicate(timeout=120)
+        assert (dropping.returncode, "2 stores with" in done[0]) == (0, True), done
         source.release(4)
         with pytest.raises(StreamingQueryException, match=r"may not commit any more.*dynastate drop"):
             query.awaitTermination(60)

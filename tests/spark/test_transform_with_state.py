@@ -30,15 +30,19 @@ class ProcessingTimeQuery:
 
     def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
         self.rows: list[tuple[object, ...]] = []
+        self._commits = checkpoint / "commits"
+        self._last = -1
 
-        def sink(batch: DataFrame, _: int) -> None:
-            self.rows.extend(tuple(row) for row in batch.collect())
+        def sink(batch: DataFrame, number: int) -> None:
+            if rows := [tuple(row) for row in batch.collect()]:
+                self._last = number
+                self.rows.extend(rows)
 
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
         self.query = writer.trigger(processingTime="0 seconds").start()
 
     def wait_for(self, seen: int, due: int) -> None:
-        """Wait until a number of keys were seen, and a number of timers have fired."""
+        """Wait until a number of keys were seen, a number of timers have fired, and that will not be run again."""
 
         def there() -> bool:
             failed = self.query.exception()
@@ -47,6 +51,7 @@ class ProcessingTimeQuery:
             return (what.count("seen"), what.count("due")) == (seen, due)
 
         wait_until(there, f"not {seen} keys and {due} timers: {sorted(self.rows, key=repr)}", 60)
+        wait_until((self._commits / str(self._last)).exists, f"batch {self._last} is not committed", 60)
 
 
 def in_processing_time(
