@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from botocore import xform_name
-from botocore.parsers import ResponseParserError
 
 from dynastate.dynamodb.client import Client
 from dynastate.dynamodb.failures import ConditionFailedError, Fate, fate_of
@@ -145,10 +144,7 @@ class BotoTables:
 
     def _write_batch(self, requests: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Send writes, and return those that are unprocessed."""
-        answer = self.send("batch_write_item", RequestItems=requests)
-        if "UnprocessedItems" not in answer:  # boto3 takes what is no JSON for an empty answer
-            raise ResponseParserError("the answer has no UnprocessedItems, so it is not DynamoDB's")
-        left: dict[str, list[dict[str, Any]]] = answer["UnprocessedItems"]
+        left: dict[str, list[dict[str, Any]]] = self.send("batch_write_item", RequestItems=requests)["UnprocessedItems"]
         return left
 
     def delete(self, keys: Sequence[Key], meter: Meter) -> None:

@@ -12,7 +12,7 @@ import botocore.exceptions as boto_errors
 import botocore.session
 from botocore.config import Config
 
-from dynastate.dynamodb.failures import NO_CREDENTIALS, lacks_credentials
+from dynastate.dynamodb.failures import NO_CREDENTIALS, ForeignAnswerError, lacks_credentials
 from dynastate.dynamodb.http import (
     CONNECT_TIMEOUT_S,
     CONNECTIONS_MAX,
@@ -28,6 +28,14 @@ from dynastate.settings import PREFIX, Settings
 #: How often, and for how many seconds each time, credentials are asked of the instance's metadata service, at least.
 #: boto3 asks once, for a second, and a machine whose executors all start at once takes longer.
 METADATA_SERVICE: Final = {"metadata_service_num_attempts": 2, "metadata_service_timeout": 3}
+#: A member that each answer of DynamoDB has, by operation. boto3 takes what is no JSON for an answer without members.
+_ALWAYS_THERE: Final = {
+    "describe_table": "Table",
+    "query": "Items",
+    "scan": "Items",
+    "batch_get_item": "Responses",
+    "batch_write_item": "UnprocessedItems",
+}
 
 
 class Client:
@@ -53,20 +61,29 @@ class Client:
             self._current()
 
     def send(self, operation: str, **arguments: Any) -> Any:
-        """Send one request. After one that fails for want of credentials, the next one looks for others."""
+        """Send one request. After one that fails for want of credentials, the next one looks for others.
+
+        Raises:
+            ForeignAnswerError: something other than DynamoDB answered.
+        """
         if self._is_stopped:
             raise UnavailableError("this was interrupted, and sends no further request")
         client, direct = self._current()
         try:
             if direct is not None and operation in HOT:
-                return direct.send(operation, arguments)
-            return getattr(client, operation)(**arguments)
+                answer = direct.send(operation, arguments)
+            else:
+                answer = getattr(client, operation)(**arguments)
         except (boto_errors.ClientError, boto_errors.BotoCoreError, RuntimeError) as error:
             if not lacks_credentials(error):
                 raise
             with self._lock:
                 self._lacks_credentials |= self._made is client
             raise
+        always = _ALWAYS_THERE.get(operation)
+        if always and always not in answer:
+            raise ForeignAnswerError(f"the answer has no {always}, so it is not DynamoDB's")
+        return answer
 
     def _current(self) -> tuple[Any, SignedRequests | None]:
         with self._lock:

@@ -42,6 +42,10 @@ _NOT_NOW = {"ReplicatedWriteConflictException"}
 _EXPIRED = {"ExpiredTokenException", "ExpiredToken"}
 
 
+class ForeignAnswerError(ResponseParserError):
+    """An answer with status 200 that lacks what each of DynamoDB has."""
+
+
 class Fate(Enum):
     """The outcome of a request that failed."""
 
@@ -130,6 +134,8 @@ def translate(error: Exception, operation: str, role: Role, client: Client, *, w
         return ConditionFailedError()
     if _from_sts(error) or code in CREDENTIALS or isinstance(error, (*NO_CREDENTIALS, RuntimeError)):
         message = _about_credentials(error, code, _SIGNED.split(text)[0].strip())
+    elif isinstance(error, ForeignAnswerError):
+        return ConfigurationError(client.no_dynamodb, operation=operation, table=table)
     elif not isinstance(error, boto_errors.ClientError):
         message = f"boto3 cannot send this request: {error}"
     elif is_foreign(error):

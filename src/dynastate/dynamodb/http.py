@@ -31,6 +31,8 @@ from botocore.httpsession import create_urllib3_context, get_cert_path
 from botocore.parsers import ResponseParserError, create_parser
 from botocore.utils import get_environ_proxies
 
+from dynastate.dynamodb.failures import ForeignAnswerError
+
 log = logging.getLogger("dynastate.tables")
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -92,7 +94,7 @@ class SignedRequests:
         try:
             return json.loads(answer["body"], object_hook=_from_base64)
         except ValueError as error:
-            raise ResponseParserError(f"the answer is no JSON: {error}") from error
+            raise ForeignAnswerError(f"the answer is no JSON: {error}") from error
 
     def close(self) -> None:
         """Close the connections; those in use at the end of their requests."""

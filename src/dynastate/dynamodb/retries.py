@@ -16,6 +16,7 @@ from dynastate.dynamodb.client import Client
 from dynastate.dynamodb.failures import (
     CREDENTIALS,
     Fate,
+    ForeignAnswerError,
     cause_of,
     code_of,
     fate_of,
@@ -42,8 +43,6 @@ _DOUBLINGS_MAX: Final = 7
 #: The log warns of retries once per table in this time.
 WARN_EVERY_S: Final = 10.0
 
-#: A member that each answer of DynamoDB has, by operation: without it at first contact, something else answered.
-_ALWAYS_THERE: Final = {"DescribeTable": "Table", "Query": "Items", "Scan": "Items", "BatchGetItem": "Responses"}
 #: Statuses of a proxy before a DynamoDB that is out of reach; any other without an error of DynamoDB is of no DynamoDB.
 _OUTAGES: Final = {"500", "502", "503", "504"}
 
@@ -118,8 +117,10 @@ class Retry:
                 raise
             fate = fate_of(error)
             self._policy.has_answered |= is_answer(error)
-            is_elsewhere = is_foreign(error) and not self._policy.has_answered and code_of(error) not in _OUTAGES
-            if fate is Fate.REFUSED or is_elsewhere:
+            is_elsewhere = isinstance(error, ForeignAnswerError) or (
+                is_foreign(error) and code_of(error) not in _OUTAGES
+            )
+            if fate is Fate.REFUSED or (is_elsewhere and not self._policy.has_answered):
                 raise self.failure(self._translated(error, role)) from _shown(error)
             if self._commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
@@ -131,9 +132,6 @@ class Retry:
             message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
             facts = {"operation": self._operation, "table": self._table(role)}
             raise self.failure(ConfigurationError(message, **facts)) from error
-        always = _ALWAYS_THERE.get(self._operation)
-        if always and not self._policy.has_answered and isinstance(answer, dict) and always not in answer:
-            raise ConfigurationError(self._client.no_dynamodb, operation=self._operation, table=self._table(role))
         self._policy.has_answered = True
         self._policy.seen.add(role)
         return answer

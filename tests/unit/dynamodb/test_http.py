@@ -388,6 +388,11 @@ def test_an_answer_that_is_no_json_is_of_unknown_outcome(
         meter = Meter()
         tables.write(parts("http", 1), meter)
         assert (meter.requests, meter.retries) == (3, 2)
+        for make in (lambda _: Reply(200, b"<html>hello</html>", "text/html"), lambda _: Reply(200, b"{}")):
+            proxy.rule = damaged(1, make)
+            meter = Meter()
+            assert set(tables.get([key for key, _ in parts("http", 1)], meter)) == {key for key, _ in parts("http", 1)}
+            assert (meter.requests, meter.retries) == (2, 1)
         proxy.rule = damaged(1, lambda _: Reply(200, b"{}"))
         meter = Meter()
         tables.delete([key for key, _ in parts("http", 1)], meter)
