@@ -14,7 +14,8 @@ from typing import Any
 
 import pyspark
 from database import REGION, Database, database
-from targets import RESULTS, ROOT
+from processes import run_logged
+from targets import ROOT
 
 from dynastate.spark.jar import jar_path
 
@@ -23,8 +24,6 @@ PACKAGE = "io.dynastate.benchmarks"
 SPARK_STATE = "org.apache.spark.sql.execution.streaming.state"
 CONF = "spark.sql.streaming.stateStore"
 OURS = "ours"
-#: One process. A million rows take half a minute on two cores; this is for slow machines and larger states.
-RUN_TIMEOUT_S = 1800
 #: What Spark's launcher passes (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
 MODULE_OPTIONS = ROOT / "jvm-bridge" / "module.options"
 Figures = Mapping[str, Any]
@@ -93,22 +92,8 @@ def run(
     state = (folder / "state").as_uri()
     arguments = {"provider": contender.provider, "checkpoint": state, **own, **contender.conf}
     command = [*jvm, "-cp", classpath(), f"{PACKAGE}.{main}", *(f"{name}={value}" for name, value in arguments.items())]
-    file = RESULTS / f"{log}.log"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as errors:
-        done = subprocess.run(
-            command,
-            env=dict(contender.environment) | {"SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            check=False,
-            timeout=RUN_TIMEOUT_S,
-        )
-    if done.returncode != 0:
-        tail = "\n".join(file.read_text().splitlines()[-40:])
-        sys.exit(f"benchmark: the JVM ended with {done.returncode}; the end of {file.relative_to(ROOT)}:\n{tail}")
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    printed = run_logged(command, contender.environment, log)
+    figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return figures
 
 

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,18 +27,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from database import REGION, Database, add_arguments, database, names_of
-from jvm import JAR, build
-from query import CONF, NO_DATABASE, PARTITIONS, SPARK_STORES
+from database import Database, add_arguments, database, names_of
+from jvm import CONF, JAR, OURS, build
+from pyspark_runs import NO_DATABASE, SPARK_STORES, in_own_process, spark_session
 from rich.console import Console
 from rich.table import Table
-from targets import RESULTS, ROOT, Target, console, save, show
+from targets import ROOT, Target, console, save, show
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-OURS, UNBOUNDED = "ours", "ours-unbounded"
+UNBOUNDED = "ours-unbounded"
 ROCKSDB = ("rocksdb", "rocksdb-changelog")
 #: The unbounded one says how much memory a fifth of the state is.
 STORES = (UNBOUNDED, OURS, *ROCKSDB)
@@ -51,7 +50,6 @@ MINUTE_US = 60_000_000
 #: The parts of a run, each with a Spark of its own.
 PARTS = 2
 POLL_S = 0.05
-RUN_TIMEOUT_S = 1800
 #: What the table shows: key, text.
 SHOWN = [
     ("batch_ms", "whole batch, median, ms"),
@@ -217,31 +215,15 @@ def make_input(plan: Plan, folder: Path) -> None:
             os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def spark_session(plan: Plan, store: str, endpoint: str, memory_mb: int, scratch: Path) -> SparkSession:
-    """A Spark of two threads, whose state goes to the store that is named."""
-    from pyspark.sql import SparkSession
-
-    conf: dict[str, bool | float | int | str | None] = {
-        "spark.driver.memory": plan.heap,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
+def confs(plan: Plan) -> dict[str, str]:
+    """Confs of Spark beside those of its store."""
+    return {
         "spark.jars": str(JAR),
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.numRecentProgressUpdates": str(2 * plan.files),
         # A run is too short for the usual minute.
         f"{CONF}.maintenanceInterval": "15s",
-        **SPARK_STORES.get(store, {}),
     }
-    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=conf)
-    if store not in SPARK_STORES:
-        import dynastate
-
-        builder = dynastate.configure(builder, endpoint=endpoint, region=REGION, memory_mb=memory_mb)
-    return builder.getOrCreate()
 
 
 def run_part(plan: Plan, store: str, endpoint: str, memory_mb: int, part: int, scratch: Path) -> Part:
@@ -249,7 +231,7 @@ def run_part(plan: Plan, store: str, endpoint: str, memory_mb: int, part: int, s
 
     The last part ends with a batch without rows, which is what the watermark and the timers still do.
     """
-    spark = spark_session(plan, store, endpoint, memory_mb, scratch)
+    spark = spark_session(store, plan.heap, scratch, confs(plan), endpoint=endpoint, memory_mb=memory_mb)
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     sides = [reader.parquet(str(scratch / "input" / str(side))) for side in range(2)]
     writer = QUERIES[plan.query].build(*sides).writeStream.format("parquet").outputMode("append")
@@ -302,39 +284,16 @@ def batch_figures(progress: StreamingQueryProgress) -> Batch:
     }
 
 
-def in_own_process(plan: Plan, store: str, used: Database, memory_mb: int, part: int, scratch: Path) -> Part:
-    """One part of a run in a fresh Python process; its log goes to a file that failure shows."""
-    answer = scratch / "part.json"
-    log = RESULTS / f"queries_beyond_memory-{store}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    work = {
-        "plan": asdict(plan),
-        "store": store,
-        "endpoint": used.endpoint,
-        "memory_mb": memory_mb,
-        "part": part,
-        "scratch": str(scratch),
-        "answer": str(answer),
-    }
-    with log.open("w") as output:
-        done = subprocess.run(
-            [sys.executable, __file__, "--work", json.dumps(work)],
-            env=dict(used.environment) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=output,
-            stderr=output,
-            check=False,
-            timeout=RUN_TIMEOUT_S,
-        )
-    if done.returncode != 0:
-        tail = "\n".join(log.read_text().splitlines()[-40:])
-        sys.exit(f"benchmark: the query ended with {done.returncode}; the end of {log.relative_to(ROOT)}:\n{tail}")
-    found: Part = json.loads(answer.read_text())
+def part_of(plan: Plan, store: str, used: Database, memory_mb: int, part: int, scratch: Path) -> Part:
+    """One part of a run, in a fresh process."""
+    work = {"plan": asdict(plan), "store": store, "memory_mb": memory_mb, "part": part}
+    found: Part = in_own_process(__file__, work, used, scratch, f"queries_beyond_memory-{store}")
     return found
 
 
 def measure(plan: Plan, store: str, used: Database, memory_mb: int, scratch: Path) -> tuple[Figures, pa.Table]:
     """All parts of a run: its figures, and its sorted output."""
-    parts = [in_own_process(plan, store, used, memory_mb, part, scratch) for part in range(PARTS)]
+    parts = [part_of(plan, store, used, memory_mb, part, scratch) for part in range(PARTS)]
     output = pq.read_table(scratch / "output")
     figures = {
         **summary(plan, *(part["batches"] for part in parts)),

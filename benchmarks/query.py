@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -25,36 +24,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from database import REGION, Database, add_arguments, database
+from database import Database, add_arguments, database
+from jvm import OURS
+from pyspark_runs import NO_DATABASE, PARTITIONS, SPARK_STORES, in_own_process, spark_session
 from rich.console import Console
 from rich.table import Table
-from targets import RESULTS, ROOT, Target, console, save, show
+from targets import ROOT, Target, console, save, show
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-CONF = "spark.sql.streaming.stateStore"
-SPARK_STATE = "org.apache.spark.sql.execution.streaming.state"
-OURS = "ours"
 BASELINE = "rocksdb-changelog"
-#: What the stores that come with Spark are chosen with; ours is chosen by dynastate.configure().
-SPARK_STORES = {
-    BASELINE: {
-        f"{CONF}.providerClass": f"{SPARK_STATE}.RocksDBStateStoreProvider",
-        f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true",
-    },
-    "rocksdb": {
-        f"{CONF}.providerClass": f"{SPARK_STATE}.RocksDBStateStoreProvider",
-        f"{CONF}.rocksdb.changelogCheckpointing.enabled": "false",
-    },
-    "hdfs": {f"{CONF}.providerClass": f"{SPARK_STATE}.HDFSBackedStateStoreProvider"},
-}
-PARTITIONS = 2
-#: What the stores that come with Spark have.
-NO_DATABASE = Database("", dict(os.environ), "")
-#: One query: thirty batches of a second or two, and what a slow machine makes of them.
-RUN_TIMEOUT_S = 1800
 #: What the table shows of each measured batch: key, text.
 SHOWN = [
     ("trigger_ms", "whole batch (triggerExecution), ms"),
@@ -96,29 +77,6 @@ def make_input(plan: Plan, folder: Path) -> None:
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def spark_session(plan: Plan, store: str, endpoint: str, scratch: Path) -> SparkSession:
-    """A Spark of two threads, whose state goes to the store that is named."""
-    from pyspark.sql import SparkSession
-
-    conf: dict[str, bool | float | int | str | None] = {
-        "spark.driver.memory": plan.heap,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.streaming.numRecentProgressUpdates": str(plan.fill_batches + plan.batches + 10),
-        **SPARK_STORES.get(store, {}),
-    }
-    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=conf)
-    if store == OURS:
-        import dynastate
-
-        builder = dynastate.configure(builder, endpoint=endpoint, region=REGION)
-    return builder.getOrCreate()
-
-
 def aggregation(spark: SparkSession, folder: Path) -> DataFrame:
     """Count, sum and maximum by customer, one file a batch."""
     from pyspark.sql import functions as f
@@ -130,7 +88,9 @@ def aggregation(spark: SparkSession, folder: Path) -> DataFrame:
 
 def run_query(plan: Plan, store: str, endpoint: str, scratch: Path) -> list[dict[str, int]]:
     """Run the query to the end of its files; what each batch took, in the order of batches."""
-    spark = spark_session(plan, store, endpoint, scratch)
+    # All batches are in the progress that is kept.
+    recent = {"spark.sql.streaming.numRecentProgressUpdates": str(plan.fill_batches + plan.batches + 10)}
+    spark = spark_session(store, plan.heap, scratch, recent, endpoint=endpoint)
     writer = aggregation(spark, scratch / "input").writeStream.outputMode("update").format("noop")
     started = writer.option("checkpointLocation", str(scratch / "checkpoint")).trigger(availableNow=True).start()
     started.awaitTermination()
@@ -152,31 +112,10 @@ def batch_figures(progress: StreamingQueryProgress) -> dict[str, int]:
     }
 
 
-def in_own_process(plan: Plan, store: str, used: Database, scratch: Path) -> Figures:
-    """Run one store's query in a fresh Python process; its log goes to a file that failure shows."""
-    answer = scratch / "batches.json"
-    log = RESULTS / f"query-{store}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    work = {
-        "plan": asdict(plan),
-        "store": store,
-        "endpoint": used.endpoint,
-        "scratch": str(scratch),
-        "answer": str(answer),
-    }
-    with log.open("w") as output:
-        done = subprocess.run(
-            [sys.executable, __file__, "--work", json.dumps(work)],
-            env=dict(used.environment) | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=output,
-            stderr=output,
-            check=False,
-            timeout=RUN_TIMEOUT_S,
-        )
-    if done.returncode != 0:
-        tail = "\n".join(log.read_text().splitlines()[-40:])
-        sys.exit(f"benchmark: the query ended with {done.returncode}; the end of {log.relative_to(ROOT)}:\n{tail}")
-    return summary(plan, store, json.loads(answer.read_text()))
+def measure(plan: Plan, store: str, used: Database, scratch: Path) -> Figures:
+    """The figures of one store's query."""
+    batches = in_own_process(__file__, {"plan": asdict(plan), "store": store}, used, scratch, f"query-{store}")
+    return summary(plan, store, batches)
 
 
 def summary(plan: Plan, store: str, batches: list[dict[str, int]]) -> Figures:
@@ -202,7 +141,7 @@ def measure_all(plan: Plan, stores: list[str], endpoint: str | None, engine: str
             (scratch / "input").symlink_to(shared, target_is_directory=True)
             with out.status(store), ExitStack() as stack:
                 used = stack.enter_context(database(endpoint, engine)) if store == OURS else NO_DATABASE
-                found[store] = {**in_own_process(plan, store, used, scratch), "engine": used.engine}
+                found[store] = {**measure(plan, store, used, scratch), "engine": used.engine}
     return found
 
 

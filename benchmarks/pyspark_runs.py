@@ -1,0 +1,58 @@
+"""PySpark queries, each in a Python process and a Spark of its own, with the state store that is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from database import REGION, Database
+from jvm import CONF, CONTENDERS, OURS
+from processes import run_logged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What the stores that come with Spark are chosen with; ours is chosen by dynastate.configure().
+SPARK_STORES = {
+    name: {f"{CONF}.providerClass": each.provider, **each.conf} for name, each in CONTENDERS.items() if name != OURS
+}
+PARTITIONS = 2
+#: What the stores that come with Spark have.
+NO_DATABASE = Database("", dict(os.environ), "")
+
+
+def spark_session(
+    store: str, heap: str, scratch: Path, conf: Mapping[str, str], *, endpoint: str, **settings: Any
+) -> SparkSession:
+    """A Spark of two threads, whose state goes to the store that is named; `settings` are those of dynastate."""
+    from pyspark.sql import SparkSession
+
+    given: dict[str, bool | float | int | str | None] = {
+        "spark.driver.memory": heap,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        **conf,
+        **SPARK_STORES.get(store, {}),
+    }
+    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=given)
+    if store not in SPARK_STORES:
+        import dynastate
+
+        builder = dynastate.configure(builder, endpoint=endpoint, region=REGION, **settings)
+    return builder.getOrCreate()
+
+
+def in_own_process(script: str, work: Mapping[str, Any], used: Database, scratch: Path, log: str) -> Any:
+    """What `script --work` leaves in the file `answer` of its work, in a fresh Python process."""
+    answer = scratch / "answer.json"
+    order = json.dumps({**work, "endpoint": used.endpoint, "scratch": str(scratch), "answer": str(answer)})
+    run_logged([sys.executable, script, "--work", order], {**used.environment, "PYSPARK_PYTHON": sys.executable}, log)
+    return json.loads(answer.read_text())
