@@ -3,6 +3,7 @@ package io.dynastate.memory;
 import java.util.Arrays;
 
 import org.apache.spark.unsafe.Platform;
+import org.openjdk.jcstress.infra.results.LLL_Result;
 
 /**
  * Two versions of one tree, and the folds of a third and of a retry, which moves the head back to the first. A version is shown as one
@@ -13,10 +14,10 @@ final class RacedVersions {
     private static final ChangeSink IGNORED = (records, hashMin, hashMax, chunk, length) -> { };
     private static final Attempt ATTEMPT = new Attempt(1, 1);
 
-    final Version first;
-    final Version second;
+    private final Version first;
+    private final Version second;
     /** Null: not made yet. */
-    volatile Version third;
+    private volatile Version third;
     private final int valueBytes;
     private final VersionOverlay thirdChanges;
     private final VersionOverlay retriedChanges;
@@ -34,7 +35,19 @@ final class RacedVersions {
         retriedChanges.fold(ATTEMPT, "");
     }
 
-    String get(Version version) {
+    void get(LLL_Result seen) {
+        seen.r1 = get(first);
+        seen.r2 = get(second);
+        seen.r3 = get(third);
+    }
+
+    void iterate(LLL_Result seen) {
+        seen.r1 = iterate(first);
+        seen.r2 = iterate(second);
+        seen.r3 = iterate(third);
+    }
+
+    private String get(Version version) {
         if (version == null) return "none";
         VersionOverlay open = new VersionOverlay(version, IGNORED);
         char[] seen = new char[5];
@@ -42,7 +55,7 @@ final class RacedVersions {
         return new String(seen);
     }
 
-    String iterate(Version version) {
+    private String iterate(Version version) {
         if (version == null) return "none";
         RowIterator rows = new VersionOverlay(version, IGNORED).rows(0);
         char[] seen = "-----".toCharArray();

@@ -33,9 +33,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.get(versions.first);
-            seen.r2 = versions.get(versions.second);
-            seen.r3 = versions.get(versions.third);
+            versions.get(seen);
         }
     }
 
@@ -52,9 +50,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.iterate(versions.first);
-            seen.r2 = versions.iterate(versions.second);
-            seen.r3 = versions.iterate(versions.third);
+            versions.iterate(seen);
         }
     }
 
@@ -71,9 +67,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.get(versions.first);
-            seen.r2 = versions.get(versions.second);
-            seen.r3 = versions.get(versions.third);
+            versions.get(seen);
         }
     }
 
@@ -90,9 +84,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.iterate(versions.first);
-            seen.r2 = versions.iterate(versions.second);
-            seen.r3 = versions.iterate(versions.third);
+            versions.iterate(seen);
         }
     }
 
@@ -109,9 +101,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.get(versions.first);
-            seen.r2 = versions.get(versions.second);
-            seen.r3 = versions.get(versions.third);
+            versions.get(seen);
         }
     }
 
@@ -128,9 +118,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.iterate(versions.first);
-            seen.r2 = versions.iterate(versions.second);
-            seen.r3 = versions.iterate(versions.third);
+            versions.iterate(seen);
         }
     }
 
@@ -147,9 +135,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.get(versions.first);
-            seen.r2 = versions.get(versions.second);
-            seen.r3 = versions.get(versions.third);
+            versions.get(seen);
         }
     }
 
@@ -166,9 +152,7 @@ public class VersionRaces {
 
         @Actor
         public void read(LLL_Result seen) {
-            seen.r1 = versions.iterate(versions.first);
-            seen.r2 = versions.iterate(versions.second);
-            seen.r3 = versions.iterate(versions.third);
+            versions.iterate(seen);
         }
     }
 }
