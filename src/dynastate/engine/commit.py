@@ -138,6 +138,15 @@ class WriteAttempt:
         self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
         self._is_consistent = True
 
+    def flush(self) -> None:
+        """Queue the parts that wait for others: a commit comes next.
+
+        Raises:
+            DynastateError: an earlier part failed.
+        """
+        self._must_be_open("flush")
+        self._submit()
+
     def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
         """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
 

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar
 
 import dynastate
@@ -191,11 +192,13 @@ class Connection:
             self._failed = failed
 
     def _on_append(self, request: protocol.Append) -> None:
-        if self._failed is None and self._under_way is not None:
-            try:
-                self._under_way.append(Chunk(request.records, request.hash_min, request.hash_max, request.changes))
-            except Exception as failed:  # noqa: BLE001  # raised at commit: an append has no answer
-                self._failed = failed
+        if self._under_way is not None:
+            chunk = Chunk(request.records, request.hash_min, request.hash_max, request.changes)
+            self._unless_failed(partial(self._under_way.append, chunk))
+
+    def _on_flush(self, _: protocol.Flush) -> None:
+        if isinstance(self._under_way, WriteAttempt):
+            self._unless_failed(self._under_way.flush)
 
     def _on_commit(self, request: protocol.Commit) -> None:
         with self._answering("commit", aborts=True):
@@ -225,11 +228,8 @@ class Connection:
             self._send(protocol.Wanted(0, begun.bits))
 
     def _on_bucket(self, request: protocol.Bucket) -> None:
-        if self._failed is None and isinstance(self._under_way, SnapshotAttempt):
-            try:
-                self._under_way.bucket(request.bucket)
-            except DynastateError as failed:
-                self._failed = failed
+        if isinstance(self._under_way, SnapshotAttempt):
+            self._unless_failed(partial(self._under_way.bucket, request.bucket))
 
     def _on_snapshotend(self, _: protocol.SnapshotEnd) -> None:
         with self._answering("snapshot", aborts=True):
@@ -243,6 +243,14 @@ class Connection:
         with self._answering("clean-up", request.store, request.version, request.attempt):
             spent, left = self._reached_engine().clean_up(*request)
             self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": left}))
+
+    def _unless_failed(self, do: Callable[[], None]) -> None:
+        """Do what a frame without an answer asks for, unless an earlier one failed; keep a failure for COMMIT."""
+        if self._failed is None:
+            try:
+                do()
+            except Exception as failed:  # noqa: BLE001  # any failure is the answer to COMMIT
+                self._failed = failed
 
     def _complete(self, kind: type[T]) -> T:
         """The attempt to commit. Raise the failure of an earlier frame, which had no answer."""

@@ -183,6 +183,7 @@ class Whole(NamedTuple):
     schema: Text
 
 
+Flush = NamedTuple("Flush", [])
 Welcome = NamedTuple("Welcome", [("package", Text)])
 Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
 Opened = NamedTuple("Opened", [("counters", Counters)])
@@ -198,7 +199,7 @@ Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable
 
 _OF_JVM: Final = (
     *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
-    Whole,
+    *(Whole, Flush),
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked),
@@ -304,6 +305,7 @@ TRANSITIONS: Final[dict[tuple[State, type[Any]], State]] = {
     **{(State.READY, each): State.READY for each in (Check, Open, Find, Read, Changes, CleanUp)},
     (State.READY, Begin): State.WRITING,
     (State.WRITING, Append): State.WRITING,
+    (State.WRITING, Flush): State.WRITING,
     (State.WRITING, Commit): State.READY,
     (State.WRITING, Abort): State.READY,
     (State.READY, Snapshot): State.SNAPSHOT,  # READY again, unless it is wanted

@@ -185,6 +185,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         // The JVM numbers families without gaps.
         if (keys.map(_._1) == keys.indices.map(_.toLong)) Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")) else null
       case Protocol.Abort => Protocol.abort()
+      case Protocol.Flush => Protocol.flush()
       case Protocol.Changes => Protocol.changes(text(store), number("first"), number("last"), id())
       case Protocol.Find => Protocol.find(text(store), number("version"), id())
       case Protocol.Read =>

@@ -146,6 +146,7 @@ LEGAL = {
     (State.READY, 7): State.READY,
     (State.READY, 3): State.WRITING,
     (State.WRITING, 4): State.WRITING,
+    (State.WRITING, 16): State.WRITING,
     (State.WRITING, 5): State.READY,
     (State.WRITING, 6): State.READY,
     (State.READY, 11): State.READY,

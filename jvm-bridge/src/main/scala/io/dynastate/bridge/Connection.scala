@@ -27,7 +27,7 @@ final case class Wanted(base: Long, bits: Int)
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* commit | (snapshot | install) [(bucket append*)* endSnapshot])* [abort] }}}
+ * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit | (snapshot | install) [(bucket append*)* endSnapshot])* [abort] }}}
  *
  * A `snapshot` that is not wanted is over with its answer.
  *
@@ -121,6 +121,9 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     converse("writing changes")(within(deadlineSeconds) {
       sendAll(Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length))
     })
+
+  /** Let the engine write what waits for more changes: a commit comes next. */
+  def flush(deadlineSeconds: Long): Unit = converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
 
   /** Commit, and return counters. */
   def commit(keys: Array[Long], schema: String, deadlineSeconds: Long): Map[String, Long] =

@@ -32,6 +32,7 @@ object Protocol {
   val Read = 13
   val Check = 14
   val Whole = 15
+  val Flush = 16
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -62,6 +63,7 @@ object Protocol {
   def begin(store: String, run: QueryRun, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
     frame(Begin, store, run.id, run.queryId, run.checkpoint, base, parent, attempt)
   def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
+  def flush(): ByteBuffer = frame(Flush)
   def check(): ByteBuffer = frame(Check)
   def abort(): ByteBuffer = frame(Abort)
   def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =

@@ -48,6 +48,7 @@ final class DynamoDBStateStore private[spark] (
   @volatile private[this] var state: Phase = Updating
   private[this] var read, committed, maintained = Map.empty[String, Long]
   private[this] var commitMillis = 0L
+  private[this] var sentBytes = 0L
   private[this] val diskBefore = base.versions.disk
 
   // Spark aborts write stores of StateStoreRDD only; joins and others rely on the store itself.
@@ -139,6 +140,7 @@ final class DynamoDBStateStore private[spark] (
     try {
       provider.writeMarker()
       overlay.flush() // 1
+      if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
       val next = overlay.fold(attempt, schema.text) // 2
       committed = if (isInstall) provider.maintenance.install(next) else commitAttempt(next.keys) // 3
       read = provider.read.take()
@@ -191,7 +193,10 @@ final class DynamoDBStateStore private[spark] (
 
   /** Send a chunk of changes to the engine; the first one begins the attempt there. */
   override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit =
-    if (!isInstall) connection.get().append(records, hashMin, hashMax, chunk, length, provider.client.deadlineSeconds)
+    if (!isInstall) {
+      connection.get().append(records, hashMin, hashMax, chunk, length, provider.client.deadlineSeconds)
+      sentBytes += length
+    }
 
   override def toString: String = s"DynamoDBStateStore[store=${provider.client.store}, version=$version, attempt=$attempt]"
 
@@ -253,6 +258,8 @@ final class DynamoDBStateStore private[spark] (
 
 private[spark] object DynamoDBStateStore {
   private val log = LoggerFactory.getLogger("io.dynastate.Store")
+  /** Fewer bytes of changes are written in less time than their rows are folded, and wait for the commit. */
+  private val FlushedBytesMin = 64L * 1024
 
   sealed abstract class Phase(name: String) {
     override def toString: String = name
