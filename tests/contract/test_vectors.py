@@ -12,7 +12,7 @@ import pytest
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
-from dynastate.format.codec import LZ4, RAW
+from dynastate.format.codec import LZ4, RAW, decompress
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
 from dynastate.format.parts import Chunk, join_fragments, parse_part, part_items, parts_digest
@@ -22,7 +22,8 @@ from dynastate.sidecar import protocol
 Vector = dict[str, Any]
 FOLDER = Path(__file__).parents[1] / "vectors"
 FORMAT: dict[str, Any] = json.loads((FOLDER / "format.json").read_text())
-FRAMES: list[Vector] = json.loads((FOLDER / "protocol.json").read_text())["frames"]
+PROTOCOL: dict[str, Any] = json.loads((FOLDER / "protocol.json").read_text())
+FRAMES: list[Vector] = PROTOCOL["frames"]
 PART_NUMBERS = ("format", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max", "crc32")
 
 
@@ -97,7 +98,7 @@ def test_parts(vector: Vector) -> None:
     """Items are read back as the chunk they hold, and a chunk that is not compressed becomes just these items."""
     items = [part_item(each) for each in vector["items"]]
     parts = [parse_part(key, item) for key, item in items]
-    assert join_fragments(items[0][0], parts).hex() == vector["run"]
+    assert join_fragments(items[0][0], parts).changes.hex() == vector["run"]
     made = items_of(vector)
     assert [key for key, _ in made] == [key for key, _ in items]
     assert [item["codec"] for _, item in made] == [item["codec"] for _, item in items]
@@ -157,7 +158,7 @@ def field(message: type, name: str, given: Any) -> Any:
     """Read the value of a message's field."""
     if name in ("attempt", "parent", "base_attempt", "held_attempt"):
         return attempt(given)
-    if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows)):
+    if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows, protocol.Packed)):
         return bytes.fromhex(given)
     if name == "have":
         return tuple((each["version"], attempt(each["attempt"])) for each in given)
@@ -176,6 +177,17 @@ def test_frames(vector: Vector) -> None:
     assert protocol.check_length(length) == len(raw) - protocol.HEADER.size
     assert (number, name_of(made)) == (vector["type"], vector["name"])
     assert protocol.decode(number, raw[protocol.HEADER.size :]) == message
+
+
+@pytest.mark.parametrize("vector", PROTOCOL["blocks"], ids=lambda vector: vector["name"])
+def test_blocks(vector: Vector) -> None:
+    """A block becomes the changes of the vector, or an error."""
+    block = bytes.fromhex(vector["block"])
+    if vector["changes"] is None:
+        with pytest.raises(CorruptStateError, match="a block"):
+            decompress(LZ4, block, vector["raw_bytes"])
+    else:
+        assert decompress(LZ4, block, vector["raw_bytes"]).hex() == vector["changes"]
 
 
 def test_every_message_has_a_frame() -> None:

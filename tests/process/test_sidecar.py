@@ -38,7 +38,9 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.changes import key_hash
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId
+from dynastate.format.codec import RAW
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId
+from dynastate.format.parts import StoredChunk
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import listener, protocol
 from dynastate.sidecar.connection import Connection
@@ -78,13 +80,25 @@ def error_of(answer: Any) -> tuple[int, str, str]:
     return answer
 
 
+#: Rows, as they are or compressed.
+ROWS = (protocol.Rows, protocol.Packed)
+
+
+def chunk_of(answer: protocol.Rows | protocol.Packed) -> StoredChunk:
+    """The chunk in an answer."""
+    codec, raw_bytes = (
+        (answer.codec, answer.raw_bytes) if isinstance(answer, protocol.Packed) else (RAW, len(answer.changes))
+    )
+    return StoredChunk(Key("delta", "", ""), codec, answer.records, raw_bytes, answer.changes)
+
+
 class Opened(NamedTuple):
     """The answer to OPEN."""
 
     version: VersionId
     base: VersionId
     counters: dict[str, int]
-    chunks: list[tuple[int, bytes]]
+    chunks: list[StoredChunk]
 
 
 class Talk:
@@ -159,12 +173,12 @@ class Talk:
     def open(self, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[VersionId] = ()) -> Opened:
         """Open a version and take its rows."""
         self.send(protocol.encode(Open(store, version, by, tuple(have))))
-        chunks: list[tuple[int, bytes]] = []
+        chunks: list[StoredChunk] = []
         found = self.answer()
         assert isinstance(found, protocol.Found), found
         assert found.schema == SCHEMA
-        while isinstance(answer := self.answer(), protocol.Rows):
-            chunks.append(answer)
+        while isinstance(answer := self.answer(), ROWS):
+            chunks.append(chunk_of(answer))
         assert isinstance(answer, protocol.Opened), answer
         opened, base = VersionId(found.version, found.attempt), VersionId(found.base, found.base_attempt)
         return Opened(opened, base, dict(answer.counters), chunks)
@@ -179,8 +193,8 @@ class Talk:
                 version = answer.version
                 changed[version] = {}
             else:
-                assert isinstance(answer, protocol.Rows), answer
-                changed[version] = fold([answer], changed[version])
+                assert isinstance(answer, ROWS), answer
+                changed[version] = fold([chunk_of(answer)], changed[version])
         return changed
 
     def state(self, store: str, version: int) -> State:
@@ -432,7 +446,7 @@ def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[st
     assert whole.counters["bytesRead"] > 0
     rest = other.open(store, 2, B, [one])
     assert rest.base == one
-    assert [records for records, _ in rest.chunks] == [1, 2]
+    assert [each.records for each in rest.chunks] == [1, 2]
     assert other.open(store, 2, B, [VersionId(2, B)]).chunks == []
     assert other.state(store, 1) == {b"a": b"1", b"b": b"1"}
 
@@ -746,9 +760,9 @@ def take_answers(answers: Sequence[Any]) -> tuple[list[type], State]:
     for answer in answers:
         if isinstance(answer, protocol.Found):
             state = {}
-        elif isinstance(answer, protocol.Rows):
-            state = fold([answer], state)
-    return [type(answer) for answer in answers if not isinstance(answer, protocol.Rows)], state
+        elif isinstance(answer, ROWS):
+            state = fold([chunk_of(answer)], state)
+    return [type(answer) for answer in answers if not isinstance(answer, ROWS)], state
 
 
 def test_open_falls_back_from_a_corrupt_snapshot(
@@ -759,7 +773,7 @@ def test_open_falls_back_from_a_corrupt_snapshot(
         answers = converse(FixedEngines(make()), protocol.encode(Open(store, 4, attempt(4), ())))
         kinds, state = take_answers(answers)
         assert kinds == [protocol.Found, protocol.Found, protocol.Opened]
-        assert [type(answer) for answer in answers][1] is protocol.Rows
+        assert isinstance(answers[1], ROWS)
         assert state == corrupt_snapshot
     assert "recovery skips a corrupt snapshot" in caplog.text
     assert "item=bucket/" in caplog.text
@@ -1021,8 +1035,8 @@ def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
         talk.send(protocol.encode(protocol.Read(store, *one, 0, 0, NO_ATTEMPT, 2, (bucket,))))
         answer = talk.answer()
         while not isinstance(answer, protocol.Opened):
-            if isinstance(answer, protocol.Rows):
-                together |= fold([answer])
+            if isinstance(answer, ROWS):
+                together |= fold([chunk_of(answer)])
             else:
                 assert isinstance(answer, protocol.Deltas)
                 assert (answer.snapshot, answer.after) == (0, 0)

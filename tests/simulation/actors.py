@@ -25,7 +25,7 @@ from dynastate.errors import (
 from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.meta import QueryRun
-from dynastate.format.parts import Chunk
+from dynastate.format.parts import Chunk, StoredChunk
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -58,12 +58,12 @@ def chunk(changes: list[Change]) -> Chunk:
     return Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes))
 
 
-def fold(state: State, chunks: Iterable[tuple[int, bytes]]) -> State:
+def fold(state: State, chunks: Iterable[StoredChunk]) -> State:
     """The rows after chunks that were read, as the provider applies them."""
-    for records, encoded in chunks:
-        changes = list(decode_changes(encoded))
-        if len(changes) != records:
-            raise violation("a chunk has more or fewer records than it says", says=records, has=len(changes))
+    for chunk in chunks:
+        changes = list(decode_changes(chunk.changes))
+        if len(changes) != chunk.records:
+            raise violation("a chunk has more or fewer records than it says", says=chunk.records, has=len(changes))
         state = apply(state, changes)
     return state
 

@@ -96,7 +96,7 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
     def verified(_: Any, __: Any, parts: Any, *___: Any) -> Any:
         for key, part in parts:
             if part.fragments == 1:
-                yield part.records, join_fragments(key, [part])
+                yield join_fragments(key, [part])
 
     both = patch.multiple(reader, verified_chunks=verified)
     return _together(both, patch.object(reader.PartReader, "_read_window", read_window))

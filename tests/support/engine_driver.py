@@ -33,7 +33,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.meta import QueryRun
-from dynastate.format.parts import Chunk
+from dynastate.format.parts import Chunk, StoredChunk
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import VersionEntry
 from dynastate.prices import DEFAULT_PRICES
@@ -134,12 +134,12 @@ def numbers(last: int, first: int = 1) -> State:
     return {b"%d" % number: b"%d" % number for number in range(first, last + 1)}
 
 
-def fold(chunks: Iterable[tuple[int, bytes]], state: State | None = None) -> State:
+def fold(chunks: Iterable[StoredChunk], state: State | None = None) -> State:
     """Apply chunks to a state, as the provider does; a chunk must hold as many records as it says."""
     folded = dict(state or {})
-    for records, raw in chunks:
-        changes = list(decode_changes(raw))
-        assert len(changes) == records
+    for chunk in chunks:
+        changes = list(decode_changes(chunk.changes))
+        assert len(changes) == chunk.records
         for change in changes:
             if change.value is None:
                 folded.pop(change.key, None)

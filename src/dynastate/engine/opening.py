@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.known import KnownStores
-from dynastate.engine.reader import ALL, EncodedChunk, HashRange, Lineage, PartReader, hash_ranges
+from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader, hash_ranges
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format.graph import VersionGraph, since
@@ -27,6 +27,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 
@@ -57,8 +58,8 @@ class Opening:
     after: int
     entries: tuple[VersionEntry, ...]
     records: int
-    snapshot_chunks: Iterator[EncodedChunk]
-    chunks: Iterator[EncodedChunk]
+    snapshot_chunks: Iterator[StoredChunk]
+    chunks: Iterator[StoredChunk]
     meter: Meter
 
 
@@ -76,7 +77,7 @@ class ChangeFeed:
 
     attempt: Attempt
     schema: str
-    versions: Iterator[tuple[int, Iterator[EncodedChunk]]]
+    versions: Iterator[tuple[int, Iterator[StoredChunk]]]
     meter: Meter
 
 
@@ -252,7 +253,7 @@ class VersionOpener:
 
     def _rows(
         self, route: Route, kept: SnapshotManifest, meter: Meter, within: Sequence[HashRange]
-    ) -> Iterator[EncodedChunk]:
+    ) -> Iterator[StoredChunk]:
         """The rows of a snapshot. One that is corrupt is skipped from then on."""
         try:
             yield from self._reader.rows(route.store, kept, route.shards, meter, within=within)
@@ -261,8 +262,8 @@ class VersionOpener:
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
 
     def _changes(
-        self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[EncodedChunk], meter: Meter
-    ) -> Iterator[EncodedChunk]:
+        self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[StoredChunk], meter: Meter
+    ) -> Iterator[StoredChunk]:
         """The changes of versions, which are the route to the last of them, as they are read.
 
         Raises:
@@ -327,7 +328,7 @@ class VersionOpener:
         newest = entries[-1]
         shards = graph.required_meta.shards
 
-        def listed(entry: VersionEntry) -> Iterator[EncodedChunk]:
+        def listed(entry: VersionEntry) -> Iterator[StoredChunk]:
             try:
                 yield from self._reader.changes(store, [entry], shards, meter, within=within)
             except CorruptStateError:

@@ -17,7 +17,7 @@ from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.keys import Key, group_key, manifest_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
-from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, Tally, join_fragments, parse_part
+from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, StoredChunk, Tally, join_fragments, parse_part
 from dynastate.format.version_list import VersionEntry, part_keys
 
 #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
@@ -27,8 +27,6 @@ READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
 
-#: The number of records, and their bytes.
-EncodedChunk = tuple[int, bytes]
 #: The smallest and the largest hash of a bucket.
 HashRange = tuple[int, int]
 #: The range of all hashes.
@@ -94,7 +92,7 @@ class PartReader:
         *,
         within: Sequence[HashRange] = ALL,
         reads_all: bool = True,
-    ) -> Iterator[EncodedChunk]:
+    ) -> Iterator[StoredChunk]:
         """The changes of versions, in order, verified, without chunks that hold no hash `within` some ranges.
 
         Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
@@ -116,7 +114,7 @@ class PartReader:
 
     def rows(
         self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, within: Sequence[HashRange] = ALL
-    ) -> Iterator[EncodedChunk]:
+    ) -> Iterator[StoredChunk]:
         """The rows of those buckets of a snapshot that hold hashes `within` some ranges."""
         shift = 32 - snapshot.bits
         numbers = sorted({number for low, high in within for number in range(low >> shift, (high >> shift) + 1)})
@@ -248,7 +246,7 @@ def verified_chunks(
     parts: Iterable[tuple[Key, Part]],
     within: Sequence[HashRange] = ALL,
     sequences: Sequence[int] | None = None,
-) -> Iterator[EncodedChunk]:
+) -> Iterator[StoredChunk]:
     """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared.
 
     Of some parts only, by their `sequences`, there are no sums.
@@ -265,7 +263,7 @@ def verified_chunks(
             continue
         tally.add_chunk(part.records, part.raw_bytes)
         if touches(within, part.hash_min, part.hash_max):
-            yield part.records, join_fragments(key, fragments)
+            yield join_fragments(key, fragments)
         fragments = []
     expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
     if fragments or (sequences is None and tally.sums() != expected):

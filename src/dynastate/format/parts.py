@@ -54,6 +54,29 @@ class Part:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk as it is stored: `packed` by a codec, `raw_bytes` long without it. `key` is that of its last part."""
+
+    key: Key
+    codec: str
+    records: int
+    raw_bytes: int
+    packed: bytes
+
+    @property
+    def changes(self) -> bytes:
+        """The records.
+
+        Raises:
+            CorruptStateError: they cannot be decompressed.
+        """
+        try:
+            return decompress(self.codec, self.packed, self.raw_bytes)
+        except CorruptStateError as corrupt:
+            raise CorruptStateError(str(corrupt), **where(self.key)) from corrupt
+
+
 def part_items(
     store: str, version: int, attempt: Attempt, first_sequence: int, shards: int, chunk: Chunk, codec: str = LZ4
 ) -> list[tuple[Key, Item]]:
@@ -122,17 +145,14 @@ def parse_part(key: Key, item: Item) -> Part:
     return part_of(item)
 
 
-def join_fragments(key: Key, parts: Sequence[Part]) -> bytes:
+def join_fragments(key: Key, parts: Sequence[Part]) -> StoredChunk:
     """The chunk that these consecutive parts hold."""
     first = parts[0]
     expected = [(place, len(parts), first.codec, first.records, first.raw_bytes) for place in range(len(parts))]
     if [(part.fragment, part.fragments, part.codec, part.records, part.raw_bytes) for part in parts] != expected:
         raise CorruptStateError("fragments of a chunk do not follow each other", **where(key))
     packed = first.data if len(parts) == 1 else b"".join(part.data for part in parts)
-    try:
-        return decompress(first.codec, packed, first.raw_bytes)
-    except CorruptStateError as corrupt:
-        raise CorruptStateError(str(corrupt), **where(key)) from corrupt
+    return StoredChunk(key, first.codec, first.records, first.raw_bytes, packed)
 
 
 def parts_digest(crcs: Sequence[int]) -> bytes:

@@ -14,11 +14,10 @@ from itertools import chain
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
-from dynastate.engine.reader import EncodedChunk
 from dynastate.errors import ConfigurationError
 from dynastate.format import changes
 from dynastate.format.changes import Change, RowValue
-from dynastate.format.parts import CHUNK_BYTES_MAX, Chunk
+from dynastate.format.parts import CHUNK_BYTES_MAX, Chunk, StoredChunk
 from dynastate.operations.runs import writing_run
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -107,10 +106,10 @@ def _values(value: RowValue) -> list[bytes]:
     return value if isinstance(value, list) else [value]
 
 
-def _fold(found: _Found, chunks: Iterator[EncodedChunk]) -> set[_Place]:
+def _fold(found: _Found, chunks: Iterator[StoredChunk]) -> set[_Place]:
     """Apply changes of all families, and return their keys."""
     changed = set()
-    for change in chain.from_iterable(changes.decode_changes(run) for _, run in chunks):
+    for change in chain.from_iterable(changes.decode_changes(each.changes) for each in chunks):
         place = change.family, change.key
         changed.add(place)
         changes.apply_change(found, place, change)

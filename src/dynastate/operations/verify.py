@@ -208,10 +208,11 @@ class _Check:
 
     def _compare(self, named: _Named, found: Iterator[Found]) -> None:
         try:
-            for records, run in verified_chunks(named.sums, {}, self._parts(named, found)):
-                decoded = sum(1 for _ in decode_changes(run))
-                if decoded != records:
-                    raise CorruptStateError("a chunk has another number of records", expected=records, got=decoded)
+            for chunk in verified_chunks(named.sums, {}, self._parts(named, found)):
+                decoded = sum(1 for _ in decode_changes(chunk.changes))
+                if decoded != chunk.records:
+                    facts = {"expected": chunk.records, "got": decoded}
+                    raise CorruptStateError("a chunk has another number of records", **facts)
         except _HoleError:
             pass
         except CorruptStateError as corrupt:

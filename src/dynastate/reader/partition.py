@@ -74,7 +74,8 @@ class Partition:
     def _read(self, opening: Opening, family: int, wanted: bytes | None) -> Encoded:
         found: Encoded = {}
         try:
-            for _, changes in chain(opening.snapshot_chunks, opening.chunks):
+            for chunk in chain(opening.snapshot_chunks, opening.chunks):
+                changes = chunk.changes
                 if wanted is None or wanted in changes:
                     fold(found, decode_changes(changes), family, wanted)
         finally:
@@ -89,7 +90,8 @@ class Partition:
         feed = self.source.engine.changes(self.store, first, last.version, last.attempt, within=within)
         try:
             for version, chunks in feed.versions:
-                read = (decode_changes(changes) for _, changes in chunks if wanted is None or wanted in changes)
+                every = (chunk.changes for chunk in chunks)
+                read = (decode_changes(changes) for changes in every if wanted is None or wanted in changes)
                 yield self.lineage.find(version), chain.from_iterable(read)
         finally:
             self.source.meter.add(feed.meter)

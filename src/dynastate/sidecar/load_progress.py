@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from dynastate.engine.reader import EncodedChunk
 from dynastate.format.keys import NO_ATTEMPT, Attempt
+from dynastate.format.parts import StoredChunk
 
 log = logging.getLogger("dynastate.sidecar")
 
@@ -31,11 +31,11 @@ class LoadProgressLog:
         self._started = clock()
         self._next = self._started + PROGRESS_S
 
-    def through(self, chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:
+    def through(self, chunks: Iterator[StoredChunk]) -> Iterator[StoredChunk]:
         """Pass chunks on, and count their records."""
         for chunk in chunks:
             yield chunk
-            self._taken += chunk[0]
+            self._taken += chunk.records
             now = self._clock()
             if now >= self._next:
                 self._next = now + PROGRESS_S

@@ -195,6 +195,7 @@ Wanted = NamedTuple("Wanted", [("base", U64), ("bits", U8)])
 Maintained = NamedTuple("Maintained", [("counters", Counters)])
 Content = NamedTuple("Content", [("bits", U8), ("keys", Keys)])
 Checked = NamedTuple("Checked", [])
+Packed = NamedTuple("Packed", [("records", U32), ("codec", Text), ("raw_bytes", U32), ("changes", Rest)])
 Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable)])
 
 _OF_JVM: Final = (
@@ -202,7 +203,7 @@ _OF_JVM: Final = (
     *(Whole, Flush),
 )
 _OF_SIDECAR: Final = (
-    *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked),
+    *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
 )
 #: The message of each number.
 MESSAGES: Final[dict[int, type[Any]]] = {

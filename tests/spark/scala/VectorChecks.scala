@@ -25,7 +25,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
   import checks.check
 
   private val format = parse(Files.readString(folder.resolve("format.json")))
-  private val frames = list(parse(Files.readString(folder.resolve("protocol.json"))) \ "frames")
+  private val protocol = parse(Files.readString(folder.resolve("protocol.json")))
+  private val frames = list(protocol \ "frames")
 
   def run(): Unit = {
     check("hashes of keys are those of the vectors, at any address") {
@@ -45,6 +46,21 @@ final class VectorChecks(checks: Checks, folder: Path) {
       written.foreach { vector =>
         val change = list(vector \ "changes").head
         same(hex(runOf(List(change))), text(vector \ "run"), text(vector \ "name"))
+      }
+    }
+    check("compressed rows become the changes of the vectors, or an error") {
+      list(protocol \ "blocks").foreach { vector =>
+        val codec = "lz4".getBytes(UTF_8)
+        val block = bytes(vector \ "block")
+        val body = little(new Array[Byte](4 + 4 + codec.length + 4 + block.length))
+        body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).put(block).flip()
+        val found =
+          try {
+            val (records, changes) = Protocol.takeRows(new Protocol.Frame(Protocol.Packed, body))
+            same(records, 1)
+            JString(hex(changes.array))
+          } catch { case e: DynastateException => same(e.kind, ErrorKind.Corrupt); JNull }
+        same(found, vector \ "changes", text(vector \ "name"))
       }
     }
     check("the worked example of the storage format") {
@@ -226,6 +242,11 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val run = new Array[Byte](body.remaining)
         body.get(run)
         JObject("records" -> JInt(records), "run" -> JString(hex(run)))
+      case Protocol.Packed =>
+        val fields = List("records" -> JInt(body.getInt), "codec" -> JString(Protocol.takeText(body)), "raw_bytes" -> JInt(body.getInt))
+        val block = new Array[Byte](body.remaining)
+        body.get(block)
+        JObject(fields :+ ("run" -> JString(hex(block))))
       case Protocol.Opened =>
         JObject("counters" -> counters())
       case Protocol.Found =>

@@ -123,7 +123,7 @@ def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tabl
     write(engine, store, A, *chunks)
     assert {key.store_shard for key, _ in parts_of(tables, store)} == {f"{store}#{shard}" for shard in range(4)}
     opening = engine.open(store, 1, NO_ATTEMPT)
-    assert [run for _, run in opening.chunks] == [chunk(each).changes for each in chunks]
+    assert [each.changes for each in opening.chunks] == [chunk(each).changes for each in chunks]
     assert read(engine, store, 1)[b"same"] == b"%d" % (count - 1)
 
 
@@ -193,7 +193,7 @@ def test_commits_and_openings_report_what_they_cost(engine: Engine, store: str) 
     assert spent["writeUnits"] >= 5 + 3
     assert spent["bytesWritten"] > 5000
     opening = engine.open(store, 1, NO_ATTEMPT)
-    assert sum(records for records, _ in opening.chunks) == 1
+    assert sum(each.records for each in opening.chunks) == 1
     spent_reading = opening.meter
     assert (spent_reading.requests, spent_reading.read_units, spent_reading.cache_misses) == (2, 1 + 2, 1)
     assert spent_reading.bytes_read > 5000

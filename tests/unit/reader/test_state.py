@@ -717,8 +717,8 @@ def test_snapshots_on_request_are_those_of_executors(
     opening = engine.open(store, *made.version)
     assert (opening.snapshot, opening.entries) == (3, ())
     found: dict[tuple[int, bytes], list[bytes]] = {}
-    for _, run in opening.snapshot_chunks:
-        for change in decode_changes(run):
+    for chunk in opening.snapshot_chunks:
+        for change in decode_changes(chunk.changes):
             values = found.setdefault((change.family, change.key), [])
             values.append(change.value or b"")
     assert found == made.state

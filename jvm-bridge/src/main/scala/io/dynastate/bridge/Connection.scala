@@ -105,10 +105,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       onVersion(frame.body.getLong)
       frame = receive(deadlineSeconds)
     }
-    if (frame.frameType == Protocol.Rows) {
-      frame.body.getInt
-      Some(frame.body)
-    } else {
+    if (frame.frameType == Protocol.Rows || frame.frameType == Protocol.Packed) Some(Protocol.takeRows(frame)._2)
+    else {
       expect(Protocol.Opened, frame)
       None
     }
@@ -199,7 +197,9 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     var frame = receive(deadlineSeconds)
     while (frame.frameType != Protocol.Opened) {
       frame.frameType match {
-        case Protocol.Rows => onChanges(frame.body.getInt, frame.body)
+        case Protocol.Rows | Protocol.Packed =>
+          val (records, changes) = Protocol.takeRows(frame)
+          onChanges(records, changes)
         case Protocol.Deltas => onDeltas(Deltas(frame.body.getLong, frame.body.getLong, frame.body.getLong))
         case Protocol.ChangesOf => ()
         case _ => onFound(foundIn(expect(Protocol.Found, frame)))

@@ -44,6 +44,7 @@ object Protocol {
   val Maintained = 72
   val Content = 73
   val Checked = 74
+  val Packed = 75
   val Error = 127
 
   /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each thread. */
@@ -117,6 +118,12 @@ object Protocol {
     val keys = new Array[Long](counts.map(_._1 + 1).maxOption.getOrElse(0))
     counts.foreach { case (family, count) => keys(family) = count }
     keys
+  }
+
+  /** The records and changes of a ROWS or PACKED. */
+  def takeRows(frame: Frame): (Int, ByteBuffer) = {
+    val records = frame.body.getInt
+    (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, frame.body))
   }
 
   /** A frame of fields, each as long as its type. */
