@@ -87,7 +87,7 @@ class Writer:
     def snapshot(self) -> None:
         """Make a snapshot of all there is."""
         opening = self._engine.open(STORE, *self._version)
-        state = {change.key: change for _, run in opening.chunks for change in decode_changes(run)}
+        state = {change.key: change for each in opening.chunks for change in decode_changes(each.changes)}
         raw_bytes = sum(len(change.key) + len(change.value or b"") + 10 for change in state.values())
         begun, _ = self._engine.snapshot(STORE, RUN, *self._version, raw_bytes, 1)
         if begun is None:

@@ -358,7 +358,7 @@ class Reader(Actor):
         since = self._scheduler.now
         feed = self._engine.changes(model.store, first, asked[0], asked[1])
         found = [
-            (version, [change for _, encoded in read for change in decode_changes(encoded)])
+            (version, [change for each in read for change in decode_changes(each.changes)])
             for version, read in feed.versions
         ]
         node = model.nodes[VersionId(asked[0], feed.attempt)]

@@ -42,7 +42,7 @@ _NOT_NOW = {"ReplicatedWriteConflictException"}
 _EXPIRED = {"ExpiredTokenException", "ExpiredToken"}
 
 
-class ForeignAnswerError(ResponseParserError):
+class ForeignAnswerError(Exception):
     """An answer with status 200 that lacks what each of DynamoDB has."""
 
 
@@ -64,7 +64,7 @@ def fate_of(error: Exception) -> Fate:
             return Fate.THROTTLED
         return Fate.UNKNOWN if _status(error) >= 500 else Fate.REFUSED
     # TLS may break after the request was sent as well as before.
-    if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError)):
+    if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError, ForeignAnswerError)):
         return Fate.UNKNOWN
     return Fate.REFUSED
 

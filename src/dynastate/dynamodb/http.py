@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 import weakref
-from binascii import a2b_base64, b2a_base64, crc32
+from binascii import crc32
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
@@ -30,6 +30,7 @@ import botocore.exceptions as boto_errors
 from botocore.httpsession import create_urllib3_context, get_cert_path
 from botocore.parsers import ResponseParserError, create_parser
 from botocore.utils import get_environ_proxies
+from pybase64 import b64decode, b64encode
 
 from dynastate.dynamodb.failures import ForeignAnswerError
 
@@ -278,7 +279,7 @@ def encoded(arguments: Mapping[str, Any]) -> bytes:
     binaries: list[bytes] = []
 
     def keep(value: bytes) -> str:
-        binaries.append(b'"%s"' % b2a_base64(value, newline=False))
+        binaries.append(b'"%s"' % b64encode(value))
         return _PLACE
 
     first, *rest = json.dumps(arguments, default=keep).encode().split(_PLACE_ESCAPED)
@@ -289,7 +290,7 @@ def _from_base64(parsed: dict[str, Any]) -> dict[str, Any]:
     """Decode a binary value, `{"B": TEXT}`: nothing else has a text under that name."""
     value = parsed.get("B")
     if isinstance(value, str):
-        parsed["B"] = a2b_base64(value)
+        parsed["B"] = b64decode(value, validate=True)
     return parsed
 
 

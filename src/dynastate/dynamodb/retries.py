@@ -46,6 +46,14 @@ WARN_EVERY_S: Final = 10.0
 #: Statuses of a proxy before a DynamoDB that is out of reach; any other without an error of DynamoDB is of no DynamoDB.
 _OUTAGES: Final = {"500", "502", "503", "504"}
 
+_FAILURES: Final = (
+    boto_errors.ClientError,
+    boto_errors.BotoCoreError,
+    ResponseParserError,
+    ForeignAnswerError,
+    RuntimeError,
+)
+
 Result = TypeVar("Result")
 
 
@@ -112,7 +120,7 @@ class Retry:
         self._meter.requests += 1
         try:
             answer = once()
-        except (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError, RuntimeError) as error:
+        except _FAILURES as error:
             if isinstance(error, RuntimeError) and not lacks_credentials(error):
                 raise
             fate = fate_of(error)

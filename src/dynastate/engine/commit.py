@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -18,13 +20,17 @@ from dynastate.errors import ConfigurationError, DynastateError, InternalError, 
 from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
 from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
-from dynastate.format.parts import PARTS_MAX, Chunk, Tally, part_items, part_of
+from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of
 from dynastate.format.version_list import BOUNDS_PARTS_MAX, VersionEntry, encode_entry, list_item, listed_entry
 
 log = logging.getLogger("dynastate.store")
 
 #: An attempt queues its parts when it has a full request, or this many bytes.
 SUBMIT_BYTES: Final = 512 * 1024
+#: A smaller chunk is compressed by the thread that appends it: to hand it over would take longer.
+HANDED_OVER_BYTES: Final = 32 * 1024
+#: Chunks of one attempt that are compressed meanwhile; an append of another waits for the first of them.
+COMPRESSING_MAX: Final = 16
 #: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
 LISTED_MAX: Final = 100
 
@@ -48,6 +54,7 @@ class Commits:
     writer: PartWriter
     sessions: Sessions
     known: KnownStores
+    compressors: Executor
     deadline_s: float
     _now: Callable[[], datetime]
     codec: str
@@ -102,6 +109,8 @@ class WriteAttempt:
         self._parent = parent
         self._pending = PendingWrites()
         self._meter = Meter()
+        #: Chunks whose parts are being made, oldest first; each becomes one part.
+        self._compressing: deque[tuple[Chunk, Future[list[tuple[Key, Item]]]]] = deque()
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._tally = Tally()
@@ -117,10 +126,31 @@ class WriteAttempt:
             DynastateError: an earlier part failed, or the store cannot be entered.
         """
         self._must_be_open("append")
-        self._is_consistent = False  # until all parts of this chunk are queued
-        session = self._session()
-        first, codec = self._tally.parts, self._commits.codec
-        items = part_items(self.store, self.version, self.attempt, first, session.shards, chunk, codec)
+        self._is_consistent = False  # until the chunk is kept
+        sequence = self._tally.parts + len(self._compressing)
+        shards, codec = self._session().shards, self._commits.codec
+        of = self.store, self.version, self.attempt, sequence, shards, chunk, codec
+        if HANDED_OVER_BYTES <= len(chunk.changes) <= CHUNK_BYTES_MAX:
+            self._compressing.append((chunk, self._commits.compressors.submit(part_items, *of)))
+            while self._compressing and (self._compressing[0][1].done() or len(self._compressing) > COMPRESSING_MAX):
+                self._take_compressed()
+        else:
+            self._take_all_compressed()
+            self._add(chunk, part_items(*of))
+        self._is_consistent = True
+
+    def _take_all_compressed(self) -> None:
+        """Wait for the parts of all chunks. After a failure nothing can be committed."""
+        self._is_consistent = False
+        while self._compressing:
+            self._take_compressed()
+        self._is_consistent = True
+
+    def _take_compressed(self) -> None:
+        chunk, made = self._compressing.popleft()
+        self._add(chunk, made.result())
+
+    def _add(self, chunk: Chunk, items: list[tuple[Key, Item]]) -> None:
         if self._tally.parts + len(items) > PARTS_MAX:
             raise ConfigurationError(
                 "an attempt has too many parts; use more shuffle partitions or smaller batches",
@@ -136,7 +166,6 @@ class WriteAttempt:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
         self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
-        self._is_consistent = True
 
     def flush(self) -> None:
         """Queue the parts that wait for others: a commit comes next.
@@ -145,6 +174,7 @@ class WriteAttempt:
             DynastateError: an earlier part failed.
         """
         self._must_be_open("flush")
+        self._take_all_compressed()
         self._submit()
 
     def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
@@ -165,6 +195,7 @@ class WriteAttempt:
             UnknownOutcomeError: step 3 was sent, and its outcome is unknown.
         """
         self._must_be_open("commit")
+        self._take_all_compressed()
         commits = self._commits
         session = self._session()
         digest = schema_digest(schema)
@@ -209,6 +240,7 @@ class WriteAttempt:
         if self._ended:
             return
         self._ended = True
+        self._compressing.clear()
         self._ready.clear()
         self._commits.delete_parts(self._pending, self._meter)
 

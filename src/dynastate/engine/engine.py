@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
@@ -23,6 +26,9 @@ from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, check_store, s
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import QueryRun
 from dynastate.settings import Settings
+
+#: Threads that compress: libraries do it without the interpreter's lock.
+COMPRESSORS: Final = min(4, os.cpu_count() or 1)
 
 
 def _now() -> datetime:
@@ -49,8 +55,11 @@ class Engine:
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
         sessions = Sessions(tables, opener, known, settings.shards, now)
+        self._compressors = ThreadPoolExecutor(COMPRESSORS, thread_name_prefix="dynastate-compressor")
         codec = settings.compression
-        self.commits = Commits(tables, self._writer, sessions, known, settings.request_deadline_s, now, codec)
+        self.commits = Commits(
+            tables, self._writer, sessions, known, self._compressors, settings.request_deadline_s, now, codec
+        )
         maintenance = Maintenance(tables, opener, sessions, known, self._writer.is_busy, codec)
         self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
 
@@ -61,6 +70,7 @@ class Engine:
 
     def close(self) -> None:
         """Finish what is under way, then stop the threads."""
+        self._compressors.shutdown()
         self._writer.close()
         self._reader.close()
 

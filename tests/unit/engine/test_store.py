@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+from typing import Any
 
 import pytest
 
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
+from dynastate.engine import commit as commits
 from dynastate.engine import reader
-from dynastate.engine.commit import LISTED_MAX
+from dynastate.engine.commit import HANDED_OVER_BYTES, LISTED_MAX
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import WINDOW
 from dynastate.errors import (
@@ -24,12 +26,13 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.changes import PUT, RECORD_BYTES_MAX, Change, encode_changes
-from dynastate.format.items import item_bytes, item_key
+from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import (
     EMPTY,
     NO_ATTEMPT,
     STORE_BYTES_MAX,
     Attempt,
+    Key,
     VersionId,
     meta_key,
     schema_digest,
@@ -125,6 +128,69 @@ def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tabl
     opening = engine.open(store, 1, NO_ATTEMPT)
     assert [each.changes for each in opening.chunks] == [chunk(each).changes for each in chunks]
     assert read(engine, store, 1)[b"same"] == b"%d" % (count - 1)
+
+
+def test_large_chunks_are_compressed_by_other_threads(
+    engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large and small chunks are applied in the order they were appended, whichever is compressed first."""
+    threads = []
+
+    def make(*of: Any) -> list[tuple[Key, Item]]:
+        threads.append(threading.current_thread().name.rpartition("_")[0])
+        return part_items(*of)
+
+    monkeypatch.setattr(commits, "part_items", make)
+    sizes = [HANDED_OVER_BYTES, 5, 200_000, HANDED_OVER_BYTES, CHUNK_BYTES_MAX + 1, 7, 200_000] * 5
+    chunks = [{b"same": noise(size, str(number))} for number, size in enumerate(sizes)]
+    write(engine, store, A, *chunks)
+    here = threading.current_thread().name.rpartition("_")[0]
+    assert sorted(threads) == sorted(["dynastate-compressor"] * 20 + [here] * 15)
+    assert [each.changes for each in engine.open(store, 1, NO_ATTEMPT).chunks] == [
+        chunk(each).changes for each in chunks
+    ]
+
+
+@pytest.mark.parametrize("last", [5, HANDED_OVER_BYTES], ids=["small", "large"])
+def test_a_chunk_that_cannot_be_compressed_refuses_the_commit(
+    engine: Engine, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Nothing is committed without it, and nothing stays of the attempt."""
+
+    def fail(*_: Any) -> list[tuple[Key, Item]]:
+        raise MemoryError("compressor")
+
+    under_way = begin(engine, store, A)
+    with monkeypatch.context() as patched:
+        patched.setattr(commits, "part_items", fail)
+        with pytest.raises(MemoryError, match="compressor"):  # noqa: PT012  # at the append, or where it is waited for
+            under_way.append(chunk({b"a": noise(HANDED_OVER_BYTES)}))
+            patched.undo()
+            under_way.append(chunk({b"b": noise(last)}))
+            under_way.commit({0: 1}, SCHEMA)
+    with pytest.raises(InternalError, match="after an append that failed"):
+        under_way.commit({0: 1}, SCHEMA)
+    under_way.abort()
+    assert parts_of(tables, store) == []
+    with pytest.raises(VersionMissingError):
+        engine.open(store, 1, NO_ATTEMPT)
+
+
+def test_a_flush_writes_what_waits(engine: Engine, tables: Tables, store: str) -> None:
+    """Parts are written before the commit; more may follow; an attempt that is aborted leaves none."""
+    under_way = begin(engine, store, A, {b"a": b"1"}, {b"b": noise(HANDED_OVER_BYTES)})
+    assert parts_of(tables, store) == []
+    under_way.flush()
+    wait_until(lambda: len(parts_of(tables, store)) == 2, "the parts are not written")
+    under_way.append(chunk({b"c": b"3"}))
+    under_way.commit({0: 3}, SCHEMA)
+    assert read(engine, store, 1) == {b"a": b"1", b"b": noise(HANDED_OVER_BYTES), b"c": b"3"}
+    with pytest.raises(InternalError, match="flush on an attempt that has ended"):
+        under_way.flush()
+    other = begin(engine, store, B, {b"a": b"1"})
+    other.flush()
+    other.abort()
+    assert len(parts_of(tables, store)) == 3
 
 
 def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, store: str) -> None:
