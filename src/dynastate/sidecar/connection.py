@@ -18,7 +18,7 @@ from dynastate.engine.install import InstalledVersion
 from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
-from dynastate.format.codec import LZ4
+from dynastate.format.codec import RAW
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, location_of
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
@@ -180,10 +180,10 @@ class Connection:
 
     def _send_rows(self, chunks: Iterator[StoredChunk]) -> None:
         for chunk in chunks:
-            if chunk.codec == LZ4:  # the JVM decompresses it in less time
-                self._send(protocol.Packed(chunk.records, chunk.codec, chunk.raw_bytes, chunk.packed))
-            else:
+            if chunk.codec == RAW:
                 self._send(protocol.Rows(chunk.records, chunk.changes))
+            else:  # the JVM decompresses it in less time
+                self._send(protocol.Packed(chunk.records, chunk.codec, chunk.raw_bytes, chunk.packed))
 
     def _on_begin(self, request: protocol.Begin) -> None:
         self._set_subject(request.store, request.base + 1, request.attempt)

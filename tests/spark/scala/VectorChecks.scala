@@ -50,7 +50,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("compressed rows become the changes of the vectors, or an error") {
       list(protocol \ "blocks").foreach { vector =>
-        val codec = "lz4".getBytes(UTF_8)
+        val codec = text(vector \ "codec").getBytes(UTF_8)
         val block = bytes(vector \ "block")
         val body = little(new Array[Byte](4 + 4 + codec.length + 4 + block.length))
         body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).put(block).flip()

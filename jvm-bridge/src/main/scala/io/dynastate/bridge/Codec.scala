@@ -2,6 +2,7 @@ package io.dynastate.bridge
 
 import java.nio.{ByteBuffer, ByteOrder}
 
+import com.github.luben.zstd.{Zstd, ZstdException}
 import io.dynastate.{DynastateException, ErrorKind}
 import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 
@@ -11,14 +12,21 @@ private[bridge] object Codec {
 
   /** The changes in a block, which is the rest of a buffer. */
   def unpack(codec: String, rawBytes: Int, block: ByteBuffer): ByteBuffer = {
-    if (codec != "lz4") throw new DynastateException(ErrorKind.Mismatch, s"the sidecar sends an unknown codec: jar and Python package may differ codec=$codec")
     if (rawBytes < 0 || rawBytes > Protocol.FrameBytesMax) {
       throw new DynastateException(ErrorKind.Corrupt, s"a block cannot have this length expected=$rawBytes packed=${block.remaining}")
     }
     val changes = new Array[Byte](rawBytes)
+    val from = block.arrayOffset + block.position()
     val length =
-      try lz4.decompress(block.array, block.arrayOffset + block.position(), block.remaining, changes, 0)
-      catch { case e: LZ4Exception => throw new DynastateException(ErrorKind.Corrupt, s"a block cannot be decompressed: ${e.getMessage}", e) }
+      try codec match {
+        case "lz4" => lz4.decompress(block.array, from, block.remaining, changes, 0)
+        case "zstd" => Zstd.decompressByteArray(changes, 0, rawBytes, block.array, from, block.remaining)
+        case _ =>
+          throw new DynastateException(ErrorKind.Mismatch, s"the sidecar sends an unknown codec: jar and Python package may differ codec=$codec")
+      } catch {
+        case e @ (_: LZ4Exception | _: ZstdException) =>
+          throw new DynastateException(ErrorKind.Corrupt, s"a block cannot be decompressed: ${e.getMessage}", e)
+      }
     if (length != rawBytes) throw new DynastateException(ErrorKind.Corrupt, s"a block has the wrong length expected=$rawBytes got=$length")
     ByteBuffer.wrap(changes).order(ByteOrder.LITTLE_ENDIAN)
   }
