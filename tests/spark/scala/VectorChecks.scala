@@ -96,13 +96,13 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
       same(written.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP",
-          "FIND", "READ", "CHECK", "WHOLE"))
+          "FIND", "READ", "CHECK", "WHOLE", "FLUSH"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
       same(read.map(vector => text(vector \ "name")).toSet,
-        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT", "CHECKED"))
+        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT", "CHECKED", "PACKED"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
