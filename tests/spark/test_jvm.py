@@ -139,9 +139,9 @@ def test_check_in_a_jvm_of_its_own(
 def test_rows_in_memory_and_on_disk_with_another_collector(
     tests_jar: Path, database: Database, environment: dict[str, str], folder: Path
 ) -> None:
-    """All checks that need no sidecar pass under ParallelGC; the others run under the JVM's own choice, G1."""
-    options = ("-XX:+UseParallelGC",)
-    verdicts, log = run_checks(database, environment, folder, folder / "tmp", "only=memory", options=options)
+    """Checks of rows on disk, and of what is released as garbage, pass under ParallelGC; all run under G1."""
+    only, options = ("only=memory", "named=disk|garbage"), ("-XX:+UseParallelGC",)
+    verdicts, log = run_checks(database, environment, folder, folder / "tmp", *only, options=options)
     assert len(verdicts) > 20, log
     assert {name for name, (verdict, _) in verdicts.items() if verdict != "ok"} == set(), log
 

@@ -9,10 +9,12 @@ import io.dynastate.compat.Absent
 /**
  * Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why.
  *
- * @param named runs only those whose names have this
+ * @param named runs only those whose names have this, or one of these with | between them
  */
 final class Checks(named: String = "") {
-  def check(name: String)(body: => Unit): Unit = if (name.contains(named)) {
+  private val parts = named.split('|')
+
+  def check(name: String)(body: => Unit): Unit = if (parts.exists(each => name.contains(each))) {
     try {
       val started = System.nanoTime()
       body
@@ -60,7 +62,7 @@ object Checks {
  * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT] }}}
  *
  * `only=sidecar`: only the start of a sidecar, for a JVM whose folder for temporary files has a long name. `only=memory`: without a
- * sidecar. `only=bound` and `only=disk`: with nothing else on the heap. `named=TEXT`: only checks whose names have the text.
+ * sidecar. `only=bound` and `only=disk`: with nothing else on the heap. `named=TEXT|TEXT`: only checks whose names have one of the texts.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {

@@ -59,7 +59,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val memory = new OnDisk(0, limitBytes = 5L * 256 * 1024)
       def fill(memory: OnDisk): Unit = require(filled(memory, new Random(seed + 8), 3000)._1.number > 0, "there is no version")
       def empty(memory: OnDisk): Unit = {
-        val deadline = System.nanoTime() + 10000000000L
+        val deadline = System.nanoTime() + 50000000000L
         while (memory.storage.diskBytes > 0 && System.nanoTime() < deadline) System.gc()
         same(memory.storage.diskBytes, 0L, "bytes of disk")
       }
@@ -186,7 +186,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       var tree = filled(memory, new Random(seed + 3), 2000)._1
       require(memory.storage.diskBytes > 0 && tree.number > 0, "nothing is on disk")
       tree = null
-      val deadline = System.nanoTime() + 10000000000L
+      val deadline = System.nanoTime() + 50000000000L
       while (memory.storage.diskBytes + memory.storage.heapBytes > 0 && System.nanoTime() < deadline) System.gc()
       same((memory.storage.diskBytes, memory.storage.heapBytes), (0L, 0L), "bytes of disk and heap")
     }

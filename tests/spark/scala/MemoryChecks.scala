@@ -542,7 +542,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     var version = next(VersionTree.empty(""), 0)
     val first = new java.lang.ref.WeakReference(version)
     (1 until 20).foreach(number => version = next(version, number))
-    val deadline = System.nanoTime() + 10000000000L
+    val deadline = System.nanoTime() + 50000000000L
     while (first.get != null && System.nanoTime() < deadline) System.gc()
     require(first.get == null, "a version without references is not garbage")
     same(version.number, 20L)
@@ -564,7 +564,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       version = open.fold(Attempt.random(), "")
     }
     val live = rows * 128L
-    val deadline = System.nanoTime() + 10000000000L
+    val deadline = System.nanoTime() + 50000000000L
     while (version.versions.heapBytes(version) > live * 5 / 4 + (1 << 20) && System.nanoTime() < deadline) Thread.sleep(10)
     val found = version.versions.heapBytes(version)
     require(found <= live * 5 / 4 + (1 << 20), s"$found bytes of heap for $live bytes of rows")
