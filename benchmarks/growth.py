@@ -23,7 +23,7 @@ from typing import Any
 
 import boto3
 from database import REGION, Database, add_arguments, database
-from jvm import CONTENDERS, OURS, Contender, Figures, build, on, run
+from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, on, run
 from rich.console import Console
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
@@ -49,7 +49,10 @@ WARMUP = 2 * MAINTAIN_EVERY
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows of state, versions, updates in each, versions retained, cold opens, the seed of the updates, the heap."""
+    """Rows of state, versions, updates in each, versions retained, cold opens, the seed of the updates, the heap.
+
+    `conf` is that of the store that lives long.
+    """
 
     rows: int
     versions: int
@@ -58,6 +61,7 @@ class Plan:
     turns: int
     seed: int
     heap: str
+    conf: Mapping[str, str]
     value_bytes: int = VALUE_BYTES
 
     @property
@@ -139,7 +143,7 @@ def per_key_units(store: str, plan: Plan) -> tuple[int, int]:
 
 def live(plan: Plan, contender: Contender, used: Database, folder: Path, log: str) -> dict[str, Any]:
     """Let the stores of one checkpoint live; what each cost, and what is left of it."""
-    conf = {**contender.conf, "spark.sql.streaming.minBatchesToRetain": str(plan.retain)}
+    conf = {**contender.conf, **plan.conf, "spark.sql.streaming.minBatchesToRetain": str(plan.retain)}
     found = run("GrowthBenchmark", replace(contender, conf=conf), plan.own, folder=folder, heap=plan.heap, log=log)
     namespace = namespace_of((folder / "state").as_uri())
     stored = Stored(used)
@@ -253,6 +257,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--retain", type=int, default=10, help="versions retained, 2 or more (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="cold opens of each store (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument("--threshold", help="snapshotThreshold (default: the setting's)")
+    parser.add_argument("--compression", help="codec (default: the setting's)")
     parser.add_argument("--heap", default="2g", help="of each JVM, least and most (default: %(default)s)")
     add_arguments(parser)
     return parser.parse_args()
@@ -261,7 +267,9 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     build()
-    plan = Plan(given.rows, given.versions, given.updates, given.retain, given.turns, given.seed, given.heap)
+    asked = {"snapshotThreshold": given.threshold, "compression": given.compression}
+    conf = {f"{CONF}.dynastate.{name}": value for name, value in asked.items() if value is not None}
+    plan = Plan(given.rows, given.versions, given.updates, given.retain, given.turns, given.seed, given.heap, conf)
     large_plan = replace(plan, value_bytes=LARGE_VALUE_BYTES)
     out = console()
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:

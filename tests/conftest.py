@@ -222,4 +222,4 @@ def engine(engines: Engines) -> Engine:
 @pytest.fixture
 def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+    monkeypatch.setattr(snapshots, "threshold_of", lambda *_: 0.0)

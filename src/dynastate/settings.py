@@ -28,6 +28,7 @@ _REGION = {"form": (re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"), "an AWS Region such 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _PRICES = (Decimal(0), Decimal(1_000_000))
+_TIMES = (Decimal(0), Decimal(100))
 
 
 def _spark_name(python_name: str) -> str:
@@ -73,6 +74,8 @@ class Settings:
     """Absolute folders of the disk tier, with commas between them; empty: Spark's local folders on the executor."""
     compression: str = field(default="lz4", metadata=_CODEC)
     """Codec of rows that are written: lz4, or zstd, which needs the package's extra `zstd`. All are read."""
+    snapshot_threshold: Decimal = field(default=Decimal("1.25"), metadata={"range": _TIMES})
+    """A snapshot is made when the changes since the last one, in bytes, are this multiple of it."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
@@ -99,12 +102,12 @@ class Settings:
             if form and (value or item.default) and not form[0].fullmatch(value):
                 raise ConfigurationError(f"{PREFIX}{_spark_name(item.name)} must be {form[1]}", got=repr(value))
         elif value is not None or item.default is not None:
-            (low, high), is_price = item.metadata["range"], isinstance(item.default, Decimal)
+            (low, high), is_decimal = item.metadata["range"], isinstance(item.default, Decimal)
             number = _decimal(value)
-            if number is None or not low <= number <= high or not (is_price or isinstance(value, int)):
-                kind, got = "decimal" if is_price else "whole", repr(value) if number is None else value
+            if number is None or not low <= number <= high or not (is_decimal or isinstance(value, int)):
+                kind, got = "decimal" if is_decimal else "whole", repr(value) if number is None else value
                 raise ConfigurationError(f"{name} must be a {kind} number from {low} to {high}", got=got)
-            object.__setattr__(self, item.name, number if is_price else value)
+            object.__setattr__(self, item.name, number if is_decimal else value)
 
     def _require_url(self) -> None:
         try:

@@ -739,7 +739,7 @@ def test_a_failed_commit_is_answered_by_its_kind(
 @pytest.fixture
 def corrupt_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
     """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+    monkeypatch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
     monkeypatch.setattr(reader, "WINDOW", 2)
     state = {b"%d" % number: b"%d" % number for number in range(60)}
     for make in closing(memory):

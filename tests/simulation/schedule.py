@@ -50,7 +50,7 @@ SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (codec, {"FRAGMENT_BYTES_MAX": 300}),
     (keys, {"GROUP_SIZE": 3}),
     (fork, {"WRITES_MAX": 4}),
-    (snapshots, {"FRACTION": 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
+    (snapshots, {"threshold_of": lambda *_: 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
     (reader, {"WINDOW": 3}),
     (commit, {"SUBMIT_BYTES": 600, "WRITES_MAX": 4}),
     # Item sizes count only in meters, which nothing reads here.

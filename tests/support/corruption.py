@@ -93,7 +93,7 @@ def intact_store(*, cleaned: bool) -> IntactStore:
     tables = MemoryTables()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "FRAGMENT_BYTES_MAX", 64)
-        patch.setattr(snapshots, "FRACTION", 0.0)
+        patch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
         engine = make_engine(tables, parallel_requests=1)
         states = _fill(engine, STORE)
         _fill(engine, OTHER)

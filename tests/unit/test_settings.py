@@ -41,6 +41,7 @@ WRONG_TEXT = {
         "absolute folders with commas between them",
     ),
     "compression": (["", "raw", "ZSTD", "lz4 ", "lz4,zstd", "gzip", "zstd\n"], "lz4 or zstd"),
+    "snapshotThreshold": (["", "-0.1", "100.01", "85 %", "0,85", "1e1", ".5", "2.", "NaN", " 2"], "decimal"),
     "requestDeadlineS": ([" 1", "1_0", "٣", "9" * 5_000, "0", "3601", "-60", "60s", "", "1.5"], "whole number"),
     **dict.fromkeys(
         ("writePrice", "readPrice", "storagePrice"),
@@ -61,6 +62,7 @@ RIGHT_TEXT = {
     "diskMb": ["0", "16777216"],
     "diskPath": ["", "/", "/mnt/disk 1", "/a,/b/é"],
     "compression": ["lz4", "zstd"],
+    "snapshotThreshold": ["0", "0.85", "100", "2.5"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
     "readPrice": ["0.125", "0", "1000000"],
@@ -97,7 +99,7 @@ def changed() -> Settings:
     """Make settings of which none is the default."""
     tables = "delta", "snapshot", "eu-west-1", "http://host"
     prices = Decimal("0.7"), Decimal(1), Decimal(0)
-    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, "/disk", "zstd", 1, *prices)
+    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, "/disk", "zstd", Decimal("2.5"), 1, *prices)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
@@ -105,8 +107,8 @@ def changed() -> Settings:
 def test_a_value_of_another_type_is_refused(field: object, value: object) -> None:
     """In Python as well: a value of another type is refused by the name of the Spark setting, and not later."""
     name = getattr(field, "name", "")
-    if name.endswith("_price") and value == 1.5:
-        value = "1.5"  # a price may be a float, but no text
+    if (name.endswith("_price") or name == "snapshot_threshold") and value == 1.5:
+        value = "1.5"  # these may be floats, but no text
     if name in ("memory_mb", "disk_mb") and value is None:
         value = ""  # None is the default
     spark_name = "".join(word if place == 0 else word.capitalize() for place, word in enumerate(name.split("_")))

@@ -17,15 +17,23 @@ from dynastate.settings import Settings
 
 if TYPE_CHECKING:
     from dynastate.operations.reports import QueryUsage
-    from dynastate.operations.scenarios import Scenario
+    from dynastate.operations.scenarios import Scenario, ThresholdChoice
     from dynastate.operations.usage import StorageUsage
+    from dynastate.prices import Prices
 
 app = typer.Typer(rich_help_panel="Inspect")
 
 #: Characters of a header, about; figures are as wide.
 _HEADER_CHARS: Final = 12
 #: Digits of figures that are no whole numbers, where they are not 1, or 4 of dollars.
-_DIGITS: Final = {"changed_rows": 0, "compression": 2, "dollars": 6, "write_dollars": 6}
+_DIGITS: Final = {
+    "changed_rows": 0,
+    "compression": 2,
+    "restart_snapshots_max": 2,
+    "saved_dollars_a_month": 2,
+    "dollars": 6,
+    "write_dollars": 6,
+}
 # The rows of the tables, by the names of the figures in JSON.
 _STORED: Final = {
     "stores": "stores",
@@ -64,6 +72,15 @@ _PREDICTED: Final = {
 }
 
 
+_RESTARTS: Final = {
+    "dollars_a_day": "price, $",
+    "saved_dollars_a_month": "saves, $ a month",
+    "restart_bytes": "a restart reads, bytes",
+    "restart_bytes_max": "at most",
+    "restart_snapshots_max": "at most, in snapshots",
+}
+
+
 def _price(of: str) -> Any:
     return typer.Option(metavar="USD", help=f"Price of {of}, in US dollars.")
 
@@ -88,6 +105,9 @@ def cost(
     ] = None,
     trigger: Annotated[float | None, number(0.001, "S", "Predict a day with a batch every S seconds.")] = None,
     partitions: Annotated[int | None, number(1, "N", "Predict a day with N shuffle partitions.")] = None,
+    snapshot_threshold: Annotated[
+        str, typer.Option(metavar="T", help="The query's snapshotThreshold, where it is not the default.")
+    ] = "",
     write_price: Annotated[str, _price("a million write units")] = "",
     read_price: Annotated[str, _price("a million read units")] = "",
     storage_price: Annotated[str, _price("a GB-month")] = "",
@@ -97,18 +117,21 @@ def cost(
     With a namespace: what its stores have in the tables, and what a month of that costs. With --progress: what the
     reported batches took, and what a day of them costs, at the prices given here or else at those of the query. With
     a namespace and --every, --trigger or --partitions: what a day would take in the long run, as the query runs now, as
-    asked for, and with an item for each row, by the formula of docs/operations.md from the listed versions.
+    asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/operations.md from
+    the listed versions.
     """
     from dynastate.dynamodb.meter import Meter
     from dynastate.operations.reports import usage_of_queries
-    from dynastate.operations.scenarios import predict_scenarios
+    from dynastate.operations.scenarios import compare_thresholds, predict_scenarios
     from dynastate.operations.usage import StorageUsage, usage_of_namespace
     from dynastate.prices import Prices
 
     if not namespace and progress_file is None:
         raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")
     given = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price, "namespace": namespace}
-    prices = Prices.of(Settings.from_spark({name: text for name, text in given.items() if text}))
+    given["snapshotThreshold"] = snapshot_threshold
+    settings = Settings.from_spark({name: text for name, text in given.items() if text})
+    prices, own = Prices.of(settings), float(settings.snapshot_threshold)
     found: dict[int, StorageUsage] = {}
     spent: list[QueryUsage] = []
     meter = Meter()
@@ -118,17 +141,21 @@ def cost(
         with call.tables() as tables, progress("stores") as report:
             found = usage_of_namespace(tables, namespace, meter, report)
     scenarios: list[Scenario] = []
+    choices: list[ThresholdChoice] = []
     if every or trigger or partitions:
         known_s = every or next((each.interval_s for each in spent if each.interval_s), None)
         if not found or known_s is None:
             raise ConfigurationError(
                 "a prediction needs a namespace, and --every SECONDS, or --progress with two batches of one run"
             )
-        scenarios = predict_scenarios(found, known_s, trigger, partitions)
+        scenarios = predict_scenarios(found, known_s, trigger, partitions, own)
+        choices = compare_thresholds(found, known_s, own)
     predicted = [each.as_json(prices) for each in scenarios]
     queries = [each.as_json(prices) for each in spent]
     operators = [{"operator": operator} | each.as_json(prices) for operator, each in sorted(found.items())]
-    if call.json({"predicted": predicted, "operators": operators, "queries": queries}):
+    thresholds = [each.as_json(prices) for each in choices]
+    found_json = {"predicted": predicted, "thresholds": thresholds, "operators": operators, "queries": queries}
+    if call.json(found_json):
         return
     stored = [(f"operator {each['operator']}", each | each["workload"]) for each in operators]
     if len(stored) > 1:
@@ -142,6 +169,23 @@ def cost(
     _show(call, "spent by the batches reported", _SPENT, reported)
     days = [(each["way"].replace(" ", "\n", 1), each) for each in predicted]
     _show(call, "a day in the long run, predicted", _PREDICTED, days)
+    _show_thresholds(call, choices, prices)
+
+
+def _show_thresholds(call: Call, choices: Sequence[ThresholdChoice], prices: Prices) -> None:
+    """Print what other snapshot thresholds would cost, and the one that is advised."""
+    from dynastate.operations.scenarios import RECOVERY_MAX, advised
+
+    shown = [(f"{each.threshold:g}" + " now" * each.is_own, each.as_json(prices)) for each in choices]
+    _show(call, "the same with other values of snapshotThreshold, predicted", _RESTARTS, shown)
+    best = advised(choices, prices)
+    if best is not None:
+        saved, reads = dollars(best.saved(prices), 2), f"{best.restart_snapshots:.2f}"
+        call.say(
+            f"snapshotThreshold={best.threshold:g} saves ${saved} a month; restarts read {reads} snapshots at most"
+        )
+    elif choices:
+        call.say(f"no other snapshotThreshold saves money while restarts read at most {RECOVERY_MAX:g} snapshots")
 
 
 def _show(call: Call, title: str, labels: Mapping[str, str], columns: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

@@ -60,7 +60,7 @@ class Engine:
         self.commits = Commits(
             tables, self._writer, sessions, known, self._compressors, settings.request_deadline_s, now, codec
         )
-        maintenance = Maintenance(tables, opener, sessions, known, self._writer.is_busy, codec)
+        maintenance = Maintenance(tables, opener, sessions, known, self._writer.is_busy, settings)
         self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
 
     def name_table(self, failed: Exception) -> None:

@@ -18,13 +18,14 @@ from dynastate.errors import RouteInvalidError
 from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import newest_epoch, parse_meta
+from dynastate.settings import Settings
 
 
 @dataclass(eq=False)
 class Maintenance:
     """Snapshots and clean-up of all stores on one pair of tables. Safe for threads.
 
-    `is_busy` says whether commits are under way. Snapshots are written with `codec`.
+    `is_busy` says whether commits are under way.
     """
 
     _tables: Tables
@@ -32,7 +33,7 @@ class Maintenance:
     _sessions: Sessions
     _known: KnownStores
     _is_busy: Callable[[], bool]
-    _codec: str
+    _settings: Settings
     _cleaning: set[str] = field(init=False, default_factory=set)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -64,7 +65,8 @@ class Maintenance:
             return None, meter
         base, deltas = graph.route(version, attempt)
         last = graph.snapshot(*base)
-        is_worth_it = is_asked_for or snapshots.is_worth_it(store, deltas, last, min_deltas)
+        last_bytes, threshold = None if last is None else last.stored_bytes, float(self._settings.snapshot_threshold)
+        is_worth_it = is_asked_for or snapshots.is_worth_it(store, deltas, last_bytes, min_deltas, threshold)
         if not deltas or not is_worth_it:  # 2
             return None, meter
         bits = bits_for(state_bytes)
@@ -82,7 +84,7 @@ class Maintenance:
         if entered is None:
             return None, meter
         shards = graph.required_meta.shards
-        how = (bits, shards, self._codec, carried, pace)
+        how = (bits, shards, self._settings.compression, carried, pace)
         return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
 
     def clean_up(

@@ -22,13 +22,10 @@ from dynastate.format.parts import Chunk, Tally, bucket_items, part_of
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry
 
-#: A snapshot is worth its write units when the deltas since the last one have grown to this part of it. Then all
-#: snapshots together cost at most 1 / 0.85 of what the deltas did, and recovery reads at most 1.85 of a snapshot.
-FRACTION: Final = 0.85
-#: That part differs by store, around `FRACTION`, within this share of it: the stores of a query grow alike, and must
-#: not make their snapshots all at once.
+#: The threshold differs by store, around the setting, within this share of it: the stores of a query grow alike, and
+#: must not make their snapshots all at once.
 SPREAD: Final = 0.1
-#: It is worth it, too, when recovery has this many versions to read since, however small.
+#: A snapshot is worth its write units, too, when recovery has this many versions to read since, however small.
 VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
 REQUEST_BYTES: Final = 512 * 1024
@@ -40,18 +37,26 @@ PAUSE_MAX_S: Final = 10.0
 LOOK_S: Final = 0.05
 
 
-def is_worth_it(store: str, deltas: Sequence[VersionEntry], last: Snapshot | None, min_deltas: int) -> bool:
-    """Whether deltas since the last snapshot have grown so far that a new one pays.
+def threshold_of(store: str, threshold: float) -> float:
+    """The threshold of one store, around that of all."""
+    return threshold * (1 + SPREAD * (crc32(store.encode()) / 2**32 - 0.5))
 
-    The first one always does: all there is was written by the deltas, so it is no larger than they are.
+
+def is_worth_it(
+    store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int, threshold: float
+) -> bool:
+    """Whether the deltas since a snapshot of `last_bytes` have grown so far that a new one is worth its write units.
+
+    With a threshold of t, all snapshots together cost at most 1 / t of what the deltas did, and recovery reads at most
+    1 + t of a snapshot. The first one (None) always is: all there is was written by the deltas, so it is no larger.
     """
     if len(deltas) < max(1, min_deltas):
         return False
     if len(deltas) >= VERSIONS_MAX:
         return True
     stored = sum(entry.stored_bytes for entry in deltas)
-    fraction = FRACTION * (1 + SPREAD * (crc32(store.encode()) / 2**32 - 0.5))
-    return any(entry.parts for entry in deltas) and (last is None or stored >= fraction * last.stored_bytes)
+    is_enough = last_bytes is None or stored >= threshold_of(store, threshold) * last_bytes
+    return is_enough and any(entry.parts for entry in deltas)
 
 
 class Pace:

@@ -16,6 +16,7 @@ from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
 from dynastate.prices import Prices
+from dynastate.settings import Settings
 
 WRITE_UNIT_BYTES: Final = 1024
 READ_UNIT_BYTES: Final = 4096
@@ -86,6 +87,8 @@ class Workload:
     """`spark.sql.streaming.stateStore.minDeltasForSnapshot`."""
     extra: float = 0.3
     """`spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint`: versions that one clean-up deletes, over `retain`."""
+    snapshot_threshold: float = float(Settings().snapshot_threshold)
+    """`spark.sql.streaming.stateStore.dynastate.snapshotThreshold`."""
     maintenance_s: float = 60
     """`spark.sql.streaming.stateStore.maintenanceInterval`."""
     shards: int = 4
@@ -101,14 +104,33 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class RestartBytes:
+    """Bytes of rows that one restart of all stores reads.
+
+    `snapshots`: just after snapshots were made; `most`: just before the next ones; `mean`: at any time.
+    """
+
+    snapshots: float = 0
+    mean: float = 0
+    most: float = 0
+
+    def __add__(self, other: RestartBytes) -> RestartBytes:
+        return RestartBytes(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def __mul__(self, times: float) -> RestartBytes:
+        return RestartBytes(*(getattr(self, each.name) * times for each in fields(self)))
+
+
+@dataclass(frozen=True)
 class Prediction:
-    """Usage of a day, by cause, and average storage."""
+    """Usage of a day, by cause, average storage, and the bytes that one restart reads."""
 
     commits: PredictedUsage
     snapshots: PredictedUsage
     clean_up: PredictedUsage
     restarts: PredictedUsage
     stored: StorageSize
+    restart_bytes: RestartBytes
 
     @property
     def day(self) -> PredictedUsage:
@@ -154,8 +176,8 @@ def schedule_of(of: Workload, changed: float, state: float) -> MaintenanceSchedu
     """The maintenance schedule of one store with `changed` compressed bytes a version and `state` bytes in all."""
     tick = max(1.0, of.batches_a_day * of.maintenance_s / DAY_S)
     looks = math.ceil(max(1, of.min_deltas) / tick) * tick
-    # A snapshot is made at the first look at which the changes since the last one exceed FRACTION of its size.
-    worth = math.ceil(snapshots.FRACTION * state / changed / looks) if changed else math.inf
+    # A snapshot is made at the first look at which the changes since the last one exceed the threshold.
+    worth = math.ceil(of.snapshot_threshold * state / changed / looks) if changed else math.inf
     apart = looks * max(1, min(worth, math.ceil(snapshots.VERSIONS_MAX / looks)))
     least = max(1, math.floor(of.extra * of.retain + 0.5))
     cleans = math.ceil(least / tick) * tick
@@ -242,6 +264,11 @@ class OneStore:
         )
         return self._look() + read
 
+    def restart_bytes(self) -> RestartBytes:
+        """The last snapshot, and the versions since."""
+        snapshot, changes = self._buckets.bytes, self._schedule.apart * self._share * self._parts.bytes
+        return RestartBytes(snapshot, snapshot + changes / 2, snapshot + changes)
+
     def items(self) -> float:
         kept, held = self._schedule.kept, self._schedule.held
         parts = kept * self._share * self._parts.number
@@ -277,6 +304,7 @@ def predict(of: Workload) -> Prediction:
         clean_up=one.clean_up() * versions,
         restarts=one.restart() * (of.stores * of.restarts_a_day),
         stored=StorageSize(round(of.stores * one.items()), round(of.stores * one.bytes())),
+        restart_bytes=one.restart_bytes() * of.stores,
     )
 
 

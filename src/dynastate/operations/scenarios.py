@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.format.items import StorageSize
-from dynastate.operations.prediction import DAY_S, WRITE_UNIT_BYTES, PredictedUsage, Workload, predict
+from dynastate.operations.prediction import DAY_S, WRITE_UNIT_BYTES, PredictedUsage, RestartBytes, Workload, predict
 from dynastate.operations.usage import StorageUsage
 from dynastate.prices import Prices
 
 #: Names and key of an item that holds one row, about.
 ROW_ITEM_BYTES = 100
+#: Snapshot thresholds that are compared with the query's own.
+THRESHOLDS: Final = (0.5, 0.85, 1.25, 2.0, 3.0)
+#: A restart should read at most this multiple of a snapshot: the target of benchmarks/growth.py.
+RECOVERY_MAX: Final = 2.5
+MONTH_DAYS: Final = 30
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,68 @@ class Scenario:
         }
 
 
+@dataclass(frozen=True)
+class ThresholdChoice:
+    """Predicted usage of a day with one snapshot threshold, and with the query's own, and what a restart would read."""
+
+    threshold: float
+    is_own: bool
+    day: PredictedUsage
+    own_day: PredictedUsage
+    restart: RestartBytes
+
+    @property
+    def restart_snapshots(self) -> float:
+        """The most that a restart reads, as a multiple of a snapshot."""
+        return self.restart.most / self.restart.snapshots if self.restart.snapshots else 1.0
+
+    def saved(self, prices: Prices) -> float:
+        """US dollars a month; negative: it costs more."""
+        return MONTH_DAYS * (self.own_day.dollars(prices) - self.day.dollars(prices))
+
+    def as_json(self, prices: Prices) -> dict[str, Any]:
+        return {
+            "snapshot_threshold": self.threshold,
+            "is_own": self.is_own,
+            "dollars_a_day": self.day.dollars(prices),
+            "saved_dollars_a_month": self.saved(prices),
+            "restart_bytes": round(self.restart.mean),
+            "restart_bytes_max": round(self.restart.most),
+            "restart_snapshots_max": round(self.restart_snapshots, 2),
+        }
+
+
+def compare_thresholds(found: Mapping[int, StorageUsage], every_s: float, own: float) -> list[ThresholdChoice]:
+    """Predict a query as it runs now, with other snapshot thresholds beside its `own`, ascending."""
+    wanted = sorted({*THRESHOLDS, own})
+    operators = [workload(each, every_s, own) for each in found.values()]
+    made = {each: [predict(replace(of, snapshot_threshold=each)) for of in operators] for each in wanted}
+    days = {each: sum((of.day for of in its), PredictedUsage()) for each, its in made.items()}
+    return [
+        ThresholdChoice(each, each == own, days[each], days[own], sum((of.restart_bytes for of in its), RestartBytes()))
+        for each, its in made.items()
+    ]
+
+
+def advised(choices: Sequence[ThresholdChoice], prices: Prices) -> ThresholdChoice | None:
+    """The choice that saves most, of those with which a restart reads at most `RECOVERY_MAX` snapshots."""
+    within = [each for each in choices if each.restart_snapshots <= RECOVERY_MAX and each.saved(prices) > 0]
+    return max(within, key=lambda each: each.saved(prices), default=None)
+
+
 def predict_scenarios(
-    found: Mapping[int, StorageUsage], every_s: float, trigger_s: float | None = None, partitions: int | None = None
+    found: Mapping[int, StorageUsage],
+    every_s: float,
+    trigger_s: float | None = None,
+    partitions: int | None = None,
+    threshold: float = Workload.snapshot_threshold,
 ) -> list[Scenario]:
     """Predict a query as it runs now, with another trigger or partition count if given, and with an item for each row.
 
     A batch of a longer trigger is assumed to have all changes of the batches that it replaces, but no more than there
     are rows: a row that changes several times in it is written once, so the batch may be cheaper than predicted.
     """
-    now = [workload(each, every_s) for each in found.values()]
+    now = [workload(each, every_s, threshold) for each in found.values()]
     asked = {"as it runs now": now}
     if trigger_s is not None:
         asked[f"a batch every {trigger_s:g} s"] = [with_trigger(each, every_s, trigger_s) for each in now]
@@ -57,11 +115,11 @@ def predict_scenarios(
     return [*(_predicted(name, each) for name, each in asked.items()), _item_for_each_row(now)]
 
 
-def workload(of: StorageUsage, every_s: float) -> Workload:
+def workload(of: StorageUsage, every_s: float, threshold: float = Workload.snapshot_threshold) -> Workload:
     """The workload of an operator, estimated from what its stores have."""
     found = of.workload()
     least = {"compression": max(0.1, found["compression"]), "families": max(1, of.families)}
-    return Workload(**found | least, batches_a_day=DAY_S / every_s)
+    return Workload(**found | least, batches_a_day=DAY_S / every_s, snapshot_threshold=threshold)
 
 
 def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:

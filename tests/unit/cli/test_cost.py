@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.format.keys import EMPTY
+from dynastate.format.keys import EMPTY, VersionId
+from dynastate.settings import Settings
 from tests.support.command_line import Done, refused, reported, run, shown
-from tests.support.engine_driver import attempt, write
+from tests.support.engine_driver import SCHEMA, attempt, begin, save_snapshot, write
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,42 @@ def test_cost_of_other_settings(namespace: str, tmp_path: Path) -> None:
     assert "a day in the long run, predicted" in done.lines
     assert "a prediction needs a namespace, and --every" in refused("cost", namespace, "--trigger", "60")
     assert "a prediction needs a namespace" in refused("cost", "--progress", reported(tmp_path, 3), "--trigger", "60")
+
+
+def test_cost_of_other_snapshot_thresholds(engine: Engine) -> None:
+    """What each would save a month, and what a restart would read; the best of those that keep restarts short."""
+    store, made = "thresholds/0/0/default", EMPTY
+    for number in range(1, 61):
+        rows = {b"%06d" % row: b"value %d" % (row * number) for row in range(6_000 if number == 1 else 20)}
+        begun = begin(engine, store, attempt(number), rows, base=made)
+        made = VersionId(number, begun.attempt)
+        begun.commit({0: 6_000}, SCHEMA)
+        if number == 1:
+            save_snapshot(engine, store, made, rows)
+    words = ("cost", "thresholds", "--every", "10")
+    found = {each["snapshot_threshold"]: each for each in shown(*words)["thresholds"]}
+    default = float(Settings().snapshot_threshold)
+    assert [each for each, its in found.items() if its["is_own"]] == [default]
+    assert found[default]["saved_dollars_a_month"] == 0
+    assert found[default]["dollars_a_day"] == shown(*words)["predicted"][0]["dollars_a_day"]
+    for less, more in pairwise(sorted(found)):
+        assert found[less]["dollars_a_day"] >= found[more]["dollars_a_day"]
+        assert found[less]["restart_bytes"] <= found[more]["restart_bytes"] <= found[more]["restart_bytes_max"]
+    own = {each["snapshot_threshold"]: each for each in shown(*words, "--snapshot-threshold", "0.6")["thresholds"]}
+    assert own[0.6]["is_own"]
+    saved = 30 * (own[0.6]["dollars_a_day"] - found[default]["dollars_a_day"])
+    assert own[default]["saved_dollars_a_month"] == pytest.approx(saved)
+    lines = run(*words, "--snapshot-threshold", "0.6").lines
+    assert max(map(len, lines)) <= 80
+    advice = re.fullmatch(
+        r"snapshotThreshold=([\d.]+) saves \$([\d.]+) a month; restarts read ([\d.]+) snapshots at most", lines[-1]
+    )
+    assert advice is not None, "\n".join(lines)
+    best = own[float(advice[1])]
+    assert best["restart_snapshots_max"] <= 2.5
+    assert float(advice[2]) == pytest.approx(best["saved_dollars_a_month"], abs=0.01)
+    assert "no other snapshotThreshold saves" in run(*words, "--snapshot-threshold", "5").lines[-1]
+    assert "snapshotThreshold must be a decimal number" in refused(*words, "--snapshot-threshold", "half")
 
 
 def test_cost_of_batches(tmp_path: Path) -> None:

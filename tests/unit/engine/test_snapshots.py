@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from decimal import Decimal
 from functools import partial
 from unittest.mock import Mock
 
@@ -13,9 +14,10 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots, writer
 from dynastate.engine.engine import Engine
+from dynastate.engine.snapshots import is_worth_it
 from dynastate.errors import InternalError, RouteInvalidError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
-from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot
+from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.format.version_list import VersionEntry
 from tests.support.engine_driver import (
     SHARDS,
@@ -39,6 +41,8 @@ from tests.support.fakes import Clock, FailingTables, Fault, MemoryTables
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
+#: What `always_worth_it` replaces.
+THRESHOLD_OF = snapshots.threshold_of
 
 
 # ------------------------------------------------------------------------------------------------------------ snapshots
@@ -173,23 +177,41 @@ def test_rows_outside_their_bucket_are_refused(engine: Engine, store: str) -> No
 def test_when_a_snapshot_is_worth_it(
     monkeypatch: pytest.MonkeyPatch, parts: int, stored: int, versions: int, *, worth: bool
 ) -> None:
-    """It depends on the bytes and the number of the deltas, and on the minimum that is set."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.75)
+    """It depends on the bytes and the number of the deltas, on the minimum and on the threshold that are set."""
+    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
     entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, 1, 2 * stored, stored, bytes(8), {})
-    last = Snapshot(1, attempt(1), attempt(2), 1, DONE, stored_bytes=100)
     store = "orders/0/0/default"
-    assert snapshots.is_worth_it(store, [entry] * versions, last, 10) is worth
+    for factor in (1, 4):
+        assert is_worth_it(store, [entry] * versions, 100 // factor, 10, factor * 0.75) is worth
     # The first is never larger than what was written so far, as with rows that never change.
-    assert snapshots.is_worth_it(store, [entry] * versions, None, 10) is (worth or (parts > 0 and versions >= 10))
+    assert is_worth_it(store, [entry] * versions, None, 10, 0.75) is (worth or (parts > 0 and versions >= 10))
+
+
+@pytest.mark.parametrize("threshold", ["0.5", "2"])
+def test_the_threshold_is_a_setting(
+    engines: Engines, tables: Tables, store: str, threshold: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes are written up to that multiple of the last snapshot before the next one."""
+    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
+    engine = engines(snapshot_threshold=Decimal(threshold))
+    made = write_versions(engine, store, 20)
+    save_snapshot(engine, store, made[20], numbers(20))
+    last = graph(tables, store).snapshots()[0].stored_bytes
+    while (under_way := take_snapshot(engine, store, made[-1], numbers(made[-1].version))) is None:
+        made += write_versions(engine, store, 1, made[-1])[1:]
+    under_way.abort()
+    written = [each.stored_bytes for each in graph(tables, store).entries()][20:]
+    wanted = float(threshold) * last
+    assert 0.95 * wanted <= sum(written)
+    assert sum(written[:-1]) <= 1.05 * wanted
 
 
 def test_stores_that_grow_alike_make_snapshots_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its name a store needs a little more or less than others; on average it is the fraction that is set."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.85)
-    last = Snapshot(1, attempt(1), attempt(2), 1, DONE, stored_bytes=1000)
+    """By its name a store needs a little more or less than others; on average it is the threshold that is set."""
+    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
     entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), 1, 1, 1, 1, bytes(8), {})
     names = [f"orders/0/{partition}/default" for partition in range(200)]
-    needed = [next(n for n in range(1, 2000) if snapshots.is_worth_it(name, [entry] * n, last, 1)) for name in names]
+    needed = [next(n for n in range(1, 2000) if is_worth_it(name, [entry] * n, 1000, 1, 0.85)) for name in names]
     assert max(Counter(needed).values()) <= 10
     assert sum(needed) / len(needed) == pytest.approx(850, rel=0.02)
     assert min(needed) >= 0.95 * 850

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,8 @@ class Run:
         return replace(self._of, **learnt)
 
     def _start(self) -> None:
-        self._at = self._engines(shards=self._of.shards)
+        threshold = Decimal(str(self._of.snapshot_threshold))
+        self._at = self._engines(shards=self._of.shards, snapshot_threshold=threshold)
         self._runs += 1
 
     def _batch(self, keys: list[bytes], counted: Counted) -> None:
@@ -193,11 +195,14 @@ class Run:
 WORKLOADS = {
     "a trigger of ten seconds, Spark's defaults": (Workload(3, 8640, 30, 0, 900, 0), 50),
     "a trigger of ten seconds, ten versions retained": (Workload(3, 8640, 60, 0, 900, 0, retain=10), 50),
-    "fewer changed rows than stores": (Workload(8, 8640, 5, 0, 600, 0, retain=20), 50),
+    "fewer changed rows than stores": (Workload(8, 8640, 5, 0, 600, 0, retain=20, snapshot_threshold=0.85), 50),
     "parts of about 1 KB": (Workload(3, 8640, 50, 0, 600, 0, retain=20), 40),
     "a trigger of fifteen minutes": (Workload(3, 96, 100, 0, 900, 0, retain=20), 50),
     "a trigger of a second": (Workload(2, 86_400, 20, 0, 400, 0, retain=50), 50),
     "parts of 256 KiB, buckets of half a megabyte": (Workload(1, 8640, 2_000, 0, 6_000, 0, retain=5), 400),
+    "a threshold of 0.3": (Workload(3, 8640, 40, 0, 900, 0, retain=20, snapshot_threshold=0.3), 50),
+    "a threshold of 1.25": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=1.25), 50),
+    "a threshold of 2.5": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=2.5), 50),
     "frequent snapshots": (Workload(2, 8640, 40, 0, 200, 0, retain=10, min_deltas=2, extra=0.5, maintenance_s=1), 50),
 }
 
@@ -246,15 +251,15 @@ def test_units_of_parts_and_lists() -> None:
     # 10,230 bytes with an item's overhead, with a deviation of 1,000: half a unit more on average.
     assert found.commits.write_units == pytest.approx(100 * (10.5 + 1), rel=0.02)
     assert found.commits.read_units == found.commits.delete_units == 0
-    # Everything is deleted in the end, and snapshots are written each time changes are 85 % of the state.
-    assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 0.85), rel=0.1)
+    # Everything is deleted in the end, and snapshots are written each time changes are 1.25 times the state.
+    assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 1.25), rel=0.1)
 
 
 def test_units_of_deletes_are_those_of_the_deleted_items(
     memory_engine: Engine, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts, buckets, manifests of many buckets and lists: within a tenth of what DynamoDB takes for them."""
-    monkeypatch.setattr(snapshots, "FRACTION", 0.0)
+    monkeypatch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
     engine, made = memory_engine, EMPTY
     state: State = {b"%d" % row: bytes(100) for row in range(3_000)}
     for number in range(1, 31):
@@ -346,3 +351,23 @@ def test_example_of_the_documentation() -> None:
         lines: list[str] = []
         exec(program, {"print": lambda *words, to=lines: to.append(" ".join(map(str, words)))})  # noqa: S102  # our own documentation
         assert lines == shown.splitlines()
+
+
+def test_thresholds_of_the_documentation() -> None:
+    """The table of docs/operations.md has what the formula gives for its example."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    table = (
+        text.partition("### Snapshot threshold")[2].partition("|---:|---:|")[2].partition("\n\n")[0].splitlines()[1:]
+    )
+    assert len(table) == 5
+    of = Workload(50, 2880, 20_000, 60, 2_000_000, 50, restarts_a_day=1)
+    for line in table:
+        threshold, lz4, zstd, mean, most, times = (float(cell) for cell in line.strip("| ").split(" | "))
+        found = predict(replace(of, snapshot_threshold=threshold))
+        dense = predict(
+            replace(of, snapshot_threshold=threshold, row_bytes=42.6, state_row_bytes=35.5, compression=2 / 0.71)
+        )
+        read = found.restart_bytes
+        assert (lz4, zstd) == tuple(round(30 * each.day.dollars(DEFAULT_PRICES)) for each in (found, dense))
+        assert (mean, most) == (round(read.mean / 1e6), round(read.most / 1e6))
+        assert times == round(read.most / read.snapshots, 2)
