@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -55,10 +56,14 @@ CONTENDERS = {
 
 
 def build() -> None:
-    """Bring the bridge and the benchmark's jar up to date."""
+    """Bring the bridge and the benchmark's jar up to date, and compile the Python package, as pip does.
+
+    Where the environment forbids Python to write what it compiles, each start of a sidecar would do so again.
+    """
     sources = ROOT / "benchmarks" / "scala"
     command = [sys.executable, str(ROOT / "jvm-bridge" / "build.py"), "--sources", str(sources), "--jar", str(JAR)]
     subprocess.run(command, check=True, stdout=sys.stderr)
+    compileall.compile_dir(ROOT / "src" / "dynastate", quiet=1)
 
 
 def classpath() -> str:
