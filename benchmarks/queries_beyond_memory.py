@@ -320,7 +320,7 @@ def measure_all(plan: Plan, given: argparse.Namespace, out: Console) -> dict[str
     """One query on every store, one after the other, on the same files."""
     found: dict[str, Figures] = {}
     outputs: dict[str, pa.Table] = {}
-    memory_mb = 0
+    memory_mb = given.memory_mb
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
         shared = Path(folder) / "input"
         make_input(plan, shared)
@@ -331,8 +331,9 @@ def measure_all(plan: Plan, given: argparse.Namespace, out: Console) -> dict[str
             with out.status(f"{plan.query}: {store}"), ExitStack() as stack:
                 ours = store not in SPARK_STORES
                 used = stack.enter_context(database(given.endpoint, given.engine)) if ours else NO_DATABASE
-                found[store], outputs[store] = measure(plan, store, used, memory_mb, scratch)
-            if store == UNBOUNDED:
+                limit_mb = 0 if store == UNBOUNDED else memory_mb
+                found[store], outputs[store] = measure(plan, store, used, limit_mb, scratch)
+            if store == UNBOUNDED and not given.memory_mb:
                 most = max(batch["memory_mb"] for batch in found[store]["batches"])
                 memory_mb = max(1, int(most * SHARE))
     for store, output in outputs.items():
@@ -392,13 +393,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the rows (default: %(default)s)")
     parser.add_argument("--heap", default="2g", help="of Spark's JVM (default: %(default)s)")
     add_arguments(parser)
+    parser.add_argument(
+        "--memory-mb", type=int, default=0, help=f"of {OURS} (default: a fifth of what {UNBOUNDED} takes)"
+    )
     parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args()
     # In this order: the first one says how much memory the second one gets.
     given.stores = [store for store in STORES if store in given.stores]
-    if OURS in given.stores and UNBOUNDED not in given.stores:
-        parser.error(f"{OURS} needs {UNBOUNDED}, which says how much a fifth of the state is")
+    if OURS in given.stores and UNBOUNDED not in given.stores and not given.memory_mb:
+        parser.error(f"{OURS} needs --memory-mb, or {UNBOUNDED}, which says how much a fifth of the state is")
     return given
 
 
