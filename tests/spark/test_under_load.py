@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.process.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE
+from tests.process.test_under_load import ANSWER_S, CONNECT_S, MEMORY_MIB, MEMORY_MIB_STORE, Meeting
 from tests.spark.conftest import Database
 from tests.spark.programs.under_load import EVENTS
 from tests.spark.streams import Record, Source, make_wide_rows
@@ -22,9 +22,9 @@ from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Throt
 from tests.support.jvm import ROOT
 from tests.support.processes import arguments, descendants, is_alive, kill, memory_mib, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STARTED_WITHIN_S = 120
+STARTED_WITHIN_S = 240
 ENDED_WITHIN_S = 180
 
 
@@ -179,43 +179,31 @@ def test_a_minute_at_a_tenth_of_the_demand(proxy: FaultProxy, folder: Path, envi
     assert load.failures() == []
 
 
-class Crowd:
-    """Answers after 300 ms, and counts the requests that are under way at once."""
-
-    def __init__(self) -> None:
-        self.most = 0
-        self._now = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, request: Request, forward: Forward) -> Reply:
-        with self._lock:
-            self._now += 1
-            self.most = max(self.most, self._now)
-        try:
-            time.sleep(0.3)
-            return forward(request)
-        finally:
-            with self._lock:
-                self._now -= 1
-
-
 def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
     proxy: FaultProxy, folder: Path, environment: dict[str, str]
 ) -> None:
-    """200 tasks open and commit at once, every request takes 300 ms: none waits for another's."""
+    """200 tasks open and commit at once, every request takes 300 ms: none waits for another's.
+
+    In some batch more than half of them are at their commit point together, whenever a busy machine begins the others.
+    """
     stores, batches = 200, 3
     conf = {"spark.sql.shuffle.partitions": str(stores), "spark.driver.memory": "2g"}
     options = {"master": f"local[{stores}]", "conf": conf, "settings": {}}
     load = Load(folder, [make_wide_rows(file, 2000, 100) for file in range(batches)], proxy, options)
-    crowd = Crowd()
-    proxy.rule = crowd
+    meetings = [Meeting(stores // 2 + 1) for _ in range(batches)]
+
+    def slow(meeting: Meeting, request: Request, forward: Forward) -> Reply:
+        time.sleep(0.3)
+        return meeting(request, forward)
+
     with load.running(environment):
-        for batch in range(batches):
+        for batch, meeting in enumerate(meetings):
+            proxy.rule = partial(slow, meeting)
             load.release()
             load.wait_for_batch(batch)
         most_mib = memory_mib(load.sidecar())
         answer = load.finish()
-    assert crowd.most > stores / 2, crowd.most
+    assert any(each.all_there.is_set() for each in meetings)
     assert most_mib < MEMORY_MIB + MEMORY_MIB_STORE * stores, most_mib
     for each in answer["progress"]:
         assert each["stateOperators"][0]["numShufflePartitions"] == stores
