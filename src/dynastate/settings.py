@@ -61,7 +61,11 @@ class Settings:
     parallel_requests: int = field(default=8, metadata={"range": (1, 64)})
     """Concurrent requests with rows in one executor; 8, and a full queue, take about 100 MiB of sidecar memory."""
     cache_mb: int = field(default=64, metadata={"range": (0, 65_536)})
-    """MiB of parts and buckets that a sidecar keeps, so that what was read or written there is not read again."""
+    """MiB of parts and buckets that an executor's sidecars keep, so that what was read or written is not read again."""
+    sidecars: int | None = field(default=None, metadata={"range": (1, 64)})
+    """Sidecar processes of one executor, among which its stores, `parallel_requests` and `cache_mb` are divided.
+
+    None: one for each 8 of its cores, or part of 8."""
     memory_mb: int | None = field(default=None, metadata={"range": (0, 1_048_576)})
     """MiB of heap that rows of all stores of one executor may take; others are on local disk. 0: no limit, no disk.
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from dynastate.format.changes import key_hash
 from tests.spark.conftest import CONF, Database, Graphs, Sessions, interpreter, jvm_pid
 from tests.spark.operators import CASES, expected_sums, group_state, sums
 from tests.spark.programs.dies import BATCH, PARTITION
@@ -80,18 +81,25 @@ def test_task_that_fails_after_its_commit(
 
 
 @pytest.mark.parametrize(
-    ("rows_before", "how"),
-    [(1, signal.SIGKILL), (90, signal.SIGKILL), (90, signal.SIGSTOP)],
-    ids=["killed before changes are sent", "killed while changes are sent", "stopped while changes are sent"],
+    ("sidecars", "rows_before", "how"),
+    [(1, 1, signal.SIGKILL), (2, 90, signal.SIGKILL), (1, 90, signal.SIGSTOP)],
+    ids=["killed before changes are sent", "two killed while changes are sent", "stopped while changes are sent"],
 )
 def test_sidecar_that_dies_or_stops_in_mid_batch(
-    rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path
+    sidecars: int, rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path
 ) -> None:
-    """The sidecar ends while tasks write: they are retried with a new one, and every value is right."""
+    """Sidecars end while tasks write: they are retried with new ones, and every value is right."""
     # A file's rows exceed a chunk, and the changes that a provider holds before it sends them.
     source = Source(folder / "files", [make_wide_rows(file, 200, 40_000) for file in range(3)])
     source.release()
-    session = sessions({f"{CONF}.dynastate.python": interpreter(folder)})
+    # A namespace whose two stores each have a sidecar of their own, where there are two.
+    namespace = next(
+        name
+        for name in (f"{folder.name}-{number}" for number in range(100))
+        if len({key_hash(f"{name}/0/{partition}/default".encode()) % 2 for partition in PARTITIONS}) == 2
+    )
+    conf = {"python": interpreter(folder), "sidecars": str(sidecars), "namespace": namespace}
+    session = sessions({f"{CONF}.dynastate.{name}": value for name, value in conf.items()})
     others = set(sidecars_of(jvm_pid()))
     killed: list[int] = []
     mark = folder / "mark"
@@ -119,10 +127,10 @@ def test_sidecar_that_dies_or_stops_in_mid_batch(
     assert after.rows[2] == expected_sums(session, source)
     assert {batch: states[0].total for batch, states in after.state.items()} == {0: 200, 1: 200, 2: 200}
     assert mark.exists()
-    assert len(killed) == 1
-    (fresh,) = set(sidecars_of(jvm_pid())) - others
-    assert fresh != killed[0]
-    assert not is_alive(killed[0])
+    fresh = set(sidecars_of(jvm_pid())) - others
+    assert len(killed) == len(fresh) == sidecars
+    assert not fresh & set(killed)
+    assert not any(map(is_alive, killed))
 
 
 @pytest.mark.slow

@@ -78,15 +78,16 @@ def _bytes(write: dict[str, Any]) -> int:
 
 
 class Load:
-    """Tasks of one executor that write to a throttled table at the same time, in virtual time."""
+    """Tasks of one executor, in some sidecars, that write to a throttled table at the same time, in virtual time."""
 
-    def __init__(self, rate: float, deadline_s: int = 60) -> None:
+    def __init__(self, rate: float, deadline_s: int = 60, sidecars: int = 1) -> None:
         self.scheduler = Scheduler()
         self.client = ThrottledClient(self.scheduler, rate)
         self.failed: list[DynastateError] = []
-        #: When each task was done.
+        #: When each task was done; tasks go to sidecars in turn.
         self.ended: list[float] = []
         self._deadline_s = deadline_s
+        self._sidecars = sidecars
         self._threads = Threads(self.scheduler)
 
     def run(self, tasks: int, items: int, size: int) -> None:
@@ -105,19 +106,26 @@ class Load:
     def _run(self, tasks: int, items: int, size: int) -> None:
         chance = random.Random(1)  # noqa: S311  # a test
         clock, sleep = self.scheduler.clock, self.scheduler.sleep
-        retries = RetryPolicy(self._deadline_s, clock=clock, sleep=sleep, randomness=chance)
-        both = BotoTables(Settings(region="us-east-1"), retries=retries, client=self.client)
-        both.expect_answers()
-        part_writer = PartWriter(both, Settings().parallel_requests)
+        self.ended = [0.0] * tasks
+        writers = []
+        for _ in range(self._sidecars):  # each with rates of its own
+            retries = RetryPolicy(self._deadline_s, clock=clock, sleep=sleep, randomness=chance)
+            both = BotoTables(Settings(region="us-east-1"), retries=retries, client=self.client)
+            both.expect_answers()
+            threads = Settings().parallel_requests // self._sidecars
+            writers.append(PartWriter(both, threads, self._sidecars))
         started = [
-            self._threads.Thread(target=self._write, name=f"task-{task}", args=(part_writer, task, items, size))
+            self._threads.Thread(
+                target=self._write, name=f"task-{task}", args=(writers[task % self._sidecars], task, items, size)
+            )
             for task in range(tasks)
         ]
         for each in started:
             each.start()
         for each in started:
             each.join()
-        part_writer.close()
+        for each_writer in writers:
+            each_writer.close()
 
     def _write(self, part_writer: PartWriter, task: int, count: int, size: int) -> None:
         pending = PendingWrites()
@@ -129,7 +137,7 @@ class Load:
             pending.wait(10 * self._deadline_s)
         except DynastateError as failed:
             self.failed.append(failed)
-        self.ended.append(self.scheduler.now)
+        self.ended[task] = self.scheduler.now
 
 
 def part(task: int, number: int, size: int) -> tuple[Key, Item]:

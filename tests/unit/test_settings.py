@@ -34,6 +34,7 @@ WRONG_TEXT = {
     "shards": ([" 1", "1_0", "٣", "9" * 5_000, "0", "257", "-1", "many", "", "4.0", "1e1"], "whole number"),
     "parallelRequests": ([" 1", "1_0", "٣", "9" * 5_000, "0", "65", "-8", "all", "", "0x8"], "whole number"),
     "cacheMb": ([" 1", "1_0", "٣", "9" * 5_000, "-1", "65537", "64m", "", "1.5"], "whole number"),
+    "sidecars": ([" 1", "1_0", "٣", "9" * 5_000, "0", "65", "-1", "auto", "", "1.5"], "whole number"),
     "memoryMb": ([" 1", "1_0", "٣", "9" * 5_000, "-1", "1048577", "1g", "", "1.5"], "whole number"),
     "diskMb": ([" 1", "1_0", "٣", "9" * 5_000, "-1", "16777217", "1t", "", "1.5"], "whole number"),
     "diskPath": (
@@ -58,6 +59,7 @@ RIGHT_TEXT = {
     "shards": ["1", "256"],
     "parallelRequests": ["1", "64"],
     "cacheMb": ["0", "65536"],
+    "sidecars": ["1", "64"],
     "memoryMb": ["0", "1048576"],
     "diskMb": ["0", "16777216"],
     "diskPath": ["", "/", "/mnt/disk 1", "/a,/b/é"],
@@ -99,7 +101,7 @@ def changed() -> Settings:
     """Make settings of which none is the default."""
     tables = "delta", "snapshot", "eu-west-1", "http://host"
     prices = Decimal("0.7"), Decimal(1), Decimal(0)
-    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, "/disk", "zstd", Decimal("2.5"), 1, *prices)
+    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, 1, "/disk", "zstd", Decimal("2.5"), 1, *prices)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
@@ -109,7 +111,7 @@ def test_a_value_of_another_type_is_refused(field: object, value: object) -> Non
     name = getattr(field, "name", "")
     if (name.endswith("_price") or name == "snapshot_threshold") and value == 1.5:
         value = "1.5"  # these may be floats, but no text
-    if name in ("memory_mb", "disk_mb") and value is None:
+    if name in ("sidecars", "memory_mb", "disk_mb") and value is None:
         value = ""  # None is the default
     spark_name = "".join(word if place == 0 else word.capitalize() for place, word in enumerate(name.split("_")))
     with pytest.raises(ConfigurationError, match=f"^{PREFIX}{spark_name} must be "):

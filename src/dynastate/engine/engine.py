@@ -13,7 +13,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.install import InstallAttempt, InstalledVersion
-from dynastate.engine.known import KnownStores
+from dynastate.engine.known import ROUTES_BYTES, KnownStores
 from dynastate.engine.maintenance import Maintenance
 from dynastate.engine.opening import VersionOpener
 from dynastate.engine.reader import PartReader
@@ -39,7 +39,8 @@ class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
     Versions are opened by the methods of `VersionOpener`, and maintained by those of `Maintenance`. `now` is the wall
-    clock, in UTC, for what people read; no decision depends on it.
+    clock, in UTC, for what people read; no decision depends on it. One of several sidecars of an executor has its part
+    of what bounds their memory and requests.
 
     Raises:
         ConfigurationError: the package of the codec that it is to write is not installed.
@@ -47,10 +48,12 @@ class Engine:
 
     def __init__(self, tables: Tables, settings: Settings, now: Callable[[], datetime] = _now) -> None:
         require(settings.compression)
-        self.known = known = KnownStores(settings.cache_mb * 1024 * 1024)
+        sidecars = settings.sidecars or 1
+        threads = max(1, settings.parallel_requests // sidecars)
+        self.known = known = KnownStores(settings.cache_mb * 1024 * 1024 // sidecars, ROUTES_BYTES // sidecars)
         self._tables = tables
-        self._writer = PartWriter(tables, settings.parallel_requests)
-        self._reader = PartReader(tables, settings.parallel_requests, known)
+        self._writer = PartWriter(tables, threads, sidecars)
+        self._reader = PartReader(tables, threads, known, sidecars)
         opener = VersionOpener(tables, self._reader, known)
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes

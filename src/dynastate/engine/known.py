@@ -35,10 +35,10 @@ class KnownStores:
     time. It keeps `cache_bytes` of parts, and of 0 neither parts nor routes.
     """
 
-    def __init__(self, cache_bytes: int) -> None:
+    def __init__(self, cache_bytes: int, routes_bytes: int = ROUTES_BYTES) -> None:
         self.parts: Cache[Key, Part] = Cache(cache_bytes)
         #: The route to the newest version that was opened or committed here, by store.
-        self.routes: Cache[str, Route] = Cache(min(ROUTES_BYTES, cache_bytes))
+        self.routes: Cache[str, Route] = Cache(min(routes_bytes, cache_bytes))
         #: The errors of corrupt snapshots, by their ids.
         self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
         self._epochs: Cache[str, int] = Cache(EPOCHS_MAX)

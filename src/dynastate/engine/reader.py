@@ -22,7 +22,8 @@ from dynastate.format.version_list import VersionEntry, part_keys
 
 #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25
-#: Bytes that all openings of an executor read ahead. Each may have one window beside them, which it waits for.
+#: Bytes that all openings of an executor read ahead, in all sidecars. Each may have one window beside them, which it
+#: waits for.
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
@@ -69,12 +70,16 @@ class Lineage:
 
 
 class PartReader:
-    """Reads parts and buckets that are not known yet, with `threads` requests at once. Safe for threads."""
+    """Reads parts and buckets that are not known yet, with `threads` requests at once. Safe for threads.
 
-    def __init__(self, tables: Tables, threads: int, known: KnownStores) -> None:
+    It reads ahead as one of so many `sidecars` of an executor may.
+    """
+
+    def __init__(self, tables: Tables, threads: int, known: KnownStores, sidecars: int = 1) -> None:
         self._tables = tables
         self._known = known
         self._parallel = threads
+        self._sidecars = sidecars
         #: Bytes that all openings read ahead.
         self._ahead_bytes = 0
         self._lock = threading.Lock()
@@ -158,7 +163,7 @@ class PartReader:
     def _take(self, size: int, *, is_ahead: bool) -> bool:
         """Count in a window; False: it `is_ahead` of one that is waited for, and there is no room."""
         with self._lock:
-            if is_ahead and self._ahead_bytes + size > READ_AHEAD_BYTES_MAX:
+            if is_ahead and self._ahead_bytes + size > READ_AHEAD_BYTES_MAX // self._sidecars:
                 return False
             self._ahead_bytes += size
             return True

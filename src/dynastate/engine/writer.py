@@ -19,7 +19,7 @@ from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key
 
-#: Bytes of items that may wait or be under way in one executor; callers with more wait.
+#: Bytes of items that may wait or be under way in one executor, all its sidecars together; callers with more wait.
 QUEUED_BYTES_MAX: Final = 32 * 1024 * 1024
 #: A request is full at this size: large enough to amortise its cost, small enough that a table which throttles all of a
 #: sudden gets little in vain.
@@ -90,10 +90,11 @@ class _Queued(NamedTuple):
 
 
 class PartWriter:
-    """A queue of items and `threads` workers that write them."""
+    """A queue of items, one for each of an executor's `sidecars`, and `threads` workers that write them."""
 
-    def __init__(self, tables: Tables, threads: int) -> None:
+    def __init__(self, tables: Tables, threads: int, sidecars: int = 1) -> None:
         self._tables = tables
+        self._sidecars = sidecars
         self._queue: deque[_Queued] = deque()
         #: Callers that wait for room, in order of arrival.
         self._line: deque[object] = deque()
@@ -149,10 +150,10 @@ class PartWriter:
 
     def _has_room(self, size: int) -> bool:
         # Whatever the size, it fits into an empty queue, so nothing waits for ever.
-        return self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX
+        return self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX // self._sidecars
 
     def _left_s(self, since: float, deadline_s: float) -> float:
-        """Seconds left of a deadline, which counts only time in which no request of this executor succeeded."""
+        """Seconds left of a deadline, which counts only time in which no request of this sidecar succeeded."""
         return deadline_s - (time.monotonic() - max(since, self._succeeded))
 
     def is_busy(self) -> bool:
@@ -224,7 +225,7 @@ class PartWriter:
                     meter.wrote(size)
             failure = error
             if pending in overdue:
-                message = "DynamoDB took nothing until the deadline, from no task of this executor"
+                message = "DynamoDB took nothing until the deadline, from no task of this sidecar"
                 failure = UnavailableError(message, seconds=overdue[pending].deadline_s)
             pending.settle(settled[pending], sent, failure, meter)
             meter = Meter()

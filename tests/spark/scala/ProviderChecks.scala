@@ -133,14 +133,15 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       require(twice > once * 1.4 && twice < once * 3, s"$once bytes, then $twice with the rows of the version before")
     }
     check("event-time eviction reads each page on disk once, and no row that it removes")(evicted())
-    check("a wrong namespace, memoryMb, diskMb or diskPath is refused") {
+    check("a wrong namespace, memoryMb, diskMb, diskPath or number of sidecars is refused") {
       val wrong = Seq("namespace" -> "a/b", "namespace" -> "n" * 129) ++ Seq("", "-1", "1g", "1048577").map("memoryMb" -> _) ++
-        Seq("", "-1", "1.5", "16777217").map("diskMb" -> _) ++ Seq("disk", "/a,b", "/a, /b", "/a,", "/a\u0000").map("diskPath" -> _)
+        Seq("", "-1", "1.5", "16777217").map("diskMb" -> _) ++ Seq("", "0", "2.0", "65").map("sidecars" -> _) ++ Seq("disk", "/a,b", "/a, /b", "/a,", "/a\u0000").map("diskPath" -> _)
       wrong.foreach { case (name, setting) =>
         mustFail(s"$Prefix.dynastate.$name must be ", s"got='$setting'")(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.$name" -> setting)))
       }
     }
     check("memory and disk: defaults, edges, folders and encryption, of which the sidecar gets nothing")(memoryAndDisk())
+    check("sidecars: their number by cores, and each store's own, which leaves no pattern")(numberOfSidecars())
     check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
     check("a forced snapshot is made at the next maintenance, and counted")(forced())
@@ -175,8 +176,28 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       .set("spark.local.dir", folders.mkString(",")).set("spark.io.encryption.enabled", "true"))
     try {
       same(SparkInternals.localFolders.map(_.getParent), folders)
+      same(SparkInternals.executorCores, 1)
       same(memory("diskPath" -> "/disk").disk, Some(DiskSettings(Seq(Path.of("/disk")), Long.MaxValue, isEncrypted = true)))
     } finally spark.stop()
+  }
+
+  private def numberOfSidecars(): Unit = {
+    def settings(partition: Int, conf: (String, String)*) =
+      world.settings(world.freshStore().copy(partitionId = partition), (("namespace" -> "n") +: conf).map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*)
+    same(settings(0, "sidecars" -> "1").engine, "{}")
+    same(settings(0, "sidecars" -> "2", "shards" -> "5").engine, """{"shards":"5","sidecars":"2"}""")
+    same((0 until 100).map(settings(_).sidecar).toSet.size, (Runtime.getRuntime.availableProcessors + 7) / 8, "sidecars by default")
+    val of = (0 until 1200).map(settings(_, "sidecars" -> "4").sidecar)
+    // An executor may have every fourth partition, or some that follow each other.
+    (0 to 3).map(first => of.drop(first).grouped(4).map(_.head).toSeq).appended(of.take(300)).foreach { some =>
+      (0 to 3).foreach(number => require(math.abs(some.count(_ == number) - 75) < 30, s"sidecar $number has ${some.count(_ == number)} of 300 stores"))
+    }
+    same(settings(7, "sidecars" -> "4").sidecar, of(7), "the sidecar of a store, asked for again")
+    Seq("local" -> 1, "local[4]" -> 4, "local[99,4]" -> 32, "local[*]" -> Runtime.getRuntime.availableProcessors, "yarn" -> 16, "k8s://host" -> 16)
+      .foreach { case (master, cores) =>
+        same(SparkInternals.coresOf(new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"), processors = 32), cores, master)
+      }
+    same(SparkInternals.coresOf(new SparkConf(false).setMaster("spark://host"), processors = 32), 32)
   }
 
   /** As Spark does it in deduplication, aggregation and session windows: all rows are looked at, and some removed meanwhile. */

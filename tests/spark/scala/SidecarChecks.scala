@@ -4,11 +4,13 @@ import java.nio.file.{Files, Path}
 
 import scala.jdk.CollectionConverters._
 import scala.jdk.StreamConverters._
+import scala.util.Try
 
 import io.dynastate.bridge.Sidecar
 import io.dynastate.spark.{DynamoDBStateStore, DynastatePlugin, ProviderSettings}
 import org.apache.hadoop.conf.Configuration
 import org.apache.spark.SparkConf
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /** Sidecars that die, and tasks that are killed while they talk to one. */
 final class SidecarChecks(checks: Checks, world: World) {
@@ -62,12 +64,12 @@ final class SidecarChecks(checks: Checks, world: World) {
       mustFail("the interpreter of the sidecar cannot be run", "/no/such/python")(commit(provider, 0)(1L -> 1L))
     }
     check("the plugin takes interpreter and settings as tasks do") {
-      val settings = Seq("region" -> "eu-west-1", "deltaTable" -> "mine", "namespace" -> "orders", "memoryMb" -> "64")
+      val settings = Seq("region" -> "eu-west-1", "deltaTable" -> "mine", "namespace" -> "orders", "memoryMb" -> "64", "sidecars" -> "3")
         .map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
       val python = s"$Prefix.dynastate.python"
       for (conf <- Seq(Nil, Seq(python -> "/a/python"), Seq("spark.pyspark.python" -> "/b/python"), Seq(python -> "", "spark.pyspark.python" -> "/b/python"))) {
         val ofTask = world.settings(settings ++ conf: _*)
-        same(ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)), (ofTask.python, ofTask.engine))
+        same(ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)), (ofTask.python, ofTask.engine, 3))
       }
     }
     check("connections to a sidecar that dies are closed") {
@@ -81,6 +83,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       (1 to 3).foreach(_ => useAndKill())
       awaitSockets(before)
     }
+    check("two sidecars share an executor's stores, always the same ones, and the death of one fails only tasks of its own")(twoSidecars())
     check("stores of 400 namespaces share their connections") {
       val warm = world.provider(world.freshStore())
       warm.getStore(0, None).abort()
@@ -155,8 +158,9 @@ final class SidecarChecks(checks: Checks, world: World) {
   }
 
   /** Start the sidecar as the plugin does, with the settings of the world's stores, and wait until that has ended. */
-  private def startWithExecutor(interpreter: String): Unit = {
-    val starting = DynastatePlugin.startSidecar(new SparkConf(false).setAll(world.conf + (s"$Prefix.dynastate.python" -> interpreter)))
+  private def startWithExecutor(interpreter: String, sidecars: Int = 1): Unit = {
+    val own = Map(s"$Prefix.dynastate.python" -> interpreter, s"$Prefix.dynastate.sidecars" -> sidecars.toString)
+    val starting = DynastatePlugin.startSidecar(new SparkConf(false).setAll(world.conf ++ own))
     starting.get.join(60000)
     require(!starting.get.isAlive, "the start of a sidecar never ends")
   }
@@ -171,6 +175,47 @@ final class SidecarChecks(checks: Checks, world: World) {
     val deadline = System.nanoTime() + 20000000000L
     while (sockets() > most && System.nanoTime() < deadline) Thread.sleep(20)
     require(sockets() <= most, s"$most sockets were open, then ${sockets()}")
+  }
+
+  private def twoSidecars(): Unit = {
+    val interpreter = world.interpreter()
+    val conf = Map("namespace" -> "two", "sidecars" -> "2", "python" -> interpreter).map { case (name, set) => s"$Prefix.dynastate.$name" -> set }
+    val checkpoint = world.freshStore()
+    val stores = (0 until 6).map(partition => checkpoint.copy(partitionId = partition))
+    val others = sidecars()
+    def own(): Set[Long] = sidecars() -- others
+    startWithExecutor(interpreter, sidecars = 2)
+    val before = own()
+    same(before.size, 2, "sidecars")
+    val ids = stores.map(id => id -> commit(world.provider(id, conf), 0)(1L -> 1L)).toMap
+    val row = Array[Byte](0, 0) ++ MemoryChecks.Key(1).put(Array[Byte](1))
+
+    /** The stores whose tasks fail when a sidecar dies while all write; all commit afterwards. */
+    def failing(sidecar: Long): Set[StateStoreId] = {
+      val tasks = stores.map(id => id -> world.provider(id, conf).getStore(1, ids(id)).asInstanceOf[DynamoDBStateStore])
+      def send(store: DynamoDBStateStore): Unit = store.append(1, 0, 0, row, row.length)
+      tasks.foreach { case (_, store) => send(store) }
+      ProcessHandle.of(sidecar).ifPresent { process =>
+        process.destroyForcibly()
+        process.onExit().get()
+      }
+      val failed = tasks.filter { case (_, store) => Try(send(store)).failed.toOption.exists(_.getMessage.contains("the sidecar is gone")) }
+      tasks.foreach(_._2.abort())
+      stores.foreach { id =>
+        val next = commit(world.provider(id, conf), 1, ids(id))(2L -> sidecar)
+        same(rows(world.provider(id, conf).getStore(2, next)), Map(1L -> 1L, 2L -> sidecar))
+      }
+      failed.map(_._1).toSet
+    }
+
+    same(own(), before, "sidecars once all stores have written")
+    val parts = before.toSeq.map(failing)
+    require(parts.forall(_.nonEmpty) && parts.flatten.size == stores.size && parts.flatten.toSet == stores.toSet, s"stores of the two sidecars: $parts")
+    val after = own()
+    require(after.size == 2 && (after & before).isEmpty, s"sidecars: $before, then $after")
+    val again = failing(after.head)
+    require(parts.contains(again), s"stores of the two sidecars: $parts; of one that replaced the first or second: $again")
+    own().foreach(ProcessHandle.of(_).ifPresent(_.destroyForcibly()))
   }
 
   /** PySpark's state server changes a store in a thread of its own, which does not end with the task. */

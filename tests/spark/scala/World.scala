@@ -49,20 +49,22 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   /** Path of an interpreter that was not used before. */
   def interpreter(): String = script(s"""exec $python "$$@"""")
 
-  /** Conf of a session that keeps state here; without the sidecar's cache, unless a check sets it. */
+  /** Conf of a session that keeps state here; with one sidecar and without its cache, unless a check sets them. */
   val conf: Map[String, String] = {
-    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0")
+    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0", "sidecars" -> "1")
     Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours.map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
   }
 
   /** What a provider makes of conf. */
-  def settings(conf: (String, String)*): ProviderSettings = {
+  def settings(conf: (String, String)*): ProviderSettings = settings(freshStore(), conf: _*)
+
+  def settings(id: StateStoreId, conf: (String, String)*): ProviderSettings = {
     val session = new SQLConf
     conf.foreach { case (name, value) => session.setConfString(name, value) }
     val hadoop = new Configuration(false)
     conf.foreach { case (name, value) => hadoop.set(name, value) } // as Spark does
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
-    ProviderSettings(freshStore(), new StateStoreConf(session), hadoop)
+    ProviderSettings(id, new StateStoreConf(session), hadoop)
   }
 
   /** A provider of a new run of a query. `conf` overrides the session's. */

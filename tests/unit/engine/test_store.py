@@ -42,6 +42,7 @@ from dynastate.format.meta import EPOCHS_KEPT, parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
+from dynastate.settings import Settings
 from tests.support.engine_driver import (
     CHECKPOINT,
     QUERY,
@@ -534,14 +535,15 @@ def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, s
     assert {len(call.keys) for call in memory.called("get")} == {WINDOW}
 
 
+@pytest.mark.parametrize("sidecars", [1, 4])
 def test_all_openings_share_what_is_read_ahead(
-    memory: MemoryTables, memory_engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
+    sidecars: int, memory: MemoryTables, memory_engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixteen slow openings read a window each, and not more ahead than fits into what they share."""
+    """Sixteen slow openings read a window each, and not more ahead than fits into their sidecar's part."""
     write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
     window_bytes = WINDOW * reader._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
-    monkeypatch.setattr(reader, "READ_AHEAD_BYTES_MAX", 4 * window_bytes)
-    engine = make_engine(memory, parallel_requests=8)
+    monkeypatch.setattr(reader, "READ_AHEAD_BYTES_MAX", 4 * window_bytes * sidecars)
+    engine = make_engine(memory, parallel_requests=8 * sidecars, sidecars=sidecars)
     memory.calls.clear()
     openings = [iter(engine.open(store, 1, NO_ATTEMPT).chunks) for _ in range(16)]
     for opening in openings:
@@ -551,6 +553,21 @@ def test_all_openings_share_what_is_read_ahead(
     assert len(memory.called("get")) <= 8 * 10 + 8 + 4
     del opening, openings
     assert engine._reader._ahead_bytes == 0
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("sidecars", "cache_kb", "routes_kb", "threads"),
+    [(None, 65_536, 32_768, 8), (1, 65_536, 32_768, 8), (3, 21_845, 10_922, 2), (64, 1024, 512, 1)],
+)
+def test_sidecars_divide_what_one_would_have(
+    sidecars: int | None, cache_kb: int, routes_kb: int, threads: int, memory: MemoryTables
+) -> None:
+    """The caches and the requests of an executor are divided among its sidecars; each may send one request."""
+    engine = Engine(memory, Settings(sidecars=sidecars))
+    assert engine.known.parts.limit_bytes // 1024 == cache_kb
+    assert engine.known.routes.limit_bytes // 1024 == routes_kb
+    assert len(engine._writer._workers) == engine._reader._parallel == threads
     engine.close()
 
 

@@ -26,6 +26,21 @@ def test_at_most_twice_the_bytes_that_are_taken_are_sent(rate: int, size: int, t
     assert sum(load.client.units.values()) >= 0.98 * rate * max(load.ended)
 
 
+@pytest.mark.parametrize("size", [10_000, 100_000])
+@pytest.mark.parametrize(("rate", "sidecars"), [(400, 2), (1000, 4), (4000, 8)])
+def test_sidecars_of_an_executor_share_what_the_table_takes(rate: int, sidecars: int, size: int) -> None:
+    """Each has a rate of its own, and knows nothing of the others: none starves, and nothing is left unused."""
+    load = Load(rate, sidecars=sidecars)
+    items = min(ITEMS_MAX, SECONDS * rate // units_of_write(size)) // 16
+    load.run(16, items, size)
+    assert load.failed == []
+    assert load.client.taken == 16 * items * size
+    assert load.client.sent <= 2 * load.client.taken
+    assert sum(load.client.units.values()) >= 0.95 * rate * max(load.ended)
+    of_each = [max(load.ended[number::sidecars]) for number in range(sidecars)]
+    assert min(of_each) >= 0.45 * max(of_each)
+
+
 @pytest.mark.parametrize("size", [100_000, 390_000])
 def test_no_task_fails_while_the_table_makes_progress(size: int) -> None:
     """Sixteen tasks write five times what fits into the queue, at 200 units a second: none waits in vain for room."""

@@ -32,7 +32,7 @@ def failing_tables(memory: MemoryTables, door: Door) -> FailingTables:
     return FailingTables(memory, before=door)
 
 
-Writers = Callable[[int], PartWriter]
+Writers = Callable[..., PartWriter]
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def writers(failing_tables: FailingTables, door: Door, clock: Clock) -> Iterator[Writers]:
-    """Make a writer with that many threads; all are closed."""
+    """Make a writer with that many threads, of one of some sidecars; all are closed."""
     made: list[PartWriter] = []
 
-    def make(threads: int) -> PartWriter:
-        made.append(PartWriter(failing_tables, threads))
+    def make(threads: int, sidecars: int = 1) -> PartWriter:
+        made.append(PartWriter(failing_tables, threads, sidecars))
         return made[-1]
 
     yield make
@@ -403,3 +403,18 @@ def test_many_attempts_at_once(memory: MemoryTables, door: Door, writers: Writer
     assert total.requests == len(memory.called("write"))
     assert total.items_written == sum(sizes(memory)) == len(memory.items) == 1200
     assert max(sizes(memory)) <= 25
+
+
+@pytest.mark.parametrize(("sidecars", "fits"), [(1, 8), (2, 4), (8, 1)])
+def test_sidecars_share_the_room(
+    sidecars: int, fits: int, writers: Writers, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an executor's room each of its sidecars has the same part."""
+    size = item_bytes(items("a", 1, size=1000)[0][1])
+    monkeypatch.setattr(writer, "QUEUED_BYTES_MAX", 8 * size)
+    part_writer = writers(1, sidecars)
+    pending = submit(part_writer, items("a", fits, size=1000))
+    with pytest.raises(UnavailableError, match="writes wait for DynamoDB until the deadline"):
+        submit(part_writer, items("a", 1, size=1000, first=fits), PendingWrites(), 0.01)
+    door.open()
+    wait_for(pending)

@@ -8,8 +8,8 @@ import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
 /**
- * The engine's process on this executor, one for each Python interpreter: started by the first store that needs it, and again after it
- * died. A connection belongs to one store from `lease` to its `release`.
+ * One of the engine's processes on this executor, by Python interpreter and number: started by the first store that needs it, and again
+ * after it died. A store always has the same one. A connection belongs to one store from `lease` to its `release`.
  */
 final class Sidecar private (python: String, idleSeconds: Long) {
   /** Interruptible, so that a task which Spark kills does not wait for it. */
@@ -49,7 +49,7 @@ final class Sidecar private (python: String, idleSeconds: Long) {
 
 object Sidecar {
   private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
-  private val byPython = new ConcurrentHashMap[String, Sidecar]
+  private val all = new ConcurrentHashMap[(String, Int), Sidecar]
   /** A connection that no task needed for so long is closed (docs/protocol.md). */
   private val IdleSeconds = 120L
 
@@ -60,5 +60,6 @@ object Sidecar {
     try new String(resource.readAllBytes(), UTF_8).trim finally resource.close()
   }
 
-  def forPython(python: String, idleSeconds: Long = IdleSeconds): Sidecar = byPython.computeIfAbsent(python, new Sidecar(_, idleSeconds))
+  def forPython(python: String, number: Int = 0, idleSeconds: Long = IdleSeconds): Sidecar =
+    all.computeIfAbsent((python, number), _ => new Sidecar(python, idleSeconds))
 }

@@ -11,9 +11,9 @@ import org.apache.spark.SparkConf
 import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
 
 /**
- * Starts the sidecar with the executor, in the background, so that the first task does not wait for it; without the plugin that task
- * starts it. It is the one that tasks use, unless their session has another interpreter. Only where the application's conf selects
- * dynastate: what a session selects later is not known here. Set by `spark.plugins`; `dynastate.configure` does so.
+ * Starts the sidecar, or all of several, with the executor, in the background, so that the first task does not wait for it; without the
+ * plugin that task starts it. It is the one that tasks use, unless their session has another interpreter. Only where the application's
+ * conf selects dynastate: what a session selects later is not known here. Set by `spark.plugins`; `dynastate.configure` does so.
  */
 final class DynastatePlugin extends SparkPlugin {
   /** Spark allows none: the driver has no sidecar, unless it is the executor, too. */
@@ -44,8 +44,8 @@ object DynastatePlugin {
    */
   private def prepare(conf: SparkConf): Unit =
     try {
-      val (python, engine) = ProviderSettings.ofExecutor(conf)
-      Sidecar.forPython(python).lease(engine).release()
+      val (python, engine, sidecars) = ProviderSettings.ofExecutor(conf)
+      (0 until sidecars).foreach(Sidecar.forPython(python, _).lease(engine).release())
     } catch {
       case e @ (NonFatal(_) | _: LinkageError) =>
         log.warn(s"sidecar was not made ready with the executor; the first task tries again: ${e.getMessage}")

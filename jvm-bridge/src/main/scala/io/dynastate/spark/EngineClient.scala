@@ -14,11 +14,13 @@ import org.apache.spark.sql.dynastate.SparkInternals
  * @param rowVerifier of the rows that come from it, and of those that replace others there; null: they are not verified
  */
 private[spark] final class EngineClient(val settings: ProviderSettings, rowVerifier: RowVerifier) {
+  private[this] val sidecar = Sidecar.forPython(settings.python, settings.sidecar)
+
   def store: String = settings.store
 
   def deadlineSeconds: Long = settings.deadlineSeconds
 
-  def lease(): Connection = Sidecar.forPython(settings.python).lease(settings.engine)
+  def lease(): Connection = sidecar.lease(settings.engine)
 
   /** Hold one conversation. If it fails, the connection is closed, because half a conversation cannot be continued. */
   def converse[A](conversation: Connection => A): A = {

@@ -21,7 +21,7 @@ final case class MemorySettings(heapBytes: Long, isHeapGiven: Boolean, disk: Opt
 final case class DiskSettings(folders: Seq[Path], limitBytes: Long, isEncrypted: Boolean)
 
 object MemorySettings {
-  import ProviderSettings.{mebibytes, refuse}
+  import ProviderSettings.{refuse, wholeNumber}
 
   private[spark] val Names: Seq[String] = Seq("memoryMb", "diskMb", "diskPath")
   private val MemoryMbMax = 1048576L
@@ -29,8 +29,8 @@ object MemorySettings {
 
   /** @param configured settings of dynastate, without their prefix */
   private[spark] def of(configured: Map[String, String]): MemorySettings = {
-    val heap = configured.get("memoryMb").map(mebibytes("memoryMb", _, MemoryMbMax))
-    val limit = configured.get("diskMb").map(mebibytes("diskMb", _, DiskMbMax)).getOrElse(Long.MaxValue)
+    val heap = configured.get("memoryMb").map(wholeNumber("memoryMb", _, 0, MemoryMbMax) << 20)
+    val limit = configured.get("diskMb").map(wholeNumber("diskMb", _, 0, DiskMbMax) << 20).getOrElse(Long.MaxValue)
     val folders = configured.get("diskPath").filter(_.nonEmpty).map(foldersOf).getOrElse(Nil)
     val hasDisk = limit > 0 && !heap.contains(0L)
     MemorySettings(

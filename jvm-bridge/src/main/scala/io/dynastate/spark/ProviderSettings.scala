@@ -6,13 +6,16 @@ import java.util.HexFormat
 
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{QueryRun, Sidecar}
+import io.dynastate.memory.EncodedRow
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
 import org.json4s.JsonAST.{JObject, JString}
 import org.json4s.jackson.JsonMethods.{compact, render}
 
 import org.apache.spark.{SparkConf, SparkEnv, TaskContext}
+import org.apache.spark.sql.dynastate.SparkInternals
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
+import org.apache.spark.unsafe.Platform
 
 /**
  * Settings and identity of a provider. The sidecar validates the settings that it gets, in one place for every user of the engine; the
@@ -22,13 +25,14 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStor
  * @param engine          JSON object of the settings, without their prefix and those that only the provider needs: queries with equal ones
  *                        share connections
  * @param store           `{namespace}/{operator id}/{partition id}/{store name}`
+ * @param sidecar         number of the sidecar of this executor that serves the store
  * @param run             the run of the query
  * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a task
  *                        from a sidecar that hangs
  * @param memory          where the rows of all stores of this executor may be
  */
 final case class ProviderSettings(
-    python: String, engine: String, store: String, run: QueryRun, deadlineSeconds: Long, memory: MemorySettings) {
+    python: String, engine: String, store: String, sidecar: Int, run: QueryRun, deadlineSeconds: Long, memory: MemorySettings) {
   /** Limit of the heap that rows take where there is no disk tier; 0: none. */
   def memoryBytes: Long = if (memory.isHeapGiven) memory.heapBytes else 0L
 }
@@ -37,7 +41,10 @@ object ProviderSettings {
   val Prefix = "spark.sql.streaming.stateStore.dynastate."
   private val DefaultDeadlineSeconds = 60L
   /** Settings that the sidecar does not get. */
-  private val OfProvider = Seq("namespace", "python") ++ MemorySettings.Names
+  private val OfProvider = Seq("namespace", "python", "sidecars") ++ MemorySettings.Names
+  private val SidecarsMax = 64L
+  /** Their tasks keep a sidecar busy for half of the time (docs/decisions/0021-several-sidecars.md). */
+  private val CoresOfSidecar = 8
   private val PySparkPython = "spark.pyspark.python"
   private val RunId = "sql.streaming.runId"
   val QueryId = "sql.streaming.queryId"
@@ -53,6 +60,7 @@ object ProviderSettings {
       python = pythonOf(configured, Option(hadoopConf.get(PySparkPython))),
       engine = engineOf(configured),
       store = store,
+      sidecar = sidecarOf(store, sidecarsOf(configured)),
       run = QueryRun(
         id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(
           ErrorKind.Internal, s"Spark gave no run id to the state store store=$store")),
@@ -62,24 +70,37 @@ object ProviderSettings {
       memory = MemorySettings.of(configured))
   }
 
-  /** Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf. */
-  def ofExecutor(conf: SparkConf): (String, String) = {
+  /** Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf, and the number of its sidecars. */
+  def ofExecutor(conf: SparkConf): (String, String, Int) = {
     val configured = conf.getAllWithPrefix(Prefix).toMap
-    (pythonOf(configured, conf.getOption(PySparkPython)), engineOf(configured))
+    (pythonOf(configured, conf.getOption(PySparkPython)), engineOf(configured), sidecarsOf(configured))
   }
-
-  private def engineOf(configured: Map[String, String]): String =
-    compact(render(JObject((configured -- OfProvider).toList.sortBy(_._1).map { case (name, value) => name -> JString(value) })))
 
   private def namespaceOf(configured: String, location: String): String =
     if (configured.isEmpty) digest(location)
     else if (configured.matches("[A-Za-z0-9._-]{1,128}")) configured
     else refuse("namespace", "1 to 128 characters of A-Z a-z 0-9 . _ -", configured)
 
-  /** The bytes of a setting in MiB. */
-  private[spark] def mebibytes(name: String, configured: String, most: Long): Long =
-    if (configured.matches("[0-9]{1,9}") && configured.toLong <= most) configured.toLong << 20
-    else refuse(name, s"a whole number from 0 to $most", configured)
+  private def engineOf(configured: Map[String, String]): String = {
+    val sidecars = sidecarsOf(configured)
+    // One of several has its part of the bounds on the executor.
+    val passedOn = configured -- OfProvider ++ Option.when(sidecars > 1)("sidecars" -> sidecars.toString)
+    compact(render(JObject(passedOn.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) })))
+  }
+
+  /** The number of sidecars of this executor. */
+  private def sidecarsOf(configured: Map[String, String]): Int = configured.get("sidecars").map(wholeNumber("sidecars", _, 1, SidecarsMax))
+    .getOrElse(math.min(SidecarsMax, (SparkInternals.executorCores + CoresOfSidecar - 1) / CoresOfSidecar)).toInt
+
+  /** By a hash that leaves no pattern: Spark may give an executor every other partition. */
+  private def sidecarOf(store: String, sidecars: Int): Int = {
+    val name = store.getBytes(UTF_8)
+    Integer.remainderUnsigned(EncodedRow.hash(name, Platform.BYTE_ARRAY_OFFSET.toLong, name.length), sidecars)
+  }
+
+  private[spark] def wholeNumber(name: String, configured: String, least: Long, most: Long): Long =
+    if (configured.matches("[0-9]{1,9}") && configured.toLong >= least && configured.toLong <= most) configured.toLong
+    else refuse(name, s"a whole number from $least to $most", configured)
 
   private[spark] def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
     ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")

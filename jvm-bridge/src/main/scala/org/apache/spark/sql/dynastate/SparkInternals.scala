@@ -2,13 +2,13 @@ package org.apache.spark.sql.dynastate
 
 import java.nio.file.Path
 
-import org.apache.spark.{QueryContext, SparkEnv, SparkException}
+import org.apache.spark.{QueryContext, SparkConf, SparkContext, SparkEnv, SparkException}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state.RecordType
-import org.apache.spark.util.NextIterator
+import org.apache.spark.util.{NextIterator, Utils}
 
-/** What only code in `org.apache.spark.sql` can reach: Spark's own errors, and its folders on local disk. */
+/** What only code in `org.apache.spark.sql` can reach: Spark's own errors, and its folders on local disk and cores. */
 object SparkInternals {
   def unexpectedVersion(version: Long): Throwable = QueryExecutionErrors.unexpectedStateStoreVersion(version)
 
@@ -26,6 +26,15 @@ object SparkInternals {
   /** Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary files. */
   def localFolders: Seq[Path] = Option(SparkEnv.get).map(_.blockManager.diskBlockManager.localDirs.toSeq.map(_.toPath.toAbsolutePath))
     .getOrElse(Seq(Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath))
+
+  /** The tasks that run on this executor at once, by its cores, of which there are no more than the machine's. */
+  def executorCores: Int = {
+    val processors = Runtime.getRuntime.availableProcessors
+    Option(SparkEnv.get).fold(processors)(env => coresOf(env.conf, processors))
+  }
+
+  def coresOf(conf: SparkConf, processors: Int): Int = math.min(processors,
+    if (Utils.isLocalMaster(conf)) SparkContext.numDriverCores(conf.get("spark.master"), conf) else conf.getInt("spark.executor.cores", processors))
 
   /** Spark's error for a row that does not fit its checksum. */
   object WrongRowChecksum {
