@@ -39,6 +39,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
 
   /** A permutation of all row numbers; a batch shuffles the first `updates` of it. */
   private val ids = Array.range(0, plan.rows)
+  /** The checkpoint id of the last commit, in format 2. */
+  private var checkpointId = Option.empty[String]
   private val zipf = new ZipfRows(plan.rows, plan.seed)
 
   def this(plan: Plan, partition: Int = 0) = this(plan, partition, new Array[Int](plan.rows))
@@ -79,7 +81,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
         values.set(i, maker.value(first + i, counts(first + i)))
       }
       val start = System.nanoTime()
-      val store = provider.getStore(batch)
+      val store = provider.getStore(batch, checkpointId)
       putAll(store, size)
       commit(store, batch)
       ns += System.nanoTime() - start
@@ -94,8 +96,13 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false, isMade: () => Unit = () => ()): BatchTimes = {
     val expected = prepareBatch(isZipf)
     isMade()
+    runPrepared(provider, version, expected)
+  }
+
+  /** Get and put the rows that `prepareBatch` has made; `expected` is what that returned. */
+  def runPrepared(provider: StateStoreProvider, version: Long, expected: Long): BatchTimes = {
     val start = System.nanoTime()
-    val store = provider.getStore(version)
+    val store = provider.getStore(version, checkpointId)
     val opened = System.nanoTime()
     val found = getAll(store, plan.updates)
     val got = System.nanoTime()
@@ -180,7 +187,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   }
 
   /** Choose distinct keys, make their rows with the new counts, and return the sum of the current ones. */
-  private def prepareBatch(isZipf: Boolean): Long = {
+  def prepareBatch(isZipf: Boolean = false): Long = {
     val chosen = choose(isZipf)
     var before = 0L
     for (i <- 0 until plan.updates) {
@@ -229,6 +236,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   private def commit(store: StateStore, version: Long): Unit = {
     val committed = store.commit()
     check(committed == version + 1, s"commit of version $version answered $committed")
+    if (plan.conf.get(StateDriver.Format).contains("2")) checkpointId = store.getStateStoreCheckpointInfo().stateStoreCkptId
   }
 
   private def sumAll(store: StateStore): (Int, Long) = {
@@ -242,4 +250,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
       (rows, sum)
     }
   }
+}
+
+private[benchmarks] object StateDriver {
+  private val Format = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 }

@@ -29,17 +29,19 @@ TINY = {
     "beyond_memory": "--rows 500 --updates 50 --batches 2 --warmup 1 --turns 1 --heap 256m",
     "queries_beyond_memory": "--queries sessions --scale 0.02 --fill 0 --batches 1 --heap 512m "
     "--stores ours,rocksdb --memory-mb 1",
+    "scale": "--stores 4 --rows 5 --threads 2 --commits 60 --turns 1 --heap 256m",
 }
 #: Targets of queries and of a size that are not run here.
 OMITTED = re.compile("^PySpark (?!sessions)|^5,000,000 rows")
 #: The sizes of these runs, and those of the targets.
-SIZES = {"500 rows": "1,000,000 rows"}
+SIZES = {"500 rows": "1,000,000 rows", "4 stores of 5 rows, 2 threads": "400 stores of 20 rows, 8 threads"}
 #: The figures of each benchmark that its `targets` get.
 JUDGED: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "provider": lambda figures: (figures,),
     "growth": lambda figures: (figures["small"], figures["small"]["recovery"], figures["large"]),
     "beyond_memory": lambda figures: (figures,),
     "queries_beyond_memory": lambda figures: (figures,),
+    "scale": lambda figures: (figures,),
 }
 
 

@@ -131,6 +131,14 @@ MET: dict[str, tuple[Any, ...]] = {
         },
     ),
     "request_path": ({"commit": {"boto3": (2.9, 3.4), "direct": (0.79, 0.9)}},),
+    "scale": (
+        {
+            "400 stores of 20 rows, 8 threads": {
+                "default": {"batch_ms": 400, "sidecar_ms": 0.9},
+                "2": {"batch_ms": 395, "sidecar_ms": 0.95, "busiest_ms": 0.5},
+            }
+        },
+    ),
 }
 
 

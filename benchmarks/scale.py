@@ -1,0 +1,129 @@
+"""Many stores of one executor: what their batches take, and how busy they keep a sidecar, or two.
+
+    python benchmarks/scale.py
+    python benchmarks/scale.py --stores 20,100 --turns 1                        to try it
+
+Providers without a query around them, in as many threads as an executor has tasks. Each number of sidecars has JVMs of
+its own, in turn. Prints the figures, keeps them in build/benchmarks/scale.json, and exits 1 when a target is missed.
+See benchmarks/README.md for what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from database import add_arguments, numbers
+from jvm import CONF, CONTENDERS, OURS, build, prepared, run
+from rich.table import Table
+from targets import ROOT, Target, console, save, show
+
+DEFAULT, TWO = "default", "2"
+#: Rows of the state of a store, for each that changes in a batch.
+ROWS_A_CHANGE = 10
+#: Batches of few stores: more would tell nothing.
+BATCHES_MAX = 200
+SHOWN = [
+    ("batch_ms", "batch, ms", 1),
+    ("batch_p95_ms", "95th percentile", 1),
+    ("jvm_ms", "processor time a commit: JVM, ms", 2),
+    ("sidecar_ms", "sidecars, ms", 2),
+    ("most_commits", "commits a second, computed", 0),
+]
+
+#: Figures by case and by number of sidecars.
+Found = dict[str, dict[str, dict[str, Any]]]
+
+
+def measure(given: argparse.Namespace) -> Found:
+    """Medians of some JVMs for each case and number of sidecars."""
+    found: Found = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
+        prepared(CONTENDERS[OURS], given.endpoint, given.engine) as contender,
+    ):
+        for stores, rows, threads in product(given.stores, given.rows, given.threads):
+            batches = min(max(3, given.commits // stores), BATCHES_MAX)
+            own = {"stores": stores, "threads": threads, "rows": ROWS_A_CHANGE * rows, "updates": rows}
+            own |= {"batches": batches, "warmup": batches, "seed": given.seed}
+            turns: dict[str, list[dict[str, Any]]] = {}
+            for turn, sidecars in product(range(given.turns), (DEFAULT, *map(str, given.sidecars))):
+                # As in queries of today, in which the driver names the version: then an open sends no request.
+                conf = {f"{CONF}.checkpointFormatVersion": "2"}
+                if sidecars != DEFAULT:
+                    conf[f"{CONF}.dynastate.sidecars"] = sidecars
+                kind = replace(contender, conf={**contender.conf, **conf})
+                folder = Path(scratch) / f"{stores}-{rows}-{threads}-{sidecars}-{turn}"
+                figures = run("ScaleBenchmark", kind, own, folder=folder, heap=given.heap, log="scale")
+                # A sidecar uses one core at a time.
+                turns.setdefault(sidecars, []).append(figures | {"most_commits": 1000 / figures["busiest_ms"]})
+            case = f"{stores} stores of {rows} rows, {threads} threads"
+            found[case] = {
+                sidecars: {key: statistics.median(each[key] for each in every) for key in every[0]}
+                for sidecars, every in turns.items()
+            }
+    return found
+
+
+def targets(found: Found) -> list[Target]:
+    """Of the case with most stores, when both sides were measured."""
+    case, by = list(found.items())[-1]
+    if TWO not in by:
+        return []
+    default, two = by[DEFAULT], by[TWO]
+    return [
+        Target(f"{case}, batch: default / two sidecars", default["batch_ms"] / two["batch_ms"], 1.1),
+        Target(
+            f"{case}, processor time of a commit: two sidecars / default",
+            two["sidecar_ms"] / default["sidecar_ms"],
+            1.3,
+        ),
+        Target(
+            f"{case}, processor time: the busier of two sidecars / both", two["busiest_ms"] / two["sidecar_ms"], 0.6
+        ),
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stores", type=numbers, default="1,20,200,400", help="numbers of them (default: %(default)s)")
+    parser.add_argument("--rows", type=numbers, default="20", help="that change in each a batch (default: %(default)s)")
+    parser.add_argument("--threads", type=numbers, default="8", help="tasks at once (default: %(default)s)")
+    parser.add_argument("--sidecars", type=numbers, default=TWO, help="beside the default (default: %(default)s)")
+    parser.add_argument("--commits", type=int, default=2000, help="measured in each JVM (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="JVMs of each case (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument("--heap", default="2g", help="of each JVM, least and most (default: %(default)s)")
+    add_arguments(parser)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    build()
+    out = console()
+    with out.status("batches of many stores"):
+        found = measure(given)
+    table = Table("", "sidecars", *(text for _, text, _ in SHOWN))
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for case, by in found.items():
+        for sidecars, figures in by.items():
+            kind = f"{figures['processes']:.0f}" + (", by default" if sidecars == DEFAULT else "")
+            table.add_row(case, kind, *(f"{figures[key]:,.{digits}f}" for key, _, digits in SHOWN))
+    out.print(table)
+    judged = targets(found)
+    show(out, judged)
+    file = save("scale", vars(given), found, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()
