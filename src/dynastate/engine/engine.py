@@ -27,7 +27,7 @@ from dynastate.format.manifest import bits_for
 from dynastate.format.meta import QueryRun
 from dynastate.settings import Settings
 
-#: Threads that compress: libraries do it without the interpreter's lock.
+#: Threads of an executor that compress, in all its sidecars: libraries do it without the interpreter's lock.
 COMPRESSORS: Final = min(4, os.cpu_count() or 1)
 
 
@@ -58,7 +58,9 @@ class Engine:
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
         sessions = Sessions(tables, opener, known, settings.shards, now)
-        self._compressors = ThreadPoolExecutor(COMPRESSORS, thread_name_prefix="dynastate-compressor")
+        self._compressors = ThreadPoolExecutor(
+            max(1, COMPRESSORS // sidecars), thread_name_prefix="dynastate-compressor"
+        )
         codec = settings.compression
         self.commits = Commits(
             tables, self._writer, sessions, known, self._compressors, settings.request_deadline_s, now, codec
