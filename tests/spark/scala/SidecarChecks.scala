@@ -51,7 +51,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       val before = sockets()
       commit(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.python" -> interpreter)), 0)(1L -> 1L)
       same(sidecars() -- others, started)
-      same(sockets(), before, "sockets")
+      require(sockets() <= before, s"$before sockets were open, then ${sockets()}") // others may have been idle for long
     }
     check("the plugin starts no sidecar for another store") {
       val python = s"$Prefix.dynastate.python" -> world.interpreter()
