@@ -30,7 +30,7 @@ from tests.support.processes import arguments, children, descendants, kill, wait
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
 #: Number of kills of each kind; recovery from one takes about eight seconds.
-VICTIMS = {"executor": 5, "sidecar": 10, "driver": 2, "engine": 1}
+VICTIMS = {"executor": 3, "sidecar": 6, "driver": 1, "engine": 1}
 #: Part of their command lines.
 WORDS = {"executor": "ExecutorBackend", "sidecar": "dynastate.sidecar"}
 ENGINE_AWAY_S = 20
