@@ -45,6 +45,11 @@ class KnownStores:
         self._accounts: Cache[str, StoreAccount] = Cache(STORES_MAX)
         self._lock = threading.Lock()
 
+    @property
+    def keeps_routes(self) -> bool:
+        """Whether routes are kept at all."""
+        return self.routes.limit_bytes > 0
+
     def account(self, store: str) -> StoreAccount:
         """The size of a store, as far as it was read and written here."""
         return self._accounts.get_or_put(store, StoreAccount(store), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from dynastate.errors import RouteInvalidError
 from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import newest_epoch, parse_meta
+from dynastate.format.version_list import VersionEntry
 from dynastate.settings import Settings
 
 
@@ -50,7 +51,8 @@ class Maintenance:
     ) -> tuple[SnapshotAttempt | None, Meter]:
         """Begin a snapshot of a version, of about `state_bytes` before compression, if it is worth its write units.
 
-        One that a user requests always is.
+        One that a user requests always is. Nothing is read where the route that this engine has read or written shows
+        that it is not: a snapshot that another executor has made since leaves even less to do.
 
         1. One Query returns version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
@@ -59,15 +61,22 @@ class Maintenance:
             None where no snapshot is wanted, another executor is making it, or a newer run writes to the store.
         """
         meter = Meter()
+        known = self._known.route(store, version, attempt)
+        if known is not None and not is_asked_for:
+            known_bytes = None if known.snapshot is None else known.snapshot.sizes()[2]
+            if not self._is_worth_it(store, known.entries, known_bytes, min_deltas):
+                return None, meter
         graph = self._opener.graph(store, 0, version, meter)  # 1
         epoch = newest_epoch(graph.meta, run_id)
         if epoch is None:
             return None, meter
         base, deltas = graph.route(version, attempt)
         last = graph.snapshot(*base)
-        last_bytes, threshold = None if last is None else last.stored_bytes, float(self._settings.snapshot_threshold)
-        is_worth_it = is_asked_for or snapshots.is_worth_it(store, deltas, last_bytes, min_deltas, threshold)
-        if not deltas or not is_worth_it:  # 2
+        last_bytes = None if last is None else last.stored_bytes
+        if not deltas or not (is_asked_for or self._is_worth_it(store, deltas, last_bytes, min_deltas)):  # 2
+            if deltas and self._known.keeps_routes:
+                with suppress(RouteInvalidError):
+                    self._opener.learn_route(graph, base, deltas, meter)
             return None, meter
         bits = bits_for(state_bytes)
         carried = None
@@ -86,6 +95,10 @@ class Maintenance:
         shards = graph.required_meta.shards
         how = (bits, shards, self._settings.compression, carried, pace)
         return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
+
+    def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:
+        threshold = float(self._settings.snapshot_threshold)
+        return snapshots.is_worth_it(store, deltas, last_bytes, min_deltas, threshold)
 
     def clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int

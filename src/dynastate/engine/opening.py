@@ -175,17 +175,26 @@ class VersionOpener:
         except CorruptStateError:
             # The pages of a Query are not of one moment: versions may have been made again between two of them.
             graph, entry, base, entries = self._walk(store, version, attempt, meter)
-        snapshot = graph.snapshot(*base)
-        kept = None if snapshot is None else self.manifest(store, snapshot, meter)
+        route = self.learn_route(graph, base, entries, meter)
         for each in entries:
             corrupt = graph.skipped.get(each.id)
             if corrupt is not None:
                 corrupt.name_table(self._tables.names)
                 about = f"store={store} version={version} attempt={entry.attempt.hex()}"
                 log.warning("recovery skips a corrupt snapshot %s: %s", about, corrupt)
+        return route
+
+    def learn_route(self, graph: VersionGraph, base: VersionId, entries: Sequence[VersionEntry], meter: Meter) -> Route:
+        """The route by a snapshot of the version `base`, or from version 0, which is known from then on.
+
+        Raises:
+            RouteInvalidError: the snapshot is skipped from then on; the versions may have another route.
+        """
+        snapshot = graph.snapshot(*base)
+        kept = None if snapshot is None else self.manifest(graph.store, snapshot, meter)
         start = None if kept is None else graph.entry(*base)
-        schemas = graph.schemas((*entries, entry, *([start] if start else [])))
-        route = Route(store, kept, start, tuple(entries), schemas, graph.required_meta.shards)
+        schemas = graph.schemas((*entries, *([start] if start else [])))
+        route = Route(graph.store, kept, start, tuple(entries), schemas, graph.required_meta.shards)
         self._known.remember(route)
         return route
 

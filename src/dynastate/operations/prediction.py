@@ -217,10 +217,10 @@ class OneStore:
         return PredictedUsage(1 + self._share * self._parts.writes(), append + self._share * self._parts.write_units)
 
     def snapshots(self) -> PredictedUsage:
-        """Looks at the lists, and snapshots.
+        """Snapshots. An offer that is declined reads nothing.
 
-        A snapshot reads the last manifest, enters itself as being written, writes buckets and a manifest, reads the
-        last snapshot's item again, and enters itself as done.
+        One that is made reads the lists and the last manifest, enters itself as being written, writes buckets and a
+        manifest, reads the last snapshot's item again, and enters itself as done.
         """
         made = PredictedUsage(
             requests=5 + self._buckets.writes(self._rewritten),
@@ -229,7 +229,7 @@ class OneStore:
             + rounded_up(self._manifest_bytes / WRITE_UNIT_BYTES),
             read_units=self._manifest_reads + 1,
         )
-        return self._look() * (1 / self._schedule.looks) + made * (1 / self._schedule.apart)
+        return (self._look() + made) * (1 / self._schedule.apart)
 
     def clean_up(self) -> PredictedUsage:
         """Looks at the lists, and deletions."""

@@ -187,6 +187,41 @@ def test_when_a_snapshot_is_worth_it(
     assert is_worth_it(store, [entry] * versions, None, 10, 0.75) is (worth or (parts > 0 and versions >= 10))
 
 
+def test_a_declined_offer_reads_nothing(
+    engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one of an executor that has read the store; any other reads it once, and knows it from then on."""
+    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
+    engine, newer = (engines(cache_bytes=2**20) for _ in range(2))
+
+    def offer(by: Engine, of: VersionId, min_deltas: int = 2) -> int:
+        begun, spent = by.snapshot(store, "run-1", *of, 1, min_deltas)
+        assert begun is None
+        assert (spent.read_units > 0) == (spent.requests > 0)
+        return spent.requests
+
+    made = write_versions(engine, store, 60)
+    assert offer(engine, made[60], 61) == 0, "too few versions"
+    save_snapshot(engine, store, made[60], numbers(60))
+    assert offer(engine, made[60]) == 0, "it has a snapshot"
+    made += write_versions(engine, store, 10, made[60])[1:]
+    assert [offer(engine, made[version]) for version in (70, 65)] == [0, 0], "too few bytes"
+    read(newer, store, *made[70])
+    assert offer(newer, made[70]) == 0
+    # Another executor that writes to the store without having read it.
+    other = engines(cache_bytes=2**20)
+    made += write_versions(other, store, 2, made[70])[1:]
+    assert offer(other, made[72]) == 2, "version lists and a manifest"
+    made += write_versions(other, store, 2, made[72])[1:]
+    assert [offer(other, made[version]) for version in (74, 73)] == [0, 0]
+    # What this one knows may be old: it reads, and finds that another has made a snapshot.
+    made += write_versions(other, store, 60, made[74])[1:]
+    save_snapshot(newer, store, made[130], numbers(130))
+    assert offer(other, made[134]) == 2
+    assert offer(other, made[134]) == 0
+    assert offer(engines(), made[134]) == offer(engines(), made[134]) == 1, "nothing is cached"
+
+
 @pytest.mark.parametrize("threshold", ["0.5", "2"])
 def test_the_threshold_is_a_setting(
     engines: Engines, tables: Tables, store: str, threshold: str, monkeypatch: pytest.MonkeyPatch

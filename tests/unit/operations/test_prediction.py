@@ -173,7 +173,8 @@ class Run:
 
     def _start(self) -> None:
         threshold = Decimal(str(self._of.snapshot_threshold))
-        self._at = self._engines(shards=self._of.shards, snapshot_threshold=threshold)
+        # It knows the routes that it has read and written, as in production.
+        self._at = self._engines(shards=self._of.shards, snapshot_threshold=threshold, cache_bytes=2**24)
         self._runs += 1
 
     def _batch(self, keys: list[bytes], counted: Counted) -> None:
