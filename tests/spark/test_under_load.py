@@ -188,7 +188,7 @@ def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
     """
     stores, batches = 200, 3
     conf = {"spark.sql.shuffle.partitions": str(stores), "spark.driver.memory": "2g"}
-    options = {"master": f"local[{stores}]", "conf": conf, "settings": {}}
+    options = {"master": f"local[{stores}]", "conf": conf, "settings": {"sidecars": 1}}
     load = Load(folder, [make_wide_rows(file, 2000, 100) for file in range(batches)], proxy, options)
     meetings = [Meeting(stores // 2 + 1) for _ in range(batches)]
 
