@@ -105,11 +105,19 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def press_ctrl_c() -> None:
-    """Send SIGINT to the main thread, which wakes it."""
+def press_ctrl_c(stopped: threading.Event) -> bool:
+    """Send SIGINT to the main thread until it has stopped something; whether it has.
+
+    A signal that comes just before the main thread begins to wait for a lock does not wake it, so there is another
+    after some seconds.
+    """
     main = threading.main_thread().ident
     assert main is not None
-    signal.pthread_kill(main, signal.SIGINT)
+    for _ in range(5):
+        signal.pthread_kill(main, signal.SIGINT)
+        if stopped.wait(10):
+            return True
+    return False
 
 
 def free_port() -> int:

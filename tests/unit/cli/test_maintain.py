@@ -108,8 +108,7 @@ def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypa
     def until_ctrl_c(engine: Engine, on: MemoryTables, store: str, *rest: Any) -> Any:
         if store != "cut/0/9/default":
             return compacted(engine, on, store, *rest)
-        press_ctrl_c()
-        in_time.append(stopped.wait(10))
+        in_time.append(press_ctrl_c(stopped))
         raise UnavailableError("stopped")
 
     monkeypatch.setattr(compact, "compact_store", until_ctrl_c)

@@ -119,9 +119,10 @@ def test_ctrl_c_stops_the_tables() -> None:
         if store == STORES[0]:
             return store
         if store == STORES[4]:  # a thread is free for it, so the first store is done
-            assert stores.all_were.wait(10)
-            press_ctrl_c()
-        in_time.append(tables.stopped.wait(10))
+            assert stores.all_were.wait(60)
+            in_time.append(press_ctrl_c(tables.stopped))
+        else:
+            in_time.append(tables.stopped.wait(60))
         raise UnavailableError("stopped")
 
     found = each_store(tables, stores, work, at_once=4)
