@@ -209,7 +209,13 @@ class _StoreFork:
         self._epoch = next((epoch for run, epoch in runs.items() if run.startswith(FORK)), 0)
         found: dict[VersionId, SnapshotManifest] | None = None
         while found is None:
-            ways, nodes = self._ways()
+            try:
+                ways, nodes = self._ways()
+            except CorruptStateError as lost:
+                if begun is None:
+                    raise
+                # Later snapshots do not count: the fork's meta item does not list them.
+                raise self._refusal("clean-up has deleted what the fork was begun with") from lost
             bases = sorted(ways)
             found = self._manifests(bases)
         self._snapshots = [(snapshot, found[node]) for node in bases if (snapshot := graph.snapshot(*node)) is not None]

@@ -428,6 +428,21 @@ def test_a_drop_that_crashes_anywhere_is_repeated(memory: MemoryTables, store: s
     assert read(engine, store, *made[12]) == numbers(12)
 
 
+def test_a_fork_that_clean_up_has_overtaken_is_refused(memory: MemoryTables, store: str, small: Small) -> None:
+    """Cut off before its pins, it depends on what clean-up has deleted since; a newer snapshot does not count."""
+    engine, made = small
+    for _ in each_request(lambda tables: fork(tables, store, 11), memory):
+        if meta_key(new_of(store)) in memory.items:
+            break
+    assert not any(FORKS in item for item in memory.items.values())
+    snapshot_of(engine, store, made[11], numbers(11))
+    engine.clean_up(store, "run-1", *made[12], 2, 1, 0)
+    with pytest.raises(VersionMissingError, match="clean-up has deleted what the fork was begun with: dynastate drop"):
+        fork(memory, store)
+    drop_stores(memory, [new_of(store)], Meter())
+    assert fork(memory, store).version == 12
+
+
 def test_a_new_run_reverts_a_drop_that_was_cut_off(
     make: Engines, memory: MemoryTables, store: str, small: Small
 ) -> None:
