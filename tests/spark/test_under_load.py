@@ -87,7 +87,7 @@ class Load:
 
     def sidecar(self) -> int:
         """Process id of the sidecar."""
-        (found,) = [pid for pid in descendants(self.process.pid) if b"dynastate.sidecar" in arguments(pid)]
+        (found,) = [pid for pid in descendants(self.process.pid) if b"\0dynastate.sidecar\0" in arguments(pid)]
         return found
 
     def log(self) -> str:
