@@ -7,7 +7,7 @@ package io.dynastate.memory
  */
 private[memory] final class MergedLayers(from: Row, inclusive: Boolean, to: Row, atOnce: Int) {
   private[this] val cursors = new java.util.ArrayList[KeyOrder#RangeCursor]
-  /** The next row of each layer; null: it has no more. */
+  /** The next row of each layer; null: all were given. */
   private[this] val heads = new java.util.ArrayList[Row]
   private[this] val current = new Row
   private[this] var isAtRow = false
@@ -22,7 +22,7 @@ private[memory] final class MergedLayers(from: Row, inclusive: Boolean, to: Row,
   def row: Row = current
 
   def advance(): Boolean = {
-    // Not earlier: no more rows are read from disk than are wanted.
+    // Not at the end of the call before: the next rows may not be wanted, and are read from disk.
     if (isAtRow) pass()
     var least: Row = null
     var layer = 0

@@ -27,7 +27,7 @@ object SparkInternals {
   def localFolders: Seq[Path] = Option(SparkEnv.get).map(_.blockManager.diskBlockManager.localDirs.toSeq.map(_.toPath.toAbsolutePath))
     .getOrElse(Seq(Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath))
 
-  /** The tasks that run on this executor at once, by its cores, of which there are no more than the machine's. */
+  /** The number of tasks that run on this executor at once: its cores, and at most those of the machine. */
   def executorCores: Int = {
     val processors = Runtime.getRuntime.availableProcessors
     Option(SparkEnv.get).fold(processors)(env => coresOf(env.conf, processors))
