@@ -79,7 +79,7 @@ def reads_the_first_page_only() -> AbstractContextManager[Any]:
     return replaced(BotoTables, "call", call)
 
 
-@found_by(seed=62)
+@found_by(seed=120)
 def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
     return patch.object(Retry, "failure", lambda _, found: found)
 
@@ -125,7 +125,7 @@ def gives_all_attempts_the_same_part_keys() -> AbstractContextManager[Any]:
     return _together(patch.object(parts, "part_key", key_of), patch.object(version_list, "part_key", key_of))
 
 
-@found_by(seed=183)
+@found_by(seed=228)
 def aborts_attempts_of_unknown_outcome() -> AbstractContextManager[Any]:
     def abort(original: Callable[..., Any], under_way: commit.WriteAttempt) -> None:
         under_way._ended = False
@@ -154,7 +154,7 @@ def opens_unfinished_snapshots() -> AbstractContextManager[Any]:
     return patch.object(VersionGraph, "snapshot", lambda self, *at: self._snapshots.get(at))
 
 
-@found_by(seed=114)
+@found_by(seed=199)
 def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
     def end_bucket(self: snapshots.SnapshotAttempt) -> None:
         if self._current >= 0 and self._tally.parts:
@@ -192,7 +192,7 @@ def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
     return patch.object(cleanup.CleanUp, "_buckets_of", buckets_of)
 
 
-@found_by(seed=267)
+@found_by(seed=321)
 def retains_one_version_too_few() -> AbstractContextManager[Any]:
     return replaced(
         cleanup,
@@ -214,7 +214,7 @@ def commits_snapshots_without_checking_their_base() -> AbstractContextManager[An
     return patch.object(snapshots.SnapshotAttempt, "_base_is_there", lambda _: True)
 
 
-@found_by(seed=905)
+@found_by(seed=964)
 def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
     """Clean-up puts a version list whatever was appended since it was read."""
     return patch.multiple(
@@ -230,7 +230,7 @@ def deletes_pinned_items() -> AbstractContextManager[Any]:
     return patch.object(boto_tables, "FORKS", "no_such_attribute")
 
 
-@found_by(seed=38)
+@found_by(seed=78)
 def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     """A compaction carries on all buckets of the last snapshot."""
 
@@ -241,7 +241,7 @@ def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     return replaced(compact, "_read", read)
 
 
-@found_by(seed=1571)
+@found_by(seed=1749)
 def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
@@ -292,7 +292,7 @@ def deletes_what_another_location_made() -> AbstractContextManager[Any]:
     return patch.object(cleanup, "_foreign", lambda *_: set())
 
 
-@found_by(seed=28)
+@found_by(seed=40)
 def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
     """Clean-up deletes only below the oldest retained version: a query that starts over leaves what is above it."""
 

@@ -30,10 +30,10 @@ from tests.support.processes import arguments, children, descendants, kill, wait
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
 #: Number of kills of each kind; recovery from one takes about eight seconds.
-VICTIMS = {"executor": 3, "sidecar": 6, "driver": 1, "engine": 1}
+VICTIMS = {"executor": 2, "sidecar": 3, "driver": 1, "engine": 1}
 #: Part of their command lines.
 WORDS = {"executor": "ExecutorBackend", "sidecar": "dynastate.sidecar"}
-ENGINE_AWAY_S = 20
+ENGINE_AWAY_S = 15
 #: Longest time from the end of a batch to the next kill: a batch takes about a second.
 PAUSE_MOST_S = 1.5
 #: Kinds of errors that mean a defect, or state that is lost. A kill does not excuse them.

@@ -37,7 +37,7 @@ from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Requ
 from tests.support.processes import sidecars_of
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
-VERSIONS = int(os.environ.get("DYNASTATE_VERSIONS", "200"))
+VERSIONS = int(os.environ.get("DYNASTATE_VERSIONS", "120"))
 RETAIN = 6
 ROWS_MAX = 4_000
 #: So many keys there are, of all families.
