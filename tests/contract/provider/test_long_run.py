@@ -489,4 +489,4 @@ def test_long_run(
         tables.close()
     print(dict(sorted(walk.happened.items())))  # noqa: T201
     for what in ("killed in mid-snapshot", "killed in mid-cleanUp", "restart", "roll_back", "twin"):
-        assert walk.happened[what] >= 2, f"too few of: {what}"
+        assert walk.happened[what], f"none of: {what}"
