@@ -16,7 +16,7 @@ from dynastate.format.codec import LZ4, RAW, decompress
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
 from dynastate.format.parts import Chunk, join_fragments, parse_part, part_items, parts_digest
-from dynastate.format.version_list import VersionEntry, decode_entry, encode_entry
+from dynastate.format.version_list import InlineChanges, VersionEntry, decode_entry, encode_entry
 from dynastate.sidecar import protocol
 
 Vector = dict[str, Any]
@@ -59,6 +59,7 @@ def version_entry(vector: Vector) -> VersionEntry:
         **dict.fromkeys(("schema", "digest", "bounds"), bytes.fromhex),
         "keys": dict,
         "home": lambda home: Home(**home),
+        "inline": lambda inline: InlineChanges(inline["codec"], bytes.fromhex(inline["packed"])),
     }
     given = {name: value for name, value in vector.items() if name not in ("store", "bytes")}
     return VersionEntry(**{name: read.get(name, int)(value) for name, value in given.items()})

@@ -73,6 +73,8 @@ MOVED, MOVED_OF = (7, 8), 13
 FEWER, FEWER_OF = (6, 9, 10), 17
 #: In these the namespace is dropped while the query runs, and another query begins in it.
 DROPPED, DROPPED_OF = (14, 15, 16), 17
+#: In these the changes of some commits are within their version entries: those of at most so many bytes.
+INLINED, INLINED_OF, INLINE_BYTES = (1, 4, 9, 12, 15, 17), 19, 60
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 
@@ -503,6 +505,7 @@ class Schedule:
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
         engine = Engine(both, replace(self.settings, shards=self.shards, parallel_requests=2), lambda: NOW)
         limit_cache(engine, cache_bytes)
+        engine.commits.inline_bytes = INLINE_BYTES if self.seed % INLINED_OF in INLINED else 0
         return engine
 
     # ------------------------------------------------------------------------------------------------------------ audit

@@ -32,6 +32,7 @@ from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Open, Sessi
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_state
 from tests.spark.streams import Outcome, Source, first_error, make_source, make_sources, run, take_all
+from tests.support.engine_driver import graph
 
 FORMAT = f"{CONF}.checkpointFormatVersion"
 NAMESPACE = f"{CONF}.dynastate.namespace"
@@ -75,7 +76,8 @@ def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Pa
     stores = find_stores(tables, folder.name, Meter())
     shards = [store_shard(store, shard) for store in stores for shard in range(4)]
     parts = [item for shard in shards for _, item in tables.query("delta", shard, "0", "~", Meter())]
-    assert {item["codec"] for item in parts} >= {"lz4", "zstd"}
+    inline = [each.inline.codec for store in stores for each in graph(tables, store).entries() if each.inline]
+    assert {*inline, *(item["codec"] for item in parts)} >= {"lz4", "zstd"}
 
 
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])

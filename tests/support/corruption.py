@@ -27,6 +27,8 @@ NEWEST = 12
 #: Versions of which there is a snapshot; the second one reuses buckets of the first.
 FIRST_SNAPSHOT, SECOND_SNAPSHOT = 4, 9
 BITS = 2
+#: Versions whose changes are within their entries: below and above the second snapshot.
+INLINE = (8, 11)
 
 #: A value of each kind that an attribute may have.
 KINDS: tuple[Value, ...] = ("text", 7, b"bytes", [b"bytes"], {"name": 7})
@@ -127,6 +129,7 @@ def _fill(engine: Engine, store: str) -> dict[VersionId, State]:
         state = {key: value for key, value in (states[newest] | changes).items() if value is not None}
         listed = list(changes.items())
         chunks = [dict(listed[at : at + 2]) for at in range(0, len(listed), 2)] if version == 3 else [changes]
+        engine.commits.inline_bytes = 200 if version in INLINE else 0
         newest = write(engine, store, attempt(version), *filter(None, chunks), base=newest, run=run)
         states[newest], touched[version] = state, set(changes)
         if version in (FIRST_SNAPSHOT, SECOND_SNAPSHOT):

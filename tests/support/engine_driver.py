@@ -68,11 +68,19 @@ def now() -> datetime:
     return datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 
-def make_engine(tables: Tables, *, cache_bytes: int = 0, now: Callable[[], datetime] = now, **settings: Any) -> Engine:
-    """Make an engine with small settings, that keeps nothing: every open reads."""
+def make_engine(
+    tables: Tables,
+    *,
+    cache_bytes: int = 0,
+    inline_bytes: int = 0,
+    now: Callable[[], datetime] = now,
+    **settings: Any,
+) -> Engine:
+    """Make an engine with small settings, that keeps nothing: every open reads. Its small commits have parts, too."""
     fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "request_deadline_s": 5}
     engine = Engine(tables, Settings(**(fixed | settings)), now)
     limit_cache(engine, cache_bytes)
+    engine.commits.inline_bytes = inline_bytes
     return engine
 
 

@@ -20,8 +20,15 @@ from dynastate.errors import ConfigurationError, DynastateError, InternalError, 
 from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
 from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
-from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of
-from dynastate.format.version_list import BOUNDS_PARTS_MAX, VersionEntry, encode_entry, list_item, listed_entry
+from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
+from dynastate.format.version_list import (
+    BOUNDS_PARTS_MAX,
+    InlineChanges,
+    VersionEntry,
+    encode_entry,
+    list_item,
+    listed_entry,
+)
 
 log = logging.getLogger("dynastate.store")
 
@@ -31,6 +38,9 @@ SUBMIT_BYTES: Final = 512 * 1024
 HANDED_OVER_BYTES: Final = 32 * 1024
 #: Chunks of one attempt that are compressed meanwhile; an append of another waits for the first of them.
 COMPRESSING_MAX: Final = 16
+#: Changes of at most this many bytes, compressed, are within the version entry. The list is written again at each of
+#: ten commits, a part once, and both are deleted: above this, parts cost less (docs/decisions/0022).
+INLINE_BYTES_MAX: Final = 256
 #: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
 LISTED_MAX: Final = 100
 
@@ -47,7 +57,7 @@ class Committed:
 class Commits:
     """The tables, the queue of writes and the sessions that write attempts share. Safe for threads.
 
-    Rows are written with `codec`.
+    Rows are written with `codec`. Changes of at most `inline_bytes` are within the version entry; 0: none are.
     """
 
     _tables: Tables
@@ -58,6 +68,7 @@ class Commits:
     deadline_s: float
     _now: Callable[[], datetime]
     codec: str
+    inline_bytes: int = INLINE_BYTES_MAX
 
     def now_ms(self) -> int:
         """The clock, in milliseconds since 1970 UTC."""
@@ -161,21 +172,21 @@ class WriteAttempt:
             part = part_of(item)
             self._ready_bytes += self._tally.add_part(part)
             self._ready.append((key, item))
-            self._commits.known.keep(key, part)
             if len(self._ready) == WRITES_MAX or self._ready_bytes >= SUBMIT_BYTES:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
         self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
 
     def flush(self) -> None:
-        """Queue the parts that wait for others: a commit comes next.
+        """Queue the parts that wait for others: a commit comes next. Changes that will be inline still wait for it.
 
         Raises:
             DynastateError: an earlier part failed.
         """
         self._must_be_open("flush")
         self._take_all_compressed()
-        self._submit()
+        if self._inline() is None:
+            self._submit()
 
     def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
         """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
@@ -183,7 +194,8 @@ class WriteAttempt:
         `is_awaited`: whether the task still waits for the answer. Spark has started another in the place of one that
         was killed, and without attempt ids in the checkpoint the last to commit wins.
 
-        1. Write what is left. (Crash: parts that no list names; clean-up deletes them.)
+        1. Write what is left, unless it is few changes, which go into the entry. (Crash: parts that no list names;
+           clean-up deletes them.)
         2. Wait until every part is durable. (Crash: the same.)
         3. Append the entry to the version list, if the task still waits: the commit point. (Crash: the version exists,
            as if the task had succeeded; Spark runs the batch again from its base, as another attempt.)
@@ -203,6 +215,10 @@ class WriteAttempt:
         if digest not in session.schemas:
             key = schema_key(self.store, digest)
             described = [(key, checked_schema_item(self.store, key, schema))]
+        inline, sums = self._inline(), self._tally.sums()
+        if inline is not None:
+            self._ready.clear()
+            sums = sums._replace(parts=0, digest=parts_digest(()))
         self._ready += described
         self._submit()  # 1
         # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
@@ -210,7 +226,6 @@ class WriteAttempt:
         session.schemas.add(digest)
         for key, item in described:
             commits.known.account(self.store).wrote(key.sort, size_of(item))
-        sums = self._tally.sums()
         entry = VersionEntry(
             version=self.version,
             attempt=self.attempt,
@@ -220,6 +235,7 @@ class WriteAttempt:
             keys=keys,
             time_ms=commits.now_ms(),
             bounds=bytes(self._bounds) if 1 < sums.parts <= BOUNDS_PARTS_MAX else b"",
+            inline=inline,
             **sums._asdict(),
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
@@ -247,8 +263,19 @@ class WriteAttempt:
     def _session(self) -> Session:
         return self._commits.sessions.enter(self.store, self._run, self.version - 1, self._meter)
 
+    def _inline(self) -> InlineChanges | None:
+        """The changes, if all of them are one small part that was not queued."""
+        if self._tally.parts != 1 or not self._ready or self._ready_bytes > self._commits.inline_bytes:
+            return None
+        ((_, item),) = self._ready
+        part = part_of(item)
+        return InlineChanges(part.codec, part.data)
+
     def _submit(self) -> None:
         if self._ready:
+            for key, item in self._ready:
+                if key.role == "delta":
+                    self._commits.known.keep(key, part_of(item))
             self._commits.writer.submit(self._pending, self._ready, self._commits.deadline_s)
             self._ready = []
             self._ready_bytes = 0

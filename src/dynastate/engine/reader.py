@@ -101,7 +101,8 @@ class PartReader:
         """The changes of versions, in order, verified, without chunks that hold no hash `within` some ranges.
 
         Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
-        a key. Entries have the bounds of their parts, so others are not read, unless it `reads_all`.
+        a key. Entries have the bounds of their parts, so others are not read, unless it `reads_all`. Changes within an
+        entry are there already, whatever their hashes.
         """
         wanted = [(entry, range(entry.parts) if reads_all else parts_within(entry, within)) for entry in entries]
         keys = (
@@ -112,6 +113,10 @@ class PartReader:
         fits = self._fits((entry, len(sequences)) for entry, sequences in wanted)
         parts = self._read(keys, meter, keep=fits)
         for entry, sequences in wanted:
+            inline = entry.inline_chunk(group_key(store, entry.version))
+            if inline is not None:
+                yield inline
+                continue
             facts = {"version": entry.version, "attempt": entry.attempt.hex()}
             named_by = where(group_key(store, entry.version)) | facts
             some = None if len(sequences) == entry.parts else sequences

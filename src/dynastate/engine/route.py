@@ -85,4 +85,6 @@ class Route:
     @property
     def size(self) -> int:
         """Approximate bytes of memory."""
-        return ENTRY_BYTES * len(self.entries) + BUCKET_BYTES * (1 << self.snapshot.bits if self.snapshot else 0)
+        inline = sum(entry.stored_bytes for entry in self.entries if entry.inline)
+        buckets = 1 << self.snapshot.bits if self.snapshot else 0
+        return ENTRY_BYTES * len(self.entries) + inline + BUCKET_BYTES * buckets

@@ -56,7 +56,7 @@ def is_worth_it(
         return True
     stored = sum(entry.stored_bytes for entry in deltas)
     is_enough = last_bytes is None or stored >= threshold_of(store, threshold) * last_bytes
-    return is_enough and any(entry.parts for entry in deltas)
+    return is_enough and any(entry.records for entry in deltas)
 
 
 class Pace:

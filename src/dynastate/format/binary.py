@@ -16,6 +16,8 @@ from dynastate.format.parts import Sums
 HOME: Final = 1
 #: The extra of version entries with several parts that has the bounds of their hashes.
 BOUNDS: Final = 2
+#: The extra of version entries that has the changes themselves: there are few of them, and no parts.
+INLINE: Final = 3
 
 _CRC = struct.Struct("<I")
 

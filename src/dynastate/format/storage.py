@@ -25,7 +25,7 @@ def parts_size(store: str, entries: Iterable[VersionEntry]) -> StorageSize:
     """Size of the parts of versions, without those in another store."""
     overhead = overhead_bytes(part_key(store, *EMPTY, 0, 1))
     own = (entry for entry in entries if entry.home is None)
-    return total(StorageSize(entry.parts, entry.stored_bytes + entry.parts * overhead) for entry in own)
+    return total(StorageSize(entry.parts, entry.stored_bytes + entry.parts * overhead) for entry in own if entry.parts)
 
 
 def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> StorageSize:

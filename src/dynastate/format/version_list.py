@@ -3,9 +3,10 @@ r"""Version lists: the entries of committed attempts (docs/storage-format.md).
 entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
 body  := version attempt:16 parent:16 epoch schema:8 time
          parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
-extras := count (tag length bytes)*                                    tag 1: home, in entries of a fork; 2: bounds
+extras := count (tag length bytes)*                     tag 1: home, in entries of a fork; 2: bounds; 3: inline changes
 home  := shards length store
 bounds := (lowest:u8 highest:u8)*                                      for each part, if there are several
+inline := codec:u8 packed                                              the one chunk of a commit without parts
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format import binary
+from dynastate.format.codec import LZ4, RAW, ZSTD
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
+from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 
 #: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint, or dropped. A list
 #: with nothing else is a fence.
@@ -26,6 +29,15 @@ REFUSED: Final = "refused"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
+#: The codecs of inline changes, by the byte that names them.
+INLINE_CODECS: Final = (RAW, LZ4, ZSTD)
+
+
+class InlineChanges(NamedTuple):
+    """The changes of a small commit, within its version entry: one chunk, as a codec has packed it."""
+
+    codec: str
+    packed: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,7 @@ class VersionEntry:
     `time_ms` is when it was committed, in milliseconds since 1970 UTC by the committer's clock; it decides nothing.
     `home` is the store that contains its parts, if it is another one: an origin of a fork.
     `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty: not known.
+    `inline` are the changes of a commit without parts; `stored_bytes` is then their size.
     """
 
     version: int
@@ -51,6 +64,7 @@ class VersionEntry:
     time_ms: int = 0
     home: Home | None = None
     bounds: bytes = b""
+    inline: InlineChanges | None = None
 
     @property
     def id(self) -> VersionId:
@@ -59,6 +73,10 @@ class VersionEntry:
     @property
     def parent_id(self) -> VersionId:
         return VersionId(self.version - 1, self.parent)
+
+    def inline_chunk(self, key: Key) -> StoredChunk | None:
+        """The changes, if they are within the entry, which is in the version list with that key."""
+        return self.inline and StoredChunk(key, self.inline.codec, self.records, self.raw_bytes, self.inline.packed)
 
 
 def part_keys(store: str, entry: VersionEntry, shards: int, sequences: Sequence[int] | None = None) -> Iterator[Key]:
@@ -75,6 +93,7 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     families = binary.varints([len(entry.keys), *chain.from_iterable(sorted(entry.keys.items()))])
     extras = {binary.HOME: binary.encode_home(entry.home)} if entry.home else {}
     extras |= {binary.BOUNDS: entry.bounds} if entry.bounds else {}
+    extras |= {binary.INLINE: _encode_inline(entry.inline)} if entry.inline else {}
     return binary.seal(store, head + sizes + entry.digest + families + binary.encode_extras(extras))
 
 
@@ -84,14 +103,34 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     epoch, schema, time_ms = cursor.varint(), cursor.take(8), cursor.varint()
     sums = binary.decode_sums(cursor)
     keys = {cursor.varint(): cursor.varint() for _ in range(cursor.varint())}
-    extras = binary.decode_extras(store, cursor, [binary.HOME, binary.BOUNDS], "version entry")
+    extras = binary.decode_extras(store, cursor, [binary.HOME, binary.BOUNDS, binary.INLINE], "version entry")
     home = binary.decode_home(store, extras[binary.HOME]) if binary.HOME in extras else None
     bounds = extras[binary.BOUNDS].rest() if binary.BOUNDS in extras else b""
     if not cursor.at_end():
         raise CorruptStateError("version entry has too many bytes", store=store, version=version)
     if bounds and len(bounds) != 2 * sums.parts:
         raise CorruptStateError("version entry has bounds of another number of parts", store=store, version=version)
-    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds)
+    inline = _decode_inline(store, extras[binary.INLINE]) if binary.INLINE in extras else None
+    if inline and not (
+        sums.parts == 0 < sums.records and len(inline.packed) == sums.stored_bytes and sums.raw_bytes <= RAW_BYTES_MAX
+    ):
+        raise CorruptStateError("version entry has changes of another size", store=store, version=version)
+    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline)
+
+
+def _encode_inline(inline: InlineChanges) -> bytes:
+    return bytes([INLINE_CODECS.index(inline.codec)]) + inline.packed
+
+
+def _decode_inline(store: str, cursor: binary.Cursor) -> InlineChanges:
+    code = cursor.take(1)[0]
+    if code >= len(INLINE_CODECS):
+        raise CorruptStateError(
+            "version entry has changes in a codec that this package does not know; upgrade dynastate",
+            store=store,
+            codec=code,
+        )
+    return InlineChanges(INLINE_CODECS[code], cursor.rest())
 
 
 def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ()) -> Item:

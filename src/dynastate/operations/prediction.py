@@ -172,6 +172,11 @@ class Items(NamedTuple):
         return times and rounded_up(times * self.number / WRITES_MAX)
 
 
+#: A share of batches that is not distinguished from none.
+RARE: Final = 1e-6
+NO_ITEMS: Final = Items(0, 0, 0, 0, 1)
+
+
 def schedule_of(of: Workload, changed: float, state: float) -> MaintenanceSchedule:
     """The maintenance schedule of one store with `changed` compressed bytes a version and `state` bytes in all."""
     tick = max(1.0, of.batches_a_day * of.maintenance_s / DAY_S)
@@ -199,22 +204,29 @@ class OneStore:
         self._changed, state = self._rows * of.row_bytes, state_rows * of.state_row_bytes
         self._schedule = schedule_of(of, self._changed, state)
         # Rows are spread by hash: in some batches a store has none, and the number varies from batch to batch.
-        self._share = share = -math.expm1(-self._rows)
+        share = -math.expm1(-self._rows)
         spread = math.sqrt(self._rows / share) * of.row_bytes if share else 0
-        self._parts = items(self._changed / share if share else 0, spread, of.compression, 1, commit.SUBMIT_BYTES)
+        # The changes of some batches are within the version entry; others have parts.
+        inline, listed = few_rows(self._rows, int(commit.INLINE_BYTES_MAX / of.row_bytes) if of.row_bytes else 0)
+        self._with_parts = max(0.0, share - inline)
+        in_parts = (self._rows - listed) * of.row_bytes / self._with_parts if self._with_parts > RARE else 0
+        self._parts = items(in_parts, spread, of.compression, 1, commit.SUBMIT_BYTES)
         buckets = 1 << bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
         self._buckets = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
         # The fraction of buckets that a snapshot writes, because rows in them changed since the one before.
         self._rewritten: float = 1 - (1 - 1 / buckets) ** (self._rows * self._schedule.apart)
         self._manifest_bytes = MANIFEST_BYTES + buckets * BUCKET_BYTES
         self._manifest_reads = rounded_up(self._manifest_bytes / READ_UNIT_BYTES)
-        self._entry_bytes = entry_bytes(of, self._rows, self._changed)
+        self._entry_bytes = entry_bytes(of, self._rows, self._changed) + round(listed * of.row_bytes)
+        lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, GROUP_SIZE + 1))
+        #: Write units of a version list with one entry, with two, and so on.
+        self._list_units = [rounded_up(size / WRITE_UNIT_BYTES) for size in lists]
+        self._list_mean = sum(self._list_units) / GROUP_SIZE
 
     def commit(self) -> PredictedUsage:
         """Parts, where there are changes, and the version list with the new entry."""
-        lists = [LIST_BYTES + number * self._entry_bytes for number in range(1, GROUP_SIZE + 1)]
-        append = sum(rounded_up(size / WRITE_UNIT_BYTES) for size in lists) / len(lists)
-        return PredictedUsage(1 + self._share * self._parts.writes(), append + self._share * self._parts.write_units)
+        parts = PredictedUsage(self._parts.writes(), self._parts.write_units) * self._with_parts
+        return PredictedUsage(1, self._list_mean) + parts
 
     def snapshots(self) -> PredictedUsage:
         """Snapshots. An offer that is declined reads nothing.
@@ -237,8 +249,8 @@ class OneStore:
         # Manifests of the snapshots retained; which these are; a list that is shortened; a look into each shard.
         retained = 1 + (of.retain - 1) / apart
         once = PredictedUsage(
-            requests=retained + 2 + of.shards + self._parts.deletes(removes * self._share),
-            write_units=1 - 1 / GROUP_SIZE,
+            requests=retained + 2 + of.shards + self._parts.deletes(removes * self._with_parts),
+            write_units=(1 - 1 / GROUP_SIZE) * self._list_units[-1],
             read_units=retained * self._manifest_reads + 1 + of.shards,
         )
         # A snapshot is marked for deletion; its manifest is read; its buckets, its manifest and its item are deleted.
@@ -249,14 +261,17 @@ class OneStore:
             delete_units=2 + self._rewritten * self._buckets.write_units,
         )
         # A version's parts are deleted, and with the last version of a list the list.
-        parts = PredictedUsage(delete_units=self._share * self._parts.write_units)
-        last = PredictedUsage(requests=1, delete_units=1) * (1 / GROUP_SIZE)
+        parts = PredictedUsage(delete_units=self._with_parts * self._parts.write_units)
+        # It was shortened before, unless one clean-up deletes several lists.
+        whole = max(0.0, 1 - GROUP_SIZE / removes)
+        units = whole * self._list_units[-1] + (1 - whole) * self._list_mean
+        last = PredictedUsage(requests=1, delete_units=units) * (1 / GROUP_SIZE)
         look = self._look() * (1 / self._schedule.cleans)
         return look + once * (1 / removes) + snapshot * (1 / apart) + parts + last
 
     def restart(self) -> PredictedUsage:
         """Usage of one restart: it reads the last snapshot and the versions since, and enters run and schema."""
-        since = self._schedule.apart / 2 * self._share
+        since = self._schedule.apart / 2 * self._with_parts
         read = PredictedUsage(
             requests=4 + (self._buckets.number + since * self._parts.number) / reader.WINDOW,
             write_units=2,
@@ -266,17 +281,17 @@ class OneStore:
 
     def restart_bytes(self) -> RestartBytes:
         """The last snapshot, and the versions since."""
-        snapshot, changes = self._buckets.bytes, self._schedule.apart * self._share * self._parts.bytes
+        snapshot, changes = self._buckets.bytes, self._schedule.apart * self._with_parts * self._parts.bytes
         return RestartBytes(snapshot, snapshot + changes / 2, snapshot + changes)
 
     def items(self) -> float:
         kept, held = self._schedule.kept, self._schedule.held
-        parts = kept * self._share * self._parts.number
+        parts = kept * self._with_parts * self._parts.number
         return 2 + kept / GROUP_SIZE + parts + 2 * held + self._copies() * self._buckets.number
 
     def bytes(self) -> float:
         kept, held = self._schedule.kept, self._schedule.held
-        parts = kept * self._share * self._parts.bytes
+        parts = kept * self._with_parts * self._parts.bytes
         return self._lists() + parts + held * self._manifest_bytes + self._copies() * self._buckets.bytes
 
     def _look(self) -> PredictedUsage:
@@ -311,12 +326,20 @@ def predict(of: Workload) -> Prediction:
 def items(data: float, spread: float, compression: float, pieces: int, request_bytes: int) -> Items:
     """Items for `data` bytes of compressed rows in `pieces`, each cut into chunks of at most 256 KiB of rows."""
     if not data:
-        return Items(0, 0, 0, 0, request_bytes)
+        return NO_ITEMS
     chunk = pieces * CHUNK_BYTES_MAX / compression
     number = pieces * rounded_up(data / chunk, spread / chunk)
     size, spread = data / number + PART_BYTES, spread / number
     write, read = (rounded_up(size / unit, spread / unit) for unit in (WRITE_UNIT_BYTES, READ_UNIT_BYTES))
     return Items(number, number * size, number * write, number * read, request_bytes)
+
+
+def few_rows(mean: float, most: int) -> tuple[float, float]:
+    """The share of batches of 1 to `most` rows, and the mean number of such rows in a batch, by Poisson's law."""
+    if not mean:
+        return 0, 0
+    shares = [math.exp(rows * math.log(mean) - mean - math.lgamma(rows + 1)) for rows in range(1, most + 1)]
+    return sum(shares), sum(rows * share for rows, share in enumerate(shares, 1))
 
 
 def rounded_up(mean: float, spread: float = 0) -> float:

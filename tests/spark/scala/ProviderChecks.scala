@@ -59,7 +59,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val id = world.freshStore()
       val conf = Map(s"$Prefix.dynastate.cacheMb" -> "16")
       val one = commit(world.provider(id, conf), 0)(numbered(100): _*)
-      val two = commit(world.provider(id, conf), 1, one)(1L -> 7L)
+      val two = commit(world.provider(id, conf), 1, one)(numbered(100) :+ (1L -> 7L): _*)
       Seq(2L -> two, 1L -> one, 2L -> two).foreach { case (version, ids) =>
         val moved = world.provider(id, conf).getStore(version, ids)
         same((metric(moved, "dynastateCacheMisses"), metric(moved, "dynastateRequests")), (1L, 0L), s"version $version")
@@ -299,6 +299,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val read = provider.getReadStore(version, ids)
       val store = provider.upgradeReadStoreToWriteStore(read, version, ids, forceSnapshotOnCommit = version == 1)
       put(store, version, version)
+      (100L until 200L).foreach(each => put(store, each, each)) // else there are no parts
       store.commit()
       same(metric(store, "forceSnapshotCount"), version, "forced snapshots")
       idOf(store)

@@ -179,7 +179,7 @@ def test_when_a_snapshot_is_worth_it(
 ) -> None:
     """It depends on the bytes and the number of the deltas, on the minimum and on the threshold that are set."""
     monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
-    entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, 1, 2 * stored, stored, bytes(8), {})
+    entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, parts, 2 * stored, stored, bytes(8), {})
     store = "orders/0/0/default"
     for factor in (1, 4):
         assert is_worth_it(store, [entry] * versions, 100 // factor, 10, factor * 0.75) is worth

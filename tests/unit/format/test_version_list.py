@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynastate.errors import CorruptStateError
+from dynastate.format import binary
 from dynastate.format.changes import FAMILY_MAX
+from dynastate.format.codec import LZ4
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SHARDS_MAX, Attempt, Home, group_key
-from dynastate.format.version_list import VersionEntry, decode_entry, encode_entry
+from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
+from dynastate.format.version_list import INLINE_CODECS, InlineChanges, VersionEntry, decode_entry, encode_entry
 
 STORE = "ns/0/0/default"
 A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
@@ -54,6 +58,44 @@ def test_bounds_of_another_number_of_parts_are_refused() -> None:
     made = VersionEntry(1, A, B, 1, bytes(8), 3, 1, 1, 1, bytes(8), {}, bounds=bytes(4))
     with pytest.raises(CorruptStateError, match="bounds of another number of parts"):
         decode_entry(STORE, encode_entry(STORE, made))
+
+
+@given(ENTRIES, st.sampled_from(INLINE_CODECS), st.binary(max_size=300), st.integers(1, RAW_BYTES_MAX))
+def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, packed: bytes, raw_bytes: int) -> None:
+    """They are read back as they were written, and known as a chunk of the version list."""
+    inline = InlineChanges(codec, packed)
+    sizes: dict[str, Any] = {
+        "parts": 0,
+        "records": made.records + 1,
+        "raw_bytes": raw_bytes,
+        "stored_bytes": len(packed),
+    }
+    small = replace(made, **sizes, inline=inline)
+    assert decode_entry(STORE, encode_entry(STORE, small)) == small
+    key = group_key(STORE, made.version)
+    assert small.inline_chunk(key) == StoredChunk(key, codec, small.records, raw_bytes, packed)
+    assert made.inline_chunk(key) is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"parts": 1}, {"records": 0}, {"stored_bytes": 4}, {"raw_bytes": RAW_BYTES_MAX + 1}], ids=str
+)
+def test_changes_of_another_size_are_refused(wrong: dict[str, Any]) -> None:
+    """An entry with changes has no parts, and says how many they are, and how long."""
+    made = VersionEntry(1, A, B, 1, bytes(8), 0, 1, 12, 5, bytes(8), {}, inline=InlineChanges(LZ4, b"12345"))
+    assert decode_entry(STORE, encode_entry(STORE, made)) == made
+    with pytest.raises(CorruptStateError, match="changes of another size"):
+        decode_entry(STORE, encode_entry(STORE, replace(made, **wrong)))
+
+
+def test_changes_in_an_unknown_codec_are_refused() -> None:
+    """The advice is to upgrade."""
+    made = VersionEntry(1, A, B, 1, bytes(8), 0, 1, 12, 5, bytes(8), {}, inline=InlineChanges(LZ4, b"12345"))
+    body = encode_entry(STORE, made)[1:-4]
+    assert body.endswith(b"\x0112345")
+    with pytest.raises(CorruptStateError, match="does not know; upgrade dynastate") as caught:
+        decode_entry(STORE, binary.seal(STORE, body[:-6] + b"\x0312345"))
+    assert caught.value.facts["codec"] == 3
 
 
 @given(ENTRIES, st.data())

@@ -15,7 +15,7 @@ import pytest
 
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine import snapshots
+from dynastate.engine import commit, snapshots
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.changes import key_hash
@@ -174,7 +174,12 @@ class Run:
     def _start(self) -> None:
         threshold = Decimal(str(self._of.snapshot_threshold))
         # It knows the routes that it has read and written, as in production.
-        self._at = self._engines(shards=self._of.shards, snapshot_threshold=threshold, cache_bytes=2**24)
+        self._at = self._engines(
+            shards=self._of.shards,
+            snapshot_threshold=threshold,
+            cache_bytes=2**24,
+            inline_bytes=commit.INLINE_BYTES_MAX,
+        )
         self._runs += 1
 
     def _batch(self, keys: list[bytes], counted: Counted) -> None:
@@ -204,6 +209,8 @@ WORKLOADS = {
     "a threshold of 0.3": (Workload(3, 8640, 40, 0, 900, 0, retain=20, snapshot_threshold=0.3), 50),
     "a threshold of 1.25": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=1.25), 50),
     "a threshold of 2.5": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=2.5), 50),
+    "three rows a store and batch": (Workload(3, 8640, 9, 0, 600, 0, retain=20), 50),
+    "changes of about 256 bytes": (Workload(3, 8640, 12, 0, 600, 0), 50),
     "frequent snapshots": (Workload(2, 8640, 40, 0, 200, 0, retain=10, min_deltas=2, extra=0.5, maintenance_s=1), 50),
 }
 

@@ -1,0 +1,165 @@
+"""Small commits, whose changes are within the version entry: no part is written, read or deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import find_stores
+from dynastate.engine.commit import INLINE_BYTES_MAX
+from dynastate.format.keys import EMPTY, VersionId
+from dynastate.operations.fork import fork_namespace
+from dynastate.operations.verify import verify
+from dynastate.settings import Settings
+from tests.support.engine_driver import (
+    SCHEMA,
+    Engines,
+    State,
+    attempt,
+    begin,
+    chunk,
+    commit,
+    entry,
+    fold,
+    make_engine,
+    namespace_of,
+    numbers,
+    parts_of,
+    read,
+    save_snapshot,
+    write,
+    write_versions,
+)
+from tests.support.fakes import MemoryTables
+
+SMALL: State = {b"a": b"1", b"b": b"2"}
+
+
+def incompressible(size: int) -> State:
+    """Make one row whose changes are `size` bytes, and no shorter in any codec."""
+    overhead = len(chunk({b"k": b""}).changes)
+    return {b"k": bytes(range(256))[: size - overhead]}
+
+
+def test_few_changes_are_within_the_entry(engines: Engines, tables: Tables, store: str) -> None:
+    """One request commits them, and they come with the version list."""
+    engine = engines(inline_bytes=INLINE_BYTES_MAX)
+    first = write(engine, store, attempt(1), {b"c": b"3"})
+    made, counted = commit(engine, store, attempt(2), SMALL, base=first)
+    assert parts_of(tables, store) == []
+    assert (counted["requests"], counted["writeUnits"], counted["parts"]) == (1, 1, 0)
+    assert counted["rawBytes"] == len(chunk(SMALL).changes)
+    listed = entry(tables, store, 2)
+    assert (listed.parts, listed.records, listed.bounds) == (0, 2, b"")
+    opening = engines().open(store, *made)
+    assert fold(opening.chunks) == SMALL | {b"c": b"3"}
+    assert (opening.meter.requests, opening.records) == (1, 3)
+    assert verify(tables, store).is_whole
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_limit_is_in_compressed_bytes(memory: MemoryTables, store: str, compression: str, more: int) -> None:
+    """Changes of that size are within the entry; one byte more, and they are a part."""
+    engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX, compression=compression)
+    state = incompressible(INLINE_BYTES_MAX + more)
+    made = write(engine, store, attempt(1), state)
+    assert len(parts_of(memory, store)) == more
+    assert read(engine, store, *made) == state
+    dense = {b"key %d" % number: bytes(40) for number in range(20)}
+    made = write(engine, store, attempt(2), dense, base=made)
+    assert len(parts_of(memory, store)) == more
+    assert read(engine, store, *made) == state | dense
+    engine.close()
+
+
+def test_the_engine_of_a_sidecar_writes_them(memory: MemoryTables, store: str) -> None:
+    """It is the default, without a setting."""
+    engine = make_engine(memory)
+    assert type(engine)(memory, Settings()).commits.inline_bytes == INLINE_BYTES_MAX
+    engine.close()
+
+
+def test_a_flush_leaves_them_for_the_entry(memory: MemoryTables, store: str) -> None:
+    """What may still be inline is not queued before the commit; more than one chunk is."""
+    engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX)
+    under_way = begin(engine, store, attempt(1), SMALL)
+    under_way.flush()
+    made = under_way.commit({0: 2}, SCHEMA)
+    assert (made.entry.parts, parts_of(memory, store)) == (0, [])
+    under_way = begin(engine, store, attempt(2), {b"a": b"3"}, base=VersionId(1, attempt(1)))
+    under_way.flush()
+    under_way.append(chunk({b"b": b"4"}))
+    assert under_way.commit({0: 2}, SCHEMA).entry.parts == 2
+    assert read(engine, store, 2) == {b"a": b"3", b"b": b"4"}
+    engine.close()
+
+
+def test_an_attempt_that_ends_leaves_nothing(memory: MemoryTables, store: str) -> None:
+    """There is nothing to delete."""
+    engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX)
+    begin(engine, store, attempt(1), SMALL).abort()
+    assert parts_of(memory, store) == []
+    engine.close()
+
+
+def test_snapshots_and_clean_up(always_worth_it: None, engines: Engines, tables: Tables, store: str) -> None:
+    """They count as changes; a snapshot has them, and clean-up deletes them with their entries."""
+    engine = engines(inline_bytes=INLINE_BYTES_MAX)
+    versions = write_versions(engine, store, 25)
+    save_snapshot(engine, store, versions[20], numbers(20))
+    assert read(engine, store, *versions[25]) == numbers(25)
+    engine.clean_up(store, "run-1", *versions[25], 3, 0, 0)
+    assert read(engines(), store, *versions[25]) == numbers(25)
+    assert read(engines(), store, *versions[25], have=[versions[23]]) == {b"24": b"24", b"25": b"25"}
+    assert verify(tables, store).is_whole
+    assert parts_of(tables, store) == []
+
+
+def test_a_fork_has_them_in_its_own_lists(engines: Engines, tables: Tables, store: str) -> None:
+    """It goes on where the origin is gone; parts stay where they are."""
+    engine = engines(inline_bytes=INLINE_BYTES_MAX)
+    large: State = {b"large": bytes(range(256)) * 4}
+    made = write(engine, store, attempt(2), SMALL, base=write(engine, store, attempt(1), large))
+    copy = f"{namespace_of(store)}-fork"
+    fork_namespace(tables, namespace_of(store), copy, None, Meter())
+    (forked,) = find_stores(tables, copy, Meter())
+    assert read(engines(), forked, *made) == large | SMALL
+    assert [len(parts_of(tables, each)) for each in (store, forked)] == [1, 0]
+    assert verify(tables, forked).is_whole
+
+
+def units_of(store: str, inline_bytes: int, changed_bytes: int) -> int:
+    """Count the write units of a hundred small commits, of their deletes, and of the clean-ups between them."""
+    tables = MemoryTables()
+    engine = make_engine(tables, inline_bytes=inline_bytes, cache_bytes=1 << 20)
+    made, units = write(engine, store, attempt(1), incompressible(changed_bytes)), 0
+    for number in range(2, 102):
+        by = attempt(number)
+        made, counted = commit(engine, store, by, incompressible(changed_bytes), base=made)
+        units += counted["writeUnits"]
+        if number % 30 == 0:
+            save_snapshot(engine, store, made, incompressible(changed_bytes), bits=0)
+            spent, _ = engine.clean_up(store, "run-1", *made, retain=10, least=1, most=0)
+            units += spent.write_units + spent.delete_units
+    engine.close()
+    return units
+
+
+def test_they_cost_less_up_to_the_limit(always_worth_it: None, store: str) -> None:
+    """Units of commits and clean-up: much less for few changes, less at the limit, more above it."""
+    ratios = [
+        units_of(store, 1 << 20, size) / units_of(store, 0, size)
+        for size in (80, INLINE_BYTES_MAX, 2 * INLINE_BYTES_MAX)
+    ]
+    assert ratios[0] < 0.65
+    assert ratios[0] < ratios[1] < 1 < ratios[2], ratios
+
+
+def test_rows_are_found_without_hashes(engines: Engines, store: str) -> None:
+    """A reader of one row, or of one bucket, gets them all, since they are there."""
+    engine = engines(inline_bytes=INLINE_BYTES_MAX)
+    made = write(engine, store, attempt(1), SMALL, base=EMPTY)
+    assert fold(engine.lookup(store, *made, digest=0).chunks) == SMALL
+    assert fold(engine.buckets(store, *made, bits=8, numbers=[0]).chunks) == SMALL
