@@ -157,7 +157,7 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
     """A query of some batches, and one whose requests AWS refuses as wrongly signed."""
     folder = scratch / "secrets"
     folder.mkdir()
-    rows = [[{**row, "key": f"{ROW}-{row['key']}"} for row in make_rows(21, file)] for file in range(FILES)]
+    rows = [[{**row, "key": f"{ROW}-{row['id']}-{row['key']}"} for row in make_rows(21, file)] for file in range(FILES)]
     Source(folder, rows).release()
     # Spark writes an executor's log below its own home, so it gets one here.
     (folder / "home").mkdir()

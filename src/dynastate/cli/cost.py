@@ -16,8 +16,9 @@ from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 
 if TYPE_CHECKING:
+    from dynastate.operations.advice import Choice
     from dynastate.operations.reports import QueryUsage
-    from dynastate.operations.scenarios import Scenario, ThresholdChoice
+    from dynastate.operations.scenarios import ThresholdChoice
     from dynastate.operations.usage import StorageUsage
     from dynastate.prices import Prices
 
@@ -31,6 +32,7 @@ _DIGITS: Final = {
     "compression": 2,
     "restart_snapshots_max": 2,
     "saved_dollars_a_month": 2,
+    "dollars_a_month": 2,
     "dollars": 6,
     "write_dollars": 6,
 }
@@ -81,6 +83,13 @@ _RESTARTS: Final = {
 }
 
 
+_CHOICES: Final = {
+    "what": "one other choice",
+    "saved_dollars_a_month": "saves,\n$ a month",
+    "dollars_a_month": "price,\n$ a month",
+}
+
+
 def _price(of: str) -> Any:
     return typer.Option(metavar="USD", help=f"Price of {of}, in US dollars.")
 
@@ -108,6 +117,7 @@ def cost(
     snapshot_threshold: Annotated[
         str, typer.Option(metavar="T", help="The query's snapshotThreshold, where it is not the default.")
     ] = "",
+    retain: Annotated[int, number(2, "N", "The query's minBatchesToRetain.")] = 100,
     write_price: Annotated[str, _price("a million write units")] = "",
     read_price: Annotated[str, _price("a million read units")] = "",
     storage_price: Annotated[str, _price("a GB-month")] = "",
@@ -118,11 +128,13 @@ def cost(
     reported batches took, and what a day of them costs, at the prices given here or else at those of the query. With
     a namespace and --every, --trigger or --partitions: what a day would take in the long run, as the query runs now, as
     asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/operations.md from
-    the listed versions.
+    the listed versions; and what one other choice each would save a month, those that save most first.
     """
     from dynastate.dynamodb.meter import Meter
+    from dynastate.engine.catalog import of_namespace
+    from dynastate.operations.advice import Plan
     from dynastate.operations.reports import usage_of_queries
-    from dynastate.operations.scenarios import compare_thresholds, predict_scenarios
+    from dynastate.operations.sample import CodecRatios, zstd_ratios
     from dynastate.operations.usage import StorageUsage, usage_of_namespace
     from dynastate.prices import Prices
 
@@ -131,45 +143,61 @@ def cost(
     given = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price, "namespace": namespace}
     given["snapshotThreshold"] = snapshot_threshold
     settings = Settings.from_spark({name: text for name, text in given.items() if text})
-    prices, own = Prices.of(settings), float(settings.snapshot_threshold)
-    found: dict[int, StorageUsage] = {}
+    prices = Prices.of(settings)
     spent: list[QueryUsage] = []
-    meter = Meter()
     if progress_file is not None:
         spent = usage_of_queries(progress_file, progress_file.name, prices if write_price or read_price else None)
-    if namespace:
-        with call.tables() as tables, progress("stores") as report:
-            found = usage_of_namespace(tables, namespace, meter, report)
-    scenarios: list[Scenario] = []
-    choices: list[ThresholdChoice] = []
+    every_s = None
     if every or trigger or partitions:
-        known_s = every or next((each.interval_s for each in spent if each.interval_s), None)
-        if not found or known_s is None:
+        every_s = every or next((each.interval_s for each in spent if each.interval_s), None)
+        if not namespace or every_s is None:
             raise ConfigurationError(
                 "a prediction needs a namespace, and --every SECONDS, or --progress with two batches of one run"
             )
-        scenarios = predict_scenarios(found, known_s, trigger, partitions, own)
-        choices = compare_thresholds(found, known_s, own)
-    predicted = [each.as_json(prices) for each in scenarios]
-    queries = [each.as_json(prices) for each in spent]
-    operators = [{"operator": operator} | each.as_json(prices) for operator, each in sorted(found.items())]
-    thresholds = [each.as_json(prices) for each in choices]
-    found_json = {"predicted": predicted, "thresholds": thresholds, "operators": operators, "queries": queries}
-    if call.json(found_json):
+    found: dict[int, StorageUsage] = {}
+    meter = Meter()
+    ratios: CodecRatios | None = None
+    if namespace:
+        with call.tables() as tables, progress("stores") as report:
+            found = usage_of_namespace(tables, namespace, meter, report)
+            if every_s:
+                ratios = zstd_ratios(tables, of_namespace(tables, namespace, meter).current, meter)
+    plan = Plan(found, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
+    scenarios = plan.scenarios(trigger, partitions) if plan else []
+    thresholds = plan.thresholds() if plan else []
+    choices = plan.choices(ratios) if plan else []
+    figures = {
+        "predicted": [each.as_json(prices) for each in scenarios],
+        "thresholds": [each.as_json(prices) for each in thresholds],
+        "choices": [each.as_json() for each in choices],
+        "operators": [{"operator": operator} | each.as_json(prices) for operator, each in sorted(found.items())],
+        "queries": [each.as_json(prices) for each in spent],
+    }
+    if call.json(figures):
         return
-    stored = [(f"operator {each['operator']}", each | each["workload"]) for each in operators]
-    if len(stored) > 1:
-        together = sum(found.values(), StorageUsage()).as_json(prices)
-        stored.append(("all", together | together["workload"]))
-    _show(call, "stored in both tables", _STORED, stored)
+    _show_usage(call, figures, sum(found.values(), StorageUsage()).as_json(prices))
     if found:
         call.say(f"reading this took {plural(meter.read_units, 'read unit')}")
+    _show_queries(call, figures)
+    _show_thresholds(call, thresholds, prices)
+    _show_choices(call, choices, is_zstd_known=ratios is not None)
+
+
+def _show_usage(call: Call, figures: Mapping[str, Any], together: Mapping[str, Any]) -> None:
+    """Print what the stores of each operator have, and all of them together."""
+    stored = [(f"operator {each['operator']}", each | each["workload"]) for each in figures["operators"]]
+    if len(stored) > 1:
+        stored.append(("all", together | together["workload"]))
+    _show(call, "stored in both tables", _STORED, stored)
+
+
+def _show_queries(call: Call, figures: Mapping[str, Any]) -> None:
+    """Print what the reported batches took, and a day in the long run."""
     chars = None if call.width is None else ID_CHARS
-    reported = [(each["name"] or each["query"][:chars], each) for each in queries]
+    reported = [(each["name"] or each["query"][:chars], each) for each in figures["queries"]]
     _show(call, "spent by the batches reported", _SPENT, reported)
-    days = [(each["way"].replace(" ", "\n", 1), each) for each in predicted]
+    days = [(each["way"].replace(" ", "\n", 1), each) for each in figures["predicted"]]
     _show(call, "a day in the long run, predicted", _PREDICTED, days)
-    _show_thresholds(call, choices, prices)
 
 
 def _show_thresholds(call: Call, choices: Sequence[ThresholdChoice], prices: Prices) -> None:
@@ -186,6 +214,16 @@ def _show_thresholds(call: Call, choices: Sequence[ThresholdChoice], prices: Pri
         )
     elif choices:
         call.say(f"no other snapshotThreshold saves money while restarts read at most {RECOVERY_MAX:g} snapshots")
+
+
+def _show_choices(call: Call, choices: Sequence[Choice], *, is_zstd_known: bool) -> None:
+    """Print what other choices would save."""
+    if not choices:
+        return
+    rows = [{name: _figure(name, value) for name, value in each.as_json().items()} for each in choices]
+    call.table(rows, _CHOICES, title="what one other choice would save, predicted", figures=True)
+    if not is_zstd_known:
+        call.say("zstd is not compared: the query has it, or the extra 'zstd' of this package is not installed")
 
 
 def _show(call: Call, title: str, labels: Mapping[str, str], columns: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

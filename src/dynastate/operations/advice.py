@@ -1,0 +1,154 @@
+"""Advice: what other choices would save on a query, by the formula of docs/operations.md and by arithmetic. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from dynastate.counts import plural
+from dynastate.format.items import StorageSize
+from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload, predict
+from dynastate.operations.sample import CodecRatios
+from dynastate.operations.scenarios import (
+    MONTH_DAYS,
+    Scenario,
+    ThresholdChoice,
+    advised,
+    compare_thresholds,
+    predict_scenarios,
+    with_trigger,
+    workload,
+)
+from dynastate.operations.usage import StorageUsage
+from dynastate.prices import Prices
+
+#: How many times longer the trigger is that is compared, and how many times fewer the partitions and versions are.
+TIMES: Final = 2
+#: An hour of one provisioned unit a second costs as much as this many units on demand ($0.00065 and $0.625 a million).
+PROVISIONED_HOUR_UNITS: Final = 1_040
+#: The share of provisioned capacity that autoscaling aims at by default.
+UTILIZATION: Final = 0.7
+#: DynamoDB keeps unused capacity for this long, for bursts.
+BURST_S: Final = 300
+#: Prices of the table class Standard-Infrequent Access, as multiples of those of Standard.
+INFREQUENT_UNITS: Final = 1.248
+INFREQUENT_STORAGE: Final = 0.4
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Another way to run a query: US dollars that it costs and saves a month, units and storage together."""
+
+    kind: str
+    what: str
+    dollars_a_month: float
+    saved_dollars_a_month: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Month:
+    """A month of a query: units and storage."""
+
+    day: PredictedUsage
+    stored: StorageSize
+
+    @classmethod
+    def of(cls, operators: Sequence[Workload]) -> Month:
+        """Predict it."""
+        found = [predict(each) for each in operators]
+        day = sum((each.day for each in found), PredictedUsage())
+        return cls(day, sum((each.stored for each in found), StorageSize()))
+
+    def units_dollars(self, prices: Prices) -> float:
+        return MONTH_DAYS * self.day.dollars(prices)
+
+    def dollars(self, prices: Prices) -> float:
+        return self.units_dollars(prices) + prices.dollars_a_month(self.stored)
+
+    def provisioned(self, every_s: float, prices: Prices) -> tuple[int, float]:
+        """Write capacity for the mean of a day, and for a batch out of what was unused before it; and a month's price.
+
+        Reads have a capacity of their own, which the price includes.
+        """
+        day, batches = self.day, DAY_S / every_s
+        write, read = (
+            max(1, math.ceil(units / DAY_S / UTILIZATION), math.ceil(units / batches / BURST_S))
+            for units in (day.write_units + day.delete_units, day.read_units)
+        )
+        hours = 24 * MONTH_DAYS * PROVISIONED_HOUR_UNITS
+        dollars = PredictedUsage(0, write * hours, read * hours).dollars(prices)
+        return write, dollars + prices.dollars_a_month(self.stored)
+
+    def infrequent_dollars(self, prices: Prices) -> float:
+        """The price with the table class Standard-Infrequent Access."""
+        stored = prices.dollars_a_month(self.stored)
+        return INFREQUENT_UNITS * self.units_dollars(prices) + INFREQUENT_STORAGE * stored
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a query runs: what it stores, a batch every `every_s` seconds, its snapshot threshold, versions retained."""
+
+    found: Mapping[int, StorageUsage]
+    every_s: float
+    threshold: float
+    retain: int
+    prices: Prices
+
+    def scenarios(self, trigger_s: float | None, partitions: int | None) -> list[Scenario]:
+        """A day as it runs now, with another trigger or partition count, and with an item for each row."""
+        return predict_scenarios(self.found, self.every_s, trigger_s, partitions, self.threshold)
+
+    def thresholds(self) -> list[ThresholdChoice]:
+        """A day with other snapshot thresholds."""
+        return compare_thresholds(self.found, self.every_s, self.threshold)
+
+    def choices(self, ratios: CodecRatios | None) -> list[Choice]:
+        """Predict the query with one other choice each, those that save most first.
+
+        `ratios` are those of zstd; None: it has that codec, or they are not known.
+        """
+        now = self._now()
+        month = self.month()
+        dollars = month.dollars(self.prices)
+        capacity, provisioned = month.provisioned(self.every_s, self.prices)
+        made = [
+            *(
+                (kind, what, Month.of(others).dollars(self.prices))
+                for kind, what, others in self._by_formula(now, ratios)
+            ),
+            ("provisioned capacity", f"provisioned, {plural(capacity, 'write unit')} a second", provisioned),
+            ("table class", "table class Standard-Infrequent Access", month.infrequent_dollars(self.prices)),
+        ]
+        found = [Choice(kind, what, cost, dollars - cost) for kind, what, cost in made]
+        return sorted(found, key=lambda each: -each.saved_dollars_a_month)
+
+    def month(self) -> Month:
+        """A month as it runs now."""
+        return Month.of(self._now())
+
+    def _now(self) -> list[Workload]:
+        found = (workload(each, self.every_s, self.threshold) for each in self.found.values())
+        return [replace(each, retain=self.retain) for each in found]
+
+    def _by_formula(
+        self, now: Sequence[Workload], ratios: CodecRatios | None
+    ) -> Iterator[tuple[str, str, list[Workload]]]:
+        """Kind and name of each choice that changes the workloads, with these."""
+        longer = TIMES * self.every_s
+        yield "trigger", f"a batch every {longer:g} s", [with_trigger(each, self.every_s, longer) for each in now]
+        if all(each.partitions >= TIMES for each in self.found.values()):
+            yield "partitions", "half as many partitions", [replace(each, stores=each.stores // TIMES) for each in now]
+        if ratios is not None:
+            yield "codec", "compression=zstd", [ratios.apply(each) for each in now]
+        best = advised(self.thresholds(), self.prices)
+        if best is not None:
+            better = [replace(each, snapshot_threshold=best.threshold) for each in now]
+            yield "threshold", f"snapshotThreshold={best.threshold:g}", better
+        fewer = max(2, self.retain // TIMES)
+        yield "retention", f"minBatchesToRetain={fewer}", [replace(each, retain=fewer) for each in now]

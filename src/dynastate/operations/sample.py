@@ -1,0 +1,106 @@
+"""A sample of a query's rows: how many bytes another codec would take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.snapshots import read_manifest
+from dynastate.errors import ConfigurationError
+from dynastate.format.codec import LZ4, ZSTD, compress, require
+from dynastate.format.graph import VersionGraph
+from dynastate.format.keys import Key, group_key
+from dynastate.format.parts import StoredChunk, join_fragments, parse_part
+from dynastate.format.snapshot import DONE
+from dynastate.format.version_list import part_keys
+from dynastate.operations.inspect import read_lists
+from dynastate.operations.prediction import Workload
+
+#: Stores that are looked into, and chunks of each: of its newest versions, and of its newest snapshot.
+STORES: Final = 4
+CHUNKS: Final = 4
+
+
+@dataclass(frozen=True)
+class CodecRatios:
+    """Bytes with zstd, as multiples of those that are stored: of changes, and of snapshots."""
+
+    changes: float
+    snapshots: float
+
+    def apply(self, of: Workload) -> Workload:
+        """The workload with that codec."""
+        return replace(
+            of,
+            row_bytes=of.row_bytes * self.changes,
+            state_row_bytes=of.state_row_bytes * self.snapshots,
+            compression=of.compression / self.changes,
+        )
+
+
+def zstd_ratios(tables: Tables, stores: Iterable[str], meter: Meter) -> CodecRatios | None:
+    """Compress some chunks of some stores with zstd. None: zstd is not installed, or is their codec, or there are none.
+
+    Raises:
+        CorruptStateError: an item that was sampled is corrupt.
+    """
+    try:
+        require(ZSTD)
+    except ConfigurationError:
+        return None
+    changes: list[StoredChunk] = []
+    rows: list[StoredChunk] = []
+    for store in islice(stores, STORES):
+        graph, _ = read_lists(tables, store, meter)
+        if graph.versions():
+            changes += _of_versions(tables, graph, meter)
+            rows += _of_snapshot(tables, graph, meter)
+    if not changes or any(each.codec == ZSTD for each in (*changes, *rows)):
+        return None
+    ratio = _ratio(changes)
+    return CodecRatios(ratio, _ratio(rows) if rows else ratio)
+
+
+def _ratio(chunks: Iterable[StoredChunk]) -> float:
+    """Bytes with zstd over bytes with LZ4, each as compact as it writes them."""
+    made = [each.changes for each in chunks]
+    zstd, lz4 = (sum(len(compress(each, codec, dense=True)[1]) for each in made) for codec in (ZSTD, LZ4))
+    return zstd / lz4
+
+
+def _of_versions(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
+    """The first chunk of each of the newest versions with changes."""
+    entries = [each for each in graph.lineage(graph.newest()) if each.records][-CHUNKS:]
+    inline = (each.inline_chunk(group_key(graph.store, each.version)) for each in entries)
+    yield from filter(None, inline)
+    shards = graph.required_meta.shards
+    yield from _read(
+        tables, [key for each in entries for key in islice(part_keys(graph.store, each, shards), 1)], meter
+    )
+
+
+def _of_snapshot(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
+    """The first chunks of the newest snapshot."""
+    found = [each for each in graph.snapshots() if each.stage == DONE]
+    if found:
+        newest = max(found, key=lambda each: each.version)
+        manifest = read_manifest(tables, graph.store, newest, meter)
+        shards = graph.required_meta.shards
+        firsts = (
+            key
+            for number in range(len(manifest.buckets))
+            for key in islice(manifest.keys(graph.store, number, shards), 1)
+        )
+        yield from _read(tables, list(islice(firsts, CHUNKS)), meter)
+
+
+def _read(tables: Tables, keys: list[Key], meter: Meter) -> Iterator[StoredChunk]:
+    """Those chunks that are one part, and that clean-up has not deleted meanwhile."""
+    for key, item in get_apart(tables, keys, meter).items():
+        part = parse_part(key, item)
+        if part.fragments == 1:
+            yield join_fragments(key, [part])
