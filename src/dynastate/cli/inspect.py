@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
-from dynastate.cli.output import console, progress
+from dynastate.cli.output import console, dollars, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
@@ -28,6 +28,7 @@ from dynastate.operations.export import Format
 from dynastate.reader.json_rows import json_text
 
 if TYPE_CHECKING:
+    from dynastate.operations.inspect import StoreSummary
     from dynastate.operations.monitor import StoreActivity
     from dynastate.reader.view import StateView
 
@@ -42,6 +43,7 @@ _STORE: Final = headers(
     is_active="is\nactive",
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_ABANDONED: Final = headers("namespace", "stores", "bytes", dollars="storage,\n$ a month", age="last\ncommit")
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
 _VERSION: Final = headers(
     "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current"
@@ -55,8 +57,19 @@ _MONITORED: Final = headers(
 _REPORTED: Final = headers("commit_ms", "throttles")
 
 
-@command(app, "stores", "stores orders", "stores orders --json | jq '.[] | select(.deltas > 50) | .store'")
-def stores(call: Call, namespace: Namespace = "") -> None:
+@command(
+    app,
+    *("stores", "stores --abandoned", "stores orders"),
+    "stores orders --json | jq '.[] | select(.deltas > 50) | .store'",
+)
+def stores(
+    call: Call,
+    namespace: Namespace = "",
+    *,
+    abandoned: Annotated[
+        bool, typer.Option("--abandoned", help="Namespaces whose checkpoint is gone, and what they cost a month.")
+    ] = False,
+) -> None:
     """List stores with their newest version, rows and bytes.
 
     Without a namespace it lists all stores: it scans the snapshot-group table, with a request for each partition key,
@@ -65,7 +78,11 @@ def stores(call: Call, namespace: Namespace = "") -> None:
     from dynastate.operations.inspect import inspect_stores
 
     with call.tables() as tables, progress("stores") as report:
-        found = [asdict(each) for each in inspect_stores(tables, namespace, report)]
+        summaries = inspect_stores(tables, namespace, report)
+    if abandoned:
+        _show_abandoned(call, summaries)
+        return
+    found = [asdict(each) for each in summaries]
     if call.json(found):
         return
     if found:
@@ -84,6 +101,28 @@ def stores(call: Call, namespace: Namespace = "") -> None:
                 call.say(f"{each['store']}: {each['problem']}", "red")
     else:
         call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
+
+
+def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
+    """Print the namespaces whose checkpoint is gone."""
+    from dynastate.operations.abandoned import checkpoint_exists, find_abandoned
+    from dynastate.prices import Prices
+
+    found = find_abandoned(summaries, checkpoint_exists)
+    if call.json([each.as_json(Prices.of(call.settings)) for each in found]):
+        return
+    gone = [each for each in found if not each.problem]
+    if gone:
+        rows = [each.as_json(Prices.of(call.settings)) | {"age": _age(each.committed)} for each in gone]
+        priced = [each | {"dollars": dollars(each["storage_dollars_a_month"], 4)} for each in rows]
+        call.table(priced, _ABANDONED, figures=True)
+        for each in gone:
+            call.say(f"{each.namespace}: {each.location} does not exist; 'dynastate drop {each.namespace}' deletes it")
+    else:
+        call.say("no namespace whose checkpoint is gone")
+    for each in found:
+        if each.problem:
+            call.say(f"{each.namespace}: {each.problem}", "red")
 
 
 @command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")

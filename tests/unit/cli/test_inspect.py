@@ -15,8 +15,9 @@ import pytest
 from pyarrow import parquet
 
 from dynastate.engine.engine import Engine
+from dynastate.format.keys import EMPTY
 from tests.support.command_line import refused, reported, run, shown
-from tests.support.engine_driver import CHECKPOINT, attempt, parts_of
+from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 
@@ -42,6 +43,22 @@ def test_stores(engine: Engine, store: str) -> None:
     assert run("stores", "look").lines[2].startswith(f"{store} ")
     assert "no store of this namespace" in refused("stores", "missing")
     assert "namespace must be" in refused("stores", "first/0")
+
+
+def test_stores_without_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
+    """Those whose checkpoint is gone, with the price of a month; not that of a checkpoint that is there."""
+    for namespace, folder in (("left", tmp_path / "gone"), ("kept", tmp_path)):
+        run_there = query_run(location=f"file:{folder}")
+        engine.begin(f"{namespace}/0/0/default", run_there, *EMPTY, attempt(1)).commit({0: 0}, SCHEMA)
+    found = {each["namespace"]: each for each in shown("stores", "--abandoned")}
+    assert "kept" not in found
+    left = found["left"]
+    assert (left["location"], left["stores"], left["problem"]) == (f"file:{tmp_path}/gone", 1, "")
+    assert left["storage_dollars_a_month"] == pytest.approx((left["bytes"] + 100 * left["items"]) * 0.25 / 2**30)
+    lines = run("stores", "left", "--abandoned").lines
+    assert lines[2].split()[:2] == ["left", "1"]
+    assert "".join(lines[3:]).replace(" ", "").startswith(f"left:file:{tmp_path}/gonedoesnotexist;")
+    assert run("stores", "kept", "--abandoned").lines == ["no namespace whose checkpoint is gone"]
 
 
 def test_show(store: str) -> None:
