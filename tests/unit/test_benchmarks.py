@@ -57,7 +57,16 @@ MET: dict[str, tuple[Any, ...]] = {
         {"iterate_ns": 104, "prefix_ns": 700, "range_ns": 490},
         {"iterate_ns": 335, "prefix_ns": 778, "range_ns": 762, "append_short_ns": 556_793},
     ),
-    "query": ({"ours": {"trigger_ms": 512}, "rocksdb-changelog": {"trigger_ms": 769}},),
+    "query": (
+        {
+            2: {"ours": {"trigger_ms": 300}, "hdfs": {"trigger_ms": 900}, "rocksdb-changelog": {"trigger_ms": 769}},
+            200: {
+                "ours": {"trigger_ms": 1_600, "partition_commit_ms": 2.4},
+                "hdfs": {"trigger_ms": 5_900},
+                "rocksdb-changelog": {"trigger_ms": 8_800},
+            },
+        },
+    ),
     "recovery": (
         {
             "ours": {1_000_000: {"first_get_ms": 18, "every_row_ms": 600}, 100_000: {"first_get_ms": 19.6}},
