@@ -67,7 +67,7 @@ def test_a_namespace_is_abandoned_without_its_checkpoint() -> None:
 
 
 def test_a_namespace_that_is_used_is_not_abandoned() -> None:
-    """A query writes to it, perhaps from a machine with other folders; or it is a fork that nobody has resumed yet."""
+    """A query writes to it, perhaps from a machine with other folders; or it is a fork without a run."""
     used = [summary("used/0/0/default", GONE), summary("used/0/1/default", GONE, is_active=True)]
     assert find_abandoned([*used, summary("fork/0/0/default", "")], exists) == []
 
