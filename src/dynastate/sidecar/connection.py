@@ -183,7 +183,8 @@ class Connection:
             if chunk.codec == RAW:
                 self._send(protocol.Rows(chunk.records, chunk.changes))
             else:  # the JVM decompresses it in less time
-                self._send(protocol.Packed(chunk.records, chunk.codec, chunk.raw_bytes, chunk.packed))
+                item = f"store_shard={chunk.key.store_shard} item={chunk.key.sort}"
+                self._send(protocol.Packed(chunk.records, chunk.codec, chunk.raw_bytes, item, chunk.packed))
 
     def _on_begin(self, request: protocol.Begin) -> None:
         self._set_subject(request.store, request.base + 1, request.attempt)

@@ -195,7 +195,9 @@ Wanted = NamedTuple("Wanted", [("base", U64), ("bits", U8)])
 Maintained = NamedTuple("Maintained", [("counters", Counters)])
 Content = NamedTuple("Content", [("bits", U8), ("keys", Keys)])
 Checked = NamedTuple("Checked", [])
-Packed = NamedTuple("Packed", [("records", U32), ("codec", Text), ("raw_bytes", U32), ("changes", Rest)])
+Packed = NamedTuple(
+    "Packed", [("records", U32), ("codec", Text), ("raw_bytes", U32), ("item", Text), ("changes", Rest)]
+)
 Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable)])
 
 _OF_JVM: Final = (

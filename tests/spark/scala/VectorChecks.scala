@@ -52,14 +52,20 @@ final class VectorChecks(checks: Checks, folder: Path) {
       list(protocol \ "blocks").foreach { vector =>
         val codec = text(vector \ "codec").getBytes(UTF_8)
         val block = bytes(vector \ "block")
-        val body = little(new Array[Byte](4 + 4 + codec.length + 4 + block.length))
-        body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).put(block).flip()
+        val item = "item=a".getBytes(UTF_8)
+        val body = little(new Array[Byte](4 + 4 + codec.length + 4 + 4 + item.length + block.length))
+        body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).putInt(item.length).put(item).put(block).flip()
         val found =
           try {
             val (records, changes) = Protocol.takeRows(new Protocol.Frame(Protocol.Packed, body))
             same(records, 1)
             JString(hex(changes.array))
-          } catch { case e: DynastateException => same(e.kind, ErrorKind.Corrupt); JNull }
+          } catch {
+            case e: DynastateException =>
+              same(e.kind, ErrorKind.Corrupt)
+              require(e.getMessage.endsWith(" item=a"), e.getMessage)
+              JNull
+          }
         same(found, vector \ "changes", text(vector \ "name"))
       }
     }
@@ -243,7 +249,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
         body.get(run)
         JObject("records" -> JInt(records), "run" -> JString(hex(run)))
       case Protocol.Packed =>
-        val fields = List("records" -> JInt(body.getInt), "codec" -> JString(Protocol.takeText(body)), "raw_bytes" -> JInt(body.getInt))
+        val fields = List("records" -> JInt(body.getInt), "codec" -> JString(Protocol.takeText(body)), "raw_bytes" -> JInt(body.getInt),
+          "item" -> JString(Protocol.takeText(body)))
         val block = new Array[Byte](body.remaining)
         body.get(block)
         JObject(fields :+ ("run" -> JString(hex(block))))

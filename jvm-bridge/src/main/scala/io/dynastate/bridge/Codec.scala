@@ -10,10 +10,11 @@ import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 private[bridge] object Codec {
   private val lz4 = LZ4Factory.fastestInstance().safeDecompressor()
 
-  /** The changes in a block, which is the rest of a buffer. */
-  def unpack(codec: String, rawBytes: Int, block: ByteBuffer): ByteBuffer = {
+  /** The changes in a block, which is the rest of a buffer; `item` names where it is stored, for errors. */
+  def unpack(codec: String, rawBytes: Int, item: String, block: ByteBuffer): ByteBuffer = {
+    def corrupt(what: String, cause: Throwable = null) = new DynastateException(ErrorKind.Corrupt, s"$what $item", cause)
     if (rawBytes < 0 || rawBytes > Protocol.FrameBytesMax) {
-      throw new DynastateException(ErrorKind.Corrupt, s"a block cannot have this length expected=$rawBytes packed=${block.remaining}")
+      throw corrupt(s"a block cannot have this length expected=$rawBytes packed=${block.remaining}")
     }
     val changes = new Array[Byte](rawBytes)
     val from = block.arrayOffset + block.position()
@@ -24,10 +25,9 @@ private[bridge] object Codec {
         case _ =>
           throw new DynastateException(ErrorKind.Mismatch, s"the sidecar sends an unknown codec: jar and Python package may differ codec=$codec")
       } catch {
-        case e @ (_: LZ4Exception | _: ZstdException) =>
-          throw new DynastateException(ErrorKind.Corrupt, s"a block cannot be decompressed: ${e.getMessage}", e)
+        case e @ (_: LZ4Exception | _: ZstdException) => throw corrupt(s"a block cannot be decompressed: ${e.getMessage}", e)
       }
-    if (length != rawBytes) throw new DynastateException(ErrorKind.Corrupt, s"a block has the wrong length expected=$rawBytes got=$length")
+    if (length != rawBytes) throw corrupt(s"a block has the wrong length expected=$rawBytes got=$length")
     ByteBuffer.wrap(changes).order(ByteOrder.LITTLE_ENDIAN)
   }
 }

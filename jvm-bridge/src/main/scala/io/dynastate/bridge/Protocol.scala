@@ -123,7 +123,7 @@ object Protocol {
   /** The records and changes of a ROWS or PACKED. */
   def takeRows(frame: Frame): (Int, ByteBuffer) = {
     val records = frame.body.getInt
-    (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, frame.body))
+    (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body))
   }
 
   /** A frame of fields, each as long as its type. */
