@@ -25,6 +25,7 @@ EXTRAS = {
     "format/zstd.py": "zstd",
     "dynamodb/embedded.py": "local",
     "reader": "frames",
+    "operations/abandoned.py": "frames",
     "demo": "demo",
 }
 #: Dependencies that nothing imports.
