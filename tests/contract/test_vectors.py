@@ -15,6 +15,7 @@ from dynastate.format.changes import PUT, Change, decode_changes, encode_changes
 from dynastate.format.codec import LZ4, RAW, decompress
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
+from dynastate.format.objects import ObjectParts, decode_frames, encode_frame
 from dynastate.format.parts import Chunk, join_fragments, parse_part, part_items, parts_digest
 from dynastate.format.version_list import InlineChanges, VersionEntry, decode_entry, encode_entry
 from dynastate.sidecar import protocol
@@ -59,6 +60,7 @@ def version_entry(vector: Vector) -> VersionEntry:
         **dict.fromkeys(("schema", "digest", "bounds"), bytes.fromhex),
         "keys": dict,
         "home": lambda home: Home(**home),
+        "objects": lambda objects: ObjectParts(objects["location"], tuple(objects["sizes"])),
         "inline": lambda inline: InlineChanges(inline["codec"], bytes.fromhex(inline["packed"])),
     }
     given = {name: value for name, value in vector.items() if name not in ("store", "bytes")}
@@ -113,6 +115,15 @@ def test_version_entries(vector: Vector) -> None:
     entry = version_entry(vector)
     assert encode_entry(vector["store"], entry).hex() == vector["bytes"]
     assert decode_entry(vector["store"], bytes.fromhex(vector["bytes"])) == entry
+
+
+@pytest.mark.parametrize("vector", FORMAT["frames"], ids=lambda vector: vector["part"])
+def test_frames_of_objects(vector: Vector) -> None:
+    """A part in an object is the bytes of the vector, and these are that part."""
+    ((key, item), *_) = (part_item(each["items"][0]) for each in FORMAT["parts"] if each["name"] == vector["part"])
+    part = parse_part(key, item)
+    assert encode_frame(part).hex() == vector["frame"]
+    assert dict(decode_frames([key], bytes.fromhex(vector["frame"]))) == {key: part}
 
 
 def test_digests_namespaces_and_keys() -> None:

@@ -18,6 +18,8 @@ HOME: Final = 1
 BOUNDS: Final = 2
 #: The extra of version entries that has the changes themselves: there are few of them, and no parts.
 INLINE: Final = 3
+#: The extra of version entries and manifests whose parts are, in part, in objects of S3.
+OBJECTS: Final = 4
 
 _CRC = struct.Struct("<I")
 
@@ -111,6 +113,19 @@ def decode_extras(store: str, cursor: Cursor, known: Collection[int], what: str)
             raise CorruptStateError(f"{what} has field {tag} twice, or in the wrong place", store=store)
         found[tag] = Cursor(raw, 0)
     return found
+
+
+def encode_text(text: str) -> bytes:
+    """The bytes of a text: length utf8."""
+    raw = text.encode()
+    return varint(len(raw)) + raw
+
+
+def decode_text(cursor: Cursor) -> str:
+    try:
+        return cursor.take(cursor.varint()).decode()
+    except UnicodeDecodeError as wrong:
+        raise CorruptStateError("a binary value contains a text that is no UTF-8") from wrong
 
 
 def encode_home(home: Home) -> bytes:

@@ -11,6 +11,8 @@ LZ4 = "lz4"
 ZSTD = "zstd"
 RAW = "raw"
 CODECS = (LZ4, ZSTD, RAW)
+#: The codecs by the byte that names them in binary values.
+CODEC_BYTES = (RAW, LZ4, ZSTD)
 #: The lowest level of LZ4's slower compressor: the highest takes fifteen times as long to save another hundredth.
 DENSE_LEVEL = 2
 #: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.

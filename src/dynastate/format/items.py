@@ -17,13 +17,14 @@ Item = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class StorageSize:
-    """A number of items, and their sizes in bytes by DynamoDB's rules."""
+    """A number of items, and their sizes in bytes by DynamoDB's rules; and bytes in objects of S3."""
 
     items: int = 0
     bytes: int = 0
+    object_bytes: int = 0
 
     def __add__(self, other: StorageSize) -> StorageSize:
-        return StorageSize(self.items + other.items, self.bytes + other.bytes)
+        return StorageSize(self.items + other.items, self.bytes + other.bytes, self.object_bytes + other.object_bytes)
 
 
 NOTHING: Final = StorageSize()

@@ -55,6 +55,8 @@ SPECS: Final[dict[Role, TableSpec]] = {
 META: Final = "meta"
 #: Lowest and highest sort key of the items that describe snapshots.
 SNAPSHOT_RANGE: Final = ("snapshot/", "snapshot/~")
+#: Lowest and highest sort key of manifests.
+MANIFEST_RANGE: Final = ("directory/", "directory/~")
 _URL: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 

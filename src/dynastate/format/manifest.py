@@ -2,14 +2,15 @@ r"""Snapshot manifests: which items hold each bucket of a snapshot (docs/storage
 
 manifest := format:u8  body  crc32:u32                             crc32 over {store} "\n" and all bytes before it
 body     := version attempt:16 id:16 base bits:u8 holders (version id:16)* extras bucket * 2^bits
-extras   := count (tag length bytes)*                              tag 1: homes, in manifests of a fork
+extras   := count (tag length bytes)*                              tag 1: homes, in manifests of a fork; 4: objects
 homes    := count (shards length store)*  place * holders
+objects  := count (length location stream_bytes)*  ( 0 | place start ) * 2^bits            0: items; place: 1 on
 bucket   := holder ( emptied | parts records raw_bytes stored_bytes digest:8 )
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,15 @@ from dynastate.format.keys import (
     snapshot_key,
     where,
 )
+from dynastate.format.objects import (
+    FRAME_BYTES,
+    OBJECT_BYTES,
+    ObjectId,
+    ObjectPlace,
+    ObjectStream,
+    bucket_stream,
+    object_numbers,
+)
 from dynastate.format.snapshot import Snapshot, SnapshotName
 
 BITS_MAX: Final = 12
@@ -39,6 +49,7 @@ class Bucket:
 
     A bucket without rows has no holder, but a delete marker: `emptied`, the version at which it was found empty.
     `home` is the store that contains its items, if it is another one: an origin of a fork.
+    `place` is where its parts are in objects of S3, if they are no items.
     """
 
     holder: SnapshotId = NO_HOLDER
@@ -49,6 +60,26 @@ class Bucket:
     stored_bytes: int = 0
     digest: bytes = bytes(8)
     home: Home | None = None
+    place: ObjectPlace | None = None
+
+    @property
+    def object_bytes(self) -> int:
+        """Size of its parts in objects; 0: they are items."""
+        return self.stored_bytes + FRAME_BYTES * self.parts if self.place else 0
+
+    def objects(self, store: str) -> list[ObjectId]:
+        """The objects that hold its parts."""
+        stream = self.stream(store)
+        return [stream.object(number) for number in self.object_numbers()] if stream else []
+
+    def object_numbers(self) -> range:
+        """The numbers of the objects that hold its parts."""
+        start = self.place.start if self.place else 0
+        return object_numbers(start, start + self.object_bytes)
+
+    def stream(self, store: str) -> ObjectStream | None:
+        """The stream of its parts, if they are in objects."""
+        return self.place and bucket_stream(self.place.location, self.home.store if self.home else store, self.holder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +100,27 @@ class SnapshotManifest(SnapshotName):
             sum(bucket.raw_bytes for bucket in self.buckets),
             sum(bucket.stored_bytes for bucket in self.buckets),
         )
+
+    def sparse(self) -> list[int]:
+        """The buckets whose objects are, by more than half, of buckets that it does not name: of older snapshots.
+
+        Those of another store are left out.
+        """
+        streams: dict[tuple[SnapshotId, ObjectPlace], list[int]] = {}
+        for number, bucket in enumerate(self.buckets):
+            if bucket.place and bucket.home is None:
+                streams.setdefault((bucket.holder, bucket.place._replace(start=0)), []).append(number)
+        return sorted(
+            number
+            for (_, place), numbers in streams.items()
+            if 2 * sum(self.buckets[each].object_bytes for each in numbers) < self._held_bytes(place, numbers)
+            for number in numbers
+        )
+
+    def _held_bytes(self, place: ObjectPlace, numbers: Sequence[int]) -> int:
+        """Size of the objects of one stream that hold some buckets."""
+        held = {each for number in numbers for each in self.buckets[number].object_numbers()}
+        return sum(min(OBJECT_BYTES, place.stream_bytes - each * OBJECT_BYTES) for each in held)
 
     def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
         """The keys of a bucket's items, in sequence."""
@@ -92,9 +144,19 @@ def encode_manifest(store: str, manifest: SnapshotManifest) -> bytes:
     writers = [binary.varint(version) + own for version, own in holders]
     named = [binary.encode_home(home) for home in homes if home]
     listed = b"".join([binary.varint(len(named)), *named, binary.varints(places)])
-    extras = binary.encode_extras({binary.HOME: listed} if named else {})
+    extras = binary.encode_extras(({binary.HOME: listed} if named else {}) | _encode_places(manifest.buckets))
     buckets = (_encode_bucket(bucket, holders) for bucket in manifest.buckets)
     return binary.seal(store, b"".join([header, *writers, extras, *buckets]))
+
+
+def _encode_places(buckets: Sequence[Bucket]) -> dict[int, bytes]:
+    """The extra that says where buckets are in objects; none, if all are items."""
+    streams: dict[tuple[str, int], int] = {}
+    places: list[int] = []
+    for place in (bucket.place for bucket in buckets):
+        places += [0] if place is None else [streams.setdefault(place[:2], len(streams) + 1), place.start]
+    named = [binary.encode_text(location) + binary.varint(size) for location, size in streams]
+    return {binary.OBJECTS: b"".join([binary.varint(len(named)), *named, binary.varints(places)])} if named else {}
 
 
 def _encode_bucket(bucket: Bucket, holders: dict[SnapshotId, int]) -> bytes:
@@ -112,11 +174,14 @@ def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
         raise CorruptStateError("manifest has an impossible number of buckets", store=store, bits=bits)
     holders = [NO_HOLDER, *(SnapshotId(cursor.varint(), Attempt(cursor.take(16))) for _ in range(cursor.varint()))]
     homes: list[Home | None] = [None] * len(holders)
-    extra = binary.decode_extras(store, cursor, [binary.HOME], "manifest").get(binary.HOME)
-    if extra is not None:
+    extras = binary.decode_extras(store, cursor, [binary.HOME, binary.OBJECTS], "manifest")
+    if (extra := extras.get(binary.HOME)) is not None:
         listed = [None, *(binary.decode_home(store, extra) for _ in range(extra.varint()))]
         homes[1:] = [_home(extra, listed) for _ in holders[1:]]
-    buckets = tuple(_bucket(cursor, holders, homes) for _ in range(1 << bits))
+    places: list[ObjectPlace | None] = [None] * (1 << bits)
+    if (extra := extras.get(binary.OBJECTS)) is not None:
+        places = _decode_places(extra, len(places))
+    buckets = tuple(_bucket(cursor, holders, homes, place) for place in places)
     if not cursor.at_end():
         raise CorruptStateError("manifest has too many bytes", store=store, version=version)
     return SnapshotManifest(version, attempt, own, base, bits, buckets)
@@ -129,13 +194,26 @@ def _home(cursor: binary.Cursor, homes: list[Home | None]) -> Home | None:
     return homes[place]
 
 
-def _bucket(cursor: binary.Cursor, holders: list[SnapshotId], homes: list[Home | None]) -> Bucket:
+def _decode_places(cursor: binary.Cursor, count: int) -> list[ObjectPlace | None]:
+    streams = [(binary.decode_text(cursor), cursor.varint()) for _ in range(cursor.varint())]
+    places: list[ObjectPlace | None] = []
+    for _ in range(count):
+        place = cursor.varint()
+        if place > len(streams):
+            raise CorruptStateError("manifest names a stream of objects that it does not list", place=place)
+        places.append(ObjectPlace(*streams[place - 1], cursor.varint()) if place else None)
+    return places
+
+
+def _bucket(
+    cursor: binary.Cursor, holders: list[SnapshotId], homes: list[Home | None], place: ObjectPlace | None
+) -> Bucket:
     holder = cursor.varint()
     if holder >= len(holders):
         raise CorruptStateError("manifest names a holder that it does not list", holder=holder)
     if holder == 0:
         return Bucket(emptied=cursor.varint())
-    return Bucket(holders[holder], 0, *binary.decode_sums(cursor), homes[holder])
+    return Bucket(holders[holder], 0, *binary.decode_sums(cursor), homes[holder], place)
 
 
 def manifest_item(key: Key, raw: bytes) -> Item:

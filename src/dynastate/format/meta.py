@@ -19,6 +19,8 @@ ORIGIN, ORIGIN_VERSION, PINS = "origin", "origin_version", "pins"
 #: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.
 DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
+#: In a meta item: every location of S3 in which the store may have objects.
+OBJECTS: Final = "objects"
 _Member = TypeVar("_Member")
 _CORRUPT: Final = "the store's meta item is corrupt"
 
@@ -37,6 +39,7 @@ class StoreMeta:
 
     `query` is the id of the query that last began at version 0, at the time `began`, and made the store its own.
     `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
+    `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
     """
 
     shards: int
@@ -44,6 +47,7 @@ class StoreMeta:
     query: str
     began: str
     locations: Mapping[int, str]
+    objects: frozenset[str] = frozenset()
 
     @property
     def epoch(self) -> int:
@@ -61,7 +65,8 @@ class StoreMeta:
 
     def attributes(self) -> Item:
         """The attributes of the item that say this."""
-        return {
+        objects: Item = {OBJECTS: self.objects} if self.objects else {}
+        return objects | {
             "shards": self.shards,
             "epoch": self.epoch,
             "epochs": dict(self.epochs),
@@ -94,7 +99,10 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     locations = {int(first): location for first, location in listed.items() if first.isdecimal()}
     if len(locations) < len(listed) or any(first > newest for first in locations):
         raise CorruptStateError(f"{_CORRUPT}: its locations are not by epoch", **where(key))
-    return StoreMeta(shards, epochs, query, began, locations)
+    objects = item.get(OBJECTS, frozenset())
+    if not isinstance(objects, frozenset):
+        raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
+    return StoreMeta(shards, epochs, query, began, locations, objects)
 
 
 def _is_map(value: object, of: type[_Member]) -> TypeGuard[dict[str, _Member]]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import RECORD_BYTES_MAX
 from dynastate.format.codec import CODECS, LZ4, compress, cut, decompress
-from dynastate.format.items import FORMAT, Item, check_format, item_bytes, item_key, number
+from dynastate.format.items import FORMAT, Item, Value, check_format, item_bytes, item_key, number
 from dynastate.format.keys import Attempt, Key, SnapshotId, bucket_key, digest_of, part_key, where
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
@@ -108,9 +108,18 @@ def _chunk_items(
         key = key_of(first_sequence + place)
         hashes = chunk.hash_min, chunk.hash_max
         fields = (FORMAT, codec, chunk.records, raw_bytes, place, len(fragments), *hashes)
-        item = item_key(key) | dict(zip(_FIELDS, fields, strict=True))
-        out.append((key, item | {"crc32": _part_crc(key, fields, data), "data": data}))
+        out.append((key, _part_item(key, fields, data)))
     return out
+
+
+def _part_item(key: Key, fields: Sequence[Value], data: bytes) -> Item:
+    item = item_key(key) | dict(zip(_FIELDS, fields, strict=True))
+    return item | {"crc32": _part_crc(key, fields, data), "data": data}
+
+
+def copied_part(key: Key, part: Part) -> Item:
+    """The item of a part with the content of another one."""
+    return _part_item(key, (FORMAT, *(getattr(part, name) for name in _FIELDS[1:])), part.data)
 
 
 def _part_crc(key: Key, fields: Sequence[object], data: bytes) -> int:

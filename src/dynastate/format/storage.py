@@ -1,4 +1,4 @@
-"""Sizes of stores in the two tables, counted from the items that name others.
+"""Sizes of stores in the two tables and in S3, counted from the items that name others.
 
 Counted: the parts that version lists name; the buckets that manifests name, each once, whichever snapshots carry
 it; the lists, manifests, snapshot, schema and meta items themselves. Not counted: items that nothing names, of attempts
@@ -24,8 +24,13 @@ from dynastate.format.version_list import VersionEntry, list_item
 def parts_size(store: str, entries: Iterable[VersionEntry]) -> StorageSize:
     """Size of the parts of versions, without those in another store."""
     overhead = overhead_bytes(part_key(store, *EMPTY, 0, 1))
-    own = (entry for entry in entries if entry.home is None)
-    return total(StorageSize(entry.parts, entry.stored_bytes + entry.parts * overhead) for entry in own if entry.parts)
+    return total(_parts_size(entry, overhead) for entry in entries if entry.home is None and entry.parts)
+
+
+def _parts_size(entry: VersionEntry, overhead: int) -> StorageSize:
+    items, objects = len(entry.items), entry.objects
+    in_objects = sum(objects.sizes) if objects else 0
+    return StorageSize(items, entry.stored_bytes - in_objects + items * overhead, objects.bytes if objects else 0)
 
 
 def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> StorageSize:
@@ -50,7 +55,11 @@ class ManifestSizes:
         key = manifest_key(store, found.version, found.id)
         overhead = overhead_bytes(bucket_key(store, found.version, found.id, 0, 0, 1))
         buckets = {
-            (bucket.holder, number): StorageSize(bucket.parts, bucket.stored_bytes + bucket.parts * overhead)
+            (bucket.holder, number): (
+                StorageSize(0, 0, bucket.object_bytes)
+                if bucket.place
+                else StorageSize(bucket.parts, bucket.stored_bytes + bucket.parts * overhead)
+            )
             for number, bucket in enumerate(found.buckets)
             if bucket.parts and bucket.home is None
         }

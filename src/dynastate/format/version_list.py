@@ -3,10 +3,11 @@ r"""Version lists: the entries of committed attempts (docs/storage-format.md).
 entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
 body  := version attempt:16 parent:16 epoch schema:8 time
          parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
-extras := count (tag length bytes)*                     tag 1: home, in entries of a fork; 2: bounds; 3: inline changes
+extras := count (tag length bytes)*            tag 1: home, in entries of a fork; 2: bounds; 3: inline; 4: objects
 home  := shards length store
 bounds := (lowest:u8 highest:u8)*                                      for each part, if there are several
 inline := codec:u8 packed                                              the one chunk of a commit without parts
+objects := length location size*                                       the first parts, which are in objects of S3
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Final, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format import binary
-from dynastate.format.codec import LZ4, RAW, ZSTD
+from dynastate.format.codec import CODEC_BYTES
 from dynastate.format.items import FORMAT, Item, check_format, item_key
 from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
+from dynastate.format.objects import ObjectId, ObjectParts, ObjectStream, delta_stream
 from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 
 #: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint, or dropped. A list
@@ -29,8 +31,7 @@ REFUSED: Final = "refused"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
-#: The codecs of inline changes, by the byte that names them.
-INLINE_CODECS: Final = (RAW, LZ4, ZSTD)
+_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS)
 
 
 class InlineChanges(NamedTuple):
@@ -48,6 +49,7 @@ class VersionEntry:
     `home` is the store that contains its parts, if it is another one: an origin of a fork.
     `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty: not known.
     `inline` are the changes of a commit without parts; `stored_bytes` is then their size.
+    `objects` are the first of its parts, where these are in objects of S3; the others are items.
     """
 
     version: int
@@ -65,6 +67,7 @@ class VersionEntry:
     home: Home | None = None
     bounds: bytes = b""
     inline: InlineChanges | None = None
+    objects: ObjectParts | None = None
 
     @property
     def id(self) -> VersionId:
@@ -73,6 +76,21 @@ class VersionEntry:
     @property
     def parent_id(self) -> VersionId:
         return VersionId(self.version - 1, self.parent)
+
+    @property
+    def items(self) -> range:
+        """The parts that are items, by sequence."""
+        return range(len(self.objects.sizes) if self.objects else 0, self.parts)
+
+    def stream(self, store: str) -> ObjectStream | None:
+        """The stream of its parts in objects, if there are some."""
+        of = self.home.store if self.home else store
+        return self.objects and delta_stream(self.objects.location, of, *self.id)
+
+    def object_ids(self, store: str) -> list[ObjectId]:
+        """The objects with its parts."""
+        stream = self.stream(store)
+        return stream.objects(0, self.objects.bytes) if stream and self.objects else []
 
     def inline_chunk(self, key: Key) -> StoredChunk | None:
         """The changes, if they are within the entry, which is in the version list with that key."""
@@ -94,6 +112,7 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     extras = {binary.HOME: binary.encode_home(entry.home)} if entry.home else {}
     extras |= {binary.BOUNDS: entry.bounds} if entry.bounds else {}
     extras |= {binary.INLINE: _encode_inline(entry.inline)} if entry.inline else {}
+    extras |= {binary.OBJECTS: _encode_objects(entry.objects)} if entry.objects else {}
     return binary.seal(store, head + sizes + entry.digest + families + binary.encode_extras(extras))
 
 
@@ -103,7 +122,7 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     epoch, schema, time_ms = cursor.varint(), cursor.take(8), cursor.varint()
     sums = binary.decode_sums(cursor)
     keys = {cursor.varint(): cursor.varint() for _ in range(cursor.varint())}
-    extras = binary.decode_extras(store, cursor, [binary.HOME, binary.BOUNDS, binary.INLINE], "version entry")
+    extras = binary.decode_extras(store, cursor, _EXTRAS, "version entry")
     home = binary.decode_home(store, extras[binary.HOME]) if binary.HOME in extras else None
     bounds = extras[binary.BOUNDS].rest() if binary.BOUNDS in extras else b""
     if not cursor.at_end():
@@ -115,22 +134,36 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
         sums.parts == 0 < sums.records and len(inline.packed) == sums.stored_bytes and sums.raw_bytes <= RAW_BYTES_MAX
     ):
         raise CorruptStateError("version entry has changes of another size", store=store, version=version)
-    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline)
+    objects = _decode_objects(extras[binary.OBJECTS]) if binary.OBJECTS in extras else None
+    if objects and not (0 < len(objects.sizes) <= sums.parts and sum(objects.sizes) <= sums.stored_bytes):
+        raise CorruptStateError("version entry has objects of other parts", store=store, version=version)
+    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline, objects)
 
 
 def _encode_inline(inline: InlineChanges) -> bytes:
-    return bytes([INLINE_CODECS.index(inline.codec)]) + inline.packed
+    return bytes([CODEC_BYTES.index(inline.codec)]) + inline.packed
 
 
 def _decode_inline(store: str, cursor: binary.Cursor) -> InlineChanges:
     code = cursor.take(1)[0]
-    if code >= len(INLINE_CODECS):
+    if code >= len(CODEC_BYTES):
         raise CorruptStateError(
             "version entry has changes in a codec that this package does not know; upgrade dynastate",
             store=store,
             codec=code,
         )
-    return InlineChanges(INLINE_CODECS[code], cursor.rest())
+    return InlineChanges(CODEC_BYTES[code], cursor.rest())
+
+
+def _encode_objects(objects: ObjectParts) -> bytes:
+    return binary.encode_text(objects.location) + binary.varints(objects.sizes)
+
+
+def _decode_objects(cursor: binary.Cursor) -> ObjectParts:
+    location, sizes = binary.decode_text(cursor), []
+    while not cursor.at_end():
+        sizes.append(cursor.varint())
+    return ObjectParts(location, tuple(sizes))
 
 
 def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ()) -> Item:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from dynastate.errors import CorruptStateError
 from dynastate.format import binary
 from dynastate.format.changes import FAMILY_MAX
-from dynastate.format.codec import LZ4
+from dynastate.format.codec import CODEC_BYTES, LZ4
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SHARDS_MAX, Attempt, Home, group_key
+from dynastate.format.objects import ObjectParts
 from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
-from dynastate.format.version_list import INLINE_CODECS, InlineChanges, VersionEntry, decode_entry, encode_entry
+from dynastate.format.version_list import InlineChanges, VersionEntry, decode_entry, encode_entry
 
 STORE = "ns/0/0/default"
 A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
@@ -53,6 +54,24 @@ def test_an_entry_comes_back(made: VersionEntry, bounds: bytes) -> None:
     assert decode_entry(STORE, encode_entry(STORE, bounded)) == bounded
 
 
+@given(ENTRIES, st.lists(st.integers(0, 2**40), min_size=1, max_size=9), st.integers(0, 3))
+def test_an_entry_with_objects_comes_back(made: VersionEntry, sizes: list[int], more: int) -> None:
+    """The place and the sizes of parts in objects come back; the parts after them are items."""
+    objects = ObjectParts("s3://bucket/prefix/é", tuple(sizes))
+    made = replace(made, parts=len(sizes) + more, stored_bytes=sum(sizes) + more, objects=objects)
+    assert decode_entry(STORE, encode_entry(STORE, made)) == made
+    assert made.items == range(len(sizes), len(sizes) + more)
+
+
+@pytest.mark.parametrize("wrong", [{"parts": 1}, {"stored_bytes": 6}, {"objects": ObjectParts("s3://b", ())}], ids=str)
+def test_objects_of_other_parts_are_refused(wrong: dict[str, Any]) -> None:
+    """An entry has a size for each of its first parts, and they are part of its bytes."""
+    made = VersionEntry(1, A, B, 1, bytes(8), 2, 1, 1, 7, bytes(8), {}, objects=ObjectParts("s3://b", (3, 4)))
+    assert decode_entry(STORE, encode_entry(STORE, made)) == made
+    with pytest.raises(CorruptStateError, match="objects of other parts"):
+        decode_entry(STORE, encode_entry(STORE, replace(made, **wrong)))
+
+
 def test_bounds_of_another_number_of_parts_are_refused() -> None:
     """An entry has two bytes of bounds for each part, or none."""
     made = VersionEntry(1, A, B, 1, bytes(8), 3, 1, 1, 1, bytes(8), {}, bounds=bytes(4))
@@ -60,7 +79,7 @@ def test_bounds_of_another_number_of_parts_are_refused() -> None:
         decode_entry(STORE, encode_entry(STORE, made))
 
 
-@given(ENTRIES, st.sampled_from(INLINE_CODECS), st.binary(max_size=300), st.integers(1, RAW_BYTES_MAX))
+@given(ENTRIES, st.sampled_from(CODEC_BYTES), st.binary(max_size=300), st.integers(1, RAW_BYTES_MAX))
 def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, packed: bytes, raw_bytes: int) -> None:
     """They are read back as they were written, and known as a chunk of the version list."""
     inline = InlineChanges(codec, packed)

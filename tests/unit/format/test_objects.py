@@ -1,0 +1,94 @@
+"""Frames of parts in objects, and the cuts of streams."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.codec import CODEC_BYTES
+from dynastate.format.keys import Attempt, Key
+from dynastate.format.objects import (
+    FRAME_BYTES,
+    OBJECT_BYTES,
+    bucket_and_prefix,
+    decode_frames,
+    delta_stream,
+    encode_frame,
+    object_numbers,
+)
+from dynastate.format.parts import Chunk, part_items, part_of
+
+STORE = "ns/0/0/default"
+A = Attempt(bytes(15) + b"\x01")
+
+
+def parts_of(sizes: list[int]) -> tuple[list[bytes], list[Key]]:
+    """Make the frames of parts with data of these sizes, and their keys."""
+    frames: list[bytes] = []
+    keys: list[Key] = []
+    for sequence, size in enumerate(sizes):
+        ((key, item),) = part_items(STORE, 3, A, sequence, 4, Chunk(1, 5, 9, bytes(range(256)) * size))
+        frames.append(encode_frame(part_of(item)))
+        keys.append(key)
+    return frames, keys
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_frames_come_back(sizes: list[int]) -> None:
+    """The parts of a run of frames are those that were written, verified by the keys of their items."""
+    frames, keys = parts_of(sizes)
+    read = dict(decode_frames(keys, b"".join(frames)))
+    assert list(read) == keys
+    assert [encode_frame(part) for part in read.values()] == frames
+
+
+def test_any_wrong_byte_is_found() -> None:
+    """No byte of a frame can change, none can be missing, and no frame is that of another key."""
+    (first, second), keys = parts_of([1, 2])
+    raw = first + second
+    for at in range(len(raw)):
+        with pytest.raises(CorruptStateError):
+            list(decode_frames(keys, raw[:at] + bytes([raw[at] ^ 0x10]) + raw[at + 1 :]))
+    for wrong in (raw[:-1], raw + b"x", raw[1:], second + first, first, b""):
+        with pytest.raises(CorruptStateError):
+            list(decode_frames(keys, wrong))
+
+
+def test_a_frame_is_thirty_bytes_and_the_data() -> None:
+    """The size of a stream follows from the sizes of its parts' data."""
+    ((_, item),) = part_items(STORE, 3, A, 0, 4, Chunk(1, 5, 9, b"abc"))
+    assert part_of(item).codec == CODEC_BYTES[0]
+    assert len(encode_frame(part_of(item))) == FRAME_BYTES + 3 == 33
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "numbers"),
+    [
+        (0, 1, [0]),
+        (0, OBJECT_BYTES, [0]),
+        (0, OBJECT_BYTES + 1, [0, 1]),
+        (OBJECT_BYTES - 1, OBJECT_BYTES + 1, [0, 1]),
+        (OBJECT_BYTES, 2 * OBJECT_BYTES, [1]),
+        (0, 0, []),
+    ],
+)
+def test_objects_of_a_range(start: int, end: int, numbers: list[int]) -> None:
+    """A range of a stream lies in the objects between its ends."""
+    assert list(object_numbers(start, end)) == numbers
+    stream = delta_stream("s3://bucket/a/b", STORE, 3, A)
+    assert [each.key for each in stream.objects(start, end)] == [
+        f"a/b/{STORE}#delta/{3:020d}/{A.hex()}/{number:06d}" for number in numbers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("location", "parsed"),
+    [("s3://b", ("b", "")), ("s3://b/", ("b", "")), ("s3://b/a/c", ("b", "a/c/")), ("s3://b/a/", ("b", "a/"))],
+)
+def test_locations(location: str, parsed: tuple[str, str]) -> None:
+    """A location is a bucket, and what the names of its objects begin with."""
+    assert bucket_and_prefix(location) == parsed
+    with pytest.raises(CorruptStateError, match="no s3://bucket/prefix"):
+        bucket_and_prefix(location.removeprefix("s3:"))
