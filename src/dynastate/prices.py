@@ -16,24 +16,29 @@ GB: Final = 1024**3
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars for a million write units, a million read units, and a GB-month."""
+    """US dollars for a million write units, a million read units, a GB-month; for S3's PUTs, GETs and GB-month."""
 
     write: Decimal
     read: Decimal
     storage: Decimal
+    put: Decimal
+    get: Decimal
+    object_storage: Decimal
 
     @classmethod
     def of(cls, settings: Settings) -> Prices:
-        return cls(settings.write_price, settings.read_price, settings.storage_price)
+        of_tables = settings.write_price, settings.read_price, settings.storage_price
+        return cls(*of_tables, settings.put_price, settings.get_price, settings.blocks_storage_price)
 
-    def nanodollars(self, write_units: int, read_units: int) -> int:
-        """Price of units in billionths of a dollar, to the nearest. Deletes take write units."""
-        exact = 1000 * (write_units * self.write + read_units * self.read)
-        return int(exact.to_integral_value(ROUND_HALF_UP))
+    def nanodollars(self, write_units: int, read_units: int, puts: int = 0, gets: int = 0) -> int:
+        """Price of requests in billionths of a dollar, to the nearest. Deletes take write units; in S3 nothing."""
+        units = write_units * self.write + read_units * self.read
+        return int((1000 * (units + puts * self.put + gets * self.get)).to_integral_value(ROUND_HALF_UP))
 
     def dollars_a_month(self, stored: StorageSize) -> float:
-        """Price of keeping items for a month."""
-        return float((stored.bytes + INDEX_BYTES * stored.items) * self.storage / GB)
+        """Price of keeping items and objects for a month."""
+        in_tables = (stored.bytes + INDEX_BYTES * stored.items) * self.storage
+        return float((in_tables + stored.object_bytes * self.object_storage) / GB)
 
 
 DEFAULT_PRICES: Final = Prices.of(Settings())

@@ -23,6 +23,12 @@ SNAPSHOT_TABLE = "dynastate-snapshot-group"
 _TABLE_NAME = {"form": (re.compile(r"[A-Za-z0-9_.-]{3,255}"), "3 to 255 characters of A-Z a-z 0-9 _ . -")}
 _NAMESPACE = {"form": (re.compile(r"[A-Za-z0-9._-]{1,128}"), "1 to 128 characters of A-Z a-z 0-9 . _ -")}
 _FOLDERS = {"form": (re.compile(r"/[^,\0]*(,/[^,\0]*)*"), "absolute folders with commas between them")}
+_BLOCKS = {
+    "form": (
+        re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]{0,512})?"),
+        "s3://bucket or s3://bucket/prefix, of S3's safe characters",
+    )
+}
 _CODEC = {"form": (re.compile(r"lz4|zstd"), "lz4 or zstd")}
 _REGION = {"form": (re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"), "an AWS Region such as eu-west-1")}
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -80,6 +86,10 @@ class Settings:
     """Codec of rows that are written: lz4, or zstd, which needs the package's extra `zstd`. All are read."""
     snapshot_threshold: Decimal = field(default=Decimal("1.25"), metadata={"range": _TIMES})
     """A snapshot is made when the changes since the last one, in bytes, are this multiple of it."""
+    blocks: str = field(default="", metadata=_BLOCKS)
+    """Where in S3 large blocks of rows are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read."""
+    blocks_endpoint: str = ""
+    """URL of a store that speaks S3; empty: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else the Region's own."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
@@ -88,14 +98,22 @@ class Settings:
     """US dollars for a million read units."""
     storage_price: Decimal = field(default=Decimal("0.25"), metadata={"range": _PRICES})
     """US dollars for a GB-month."""
+    put_price: Decimal = field(default=Decimal(5), metadata={"range": _PRICES})
+    """US dollars for a million requests that write or list objects of S3. It also decides what is large."""
+    get_price: Decimal = field(default=Decimal("0.4"), metadata={"range": _PRICES})
+    """US dollars for a million requests that read objects."""
+    blocks_storage_price: Decimal = field(default=Decimal("0.023"), metadata={"range": _PRICES})
+    """US dollars for a GB-month of objects."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             self._require_form(item)
         if self.delta_table == self.snapshot_table:
             raise ConfigurationError(f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ", both=self.delta_table)
-        if self.endpoint:
-            self._require_url()
+        object.__setattr__(self, "blocks", re.sub("^s3a:", "s3:", self.blocks).rstrip("/"))
+        for name in ("endpoint", "blocks_endpoint"):
+            if getattr(self, name):
+                self._require_url(name)
 
     def _require_form(self, item: Field[Any]) -> None:
         value, name = getattr(self, item.name), PREFIX + _spark_name(item.name)
@@ -113,17 +131,18 @@ class Settings:
                 raise ConfigurationError(f"{name} must be a {kind} number from {low} to {high}", got=got)
             object.__setattr__(self, item.name, number if is_decimal else value)
 
-    def _require_url(self) -> None:
+    def _require_url(self, name: str) -> None:
+        given = getattr(self, name)
         try:
-            url = urlsplit(self.endpoint)
+            url = urlsplit(given)
             usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
             usable = usable and url.username is None and url.password is None
         except ValueError:
             usable = False
         if not usable:
             raise ConfigurationError(
-                f"{PREFIX}endpoint must be a URL such as http://127.0.0.1:8000, without user or password",
-                got=repr(re.sub("//.*@", "//***@", self.endpoint)),
+                f"{PREFIX}{_spark_name(name)} must be a URL such as http://127.0.0.1:8000, without user or password",
+                got=repr(re.sub("//.*@", "//***@", given)),
             )
 
     @classmethod

@@ -159,6 +159,9 @@ def state(dummy_credentials: None) -> Iterator[None]:
     """The tables and stores of the pages, with three versions, on moto in this process."""
     mock = mock_aws()
     mock.start(reset=False)
+    boto3.session.Session(region_name=REGION).client("s3").create_bucket(
+        Bucket="my-bucket", CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
     usual = Settings(region=REGION)
     other = replace(usual, delta_table="streaming-state-delta", snapshot_table="streaming-state-snapshot-group")
     for settings in (usual, other):
@@ -172,6 +175,7 @@ def state(dummy_credentials: None) -> Iterator[None]:
         engine.close()
         tables.close()
     yield
+    boto3.session.Session(region_name=REGION).client("s3").delete_bucket(Bucket="my-bucket")
     client = boto3.session.Session(region_name=REGION).client("dynamodb")
     for settings in (usual, other):
         for table in (settings.delta_table, settings.snapshot_table):

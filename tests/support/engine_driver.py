@@ -33,6 +33,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.meta import QueryRun
+from dynastate.format.objects import ObjectId
 from dynastate.format.parts import Chunk, StoredChunk
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import VersionEntry
@@ -259,14 +260,26 @@ def named_keys(tables: Tables, store: str) -> set[Key]:
     named = {meta_key(store), *found.groups}
     for each in found.entries():
         named.add(schema_key(store, each.schema))
-        for sequence in range(each.parts):
+        for sequence in each.items:
             named.add(part_key(store, each.version, each.attempt, sequence, shards))
     for snapshot in found.snapshots():
         named.add(snapshot_key(store, snapshot.version, snapshot.attempt))
         if snapshot.stage == DONE:
             named.add(manifest_key(store, snapshot.version, snapshot.id))
             kept = snapshots.read_manifest(tables, store, snapshot, Meter())
-            named |= {key for number in range(len(kept.buckets)) for key in kept.keys(store, number, shards)}
+            in_items = [number for number, bucket in enumerate(kept.buckets) if bucket.place is None]
+            named |= {key for number in in_items for key in kept.keys(store, number, shards)}
+    return named
+
+
+def named_objects(tables: Tables, store: str) -> set[ObjectId]:
+    """All objects that are to be there: what version lists and the manifests of finished snapshots name."""
+    found = graph(tables, store)
+    named = {place for each in found.entries() if each.home is None for place in each.object_ids(store)}
+    for snapshot in found.snapshots():
+        if snapshot.stage == DONE:
+            kept = snapshots.read_manifest(tables, store, snapshot, Meter())
+            named |= {place for bucket in kept.buckets if bucket.home is None for place in bucket.objects(store)}
     return named
 
 

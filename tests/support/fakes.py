@@ -7,7 +7,7 @@ import json
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -17,11 +17,13 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import DELETES_MAX, Objects
 from dynastate.dynamodb.tables import Tables, always
 from dynastate.errors import UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DELETING, DROPPED, FORKS
+from dynastate.format.objects import OBJECT_BYTES, ObjectId
 from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 
@@ -47,6 +49,55 @@ class UnthrottledTables(Tables):
         return []
 
 
+class MemoryObjects(Objects):
+    """Objects of all buckets in a dictionary: strongly consistent, safe for threads."""
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectId, bytes] = {}
+        self._lock = threading.Lock()
+
+    def check(self, location: str) -> list[str]:  # noqa: ARG002  # as the seam has it
+        return []
+
+    def put(self, place: ObjectId, data: bytes, meter: Meter) -> None:
+        assert place.key
+        assert 0 < len(data) <= OBJECT_BYTES
+        with self._lock:
+            assert self.objects.get(place, data) == data, "an object that changes"
+            self.objects[place] = data
+        meter.requests += 1
+        meter.puts += 1
+        meter.object_bytes_written += len(data)
+
+    def get(self, place: ObjectId, start: int, end: int, meter: Meter) -> bytes | None:
+        assert 0 <= start < end <= OBJECT_BYTES
+        with self._lock:
+            data = self.objects.get(place)
+        meter.requests += 1
+        meter.gets += 1
+        meter.object_bytes_read += len(data[start:end]) if data else 0
+        return data and data[start:end]
+
+    def names(self, location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
+        meter.requests += 1
+        meter.puts += 1
+        with self._lock:
+            found = sorted(each for each in self.objects if each.location == location and each.name.startswith(prefix))
+        yield from found
+
+    def delete(self, places: Sequence[ObjectId], meter: Meter) -> None:
+        assert len(places) <= DELETES_MAX
+        assert len({place.location for place in places}) <= 1
+        meter.requests += 1
+        meter.objects_deleted += len(places)
+        with self._lock:
+            for place in places:
+                self.objects.pop(place, None)
+
+    def stop(self) -> None:
+        """Go on: nothing here takes long."""
+
+
 class MemoryTables(UnthrottledTables):
     """Both tables in a dictionary: strongly consistent, safe for threads, with DynamoDB's rules.
 
@@ -56,7 +107,12 @@ class MemoryTables(UnthrottledTables):
     def __init__(self) -> None:
         self.items: dict[Key, Item] = {}
         self.calls: list[Call] = []
+        self._objects = MemoryObjects()
         self._lock = threading.Lock()
+
+    @property
+    def objects(self) -> MemoryObjects:
+        return self._objects
 
     def check(self) -> list[str]:
         return []
@@ -255,6 +311,10 @@ class FailingTables(UnthrottledTables):
         if fault is not None:
             raise fault.error
         return done
+
+    @property
+    def objects(self) -> Objects:
+        return self.tables.objects
 
     def stop(self) -> None:
         self.tables.stop()

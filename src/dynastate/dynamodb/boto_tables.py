@@ -7,6 +7,7 @@ translated, and units are counted by DynamoDB's own rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.rates import WriteRate
 from dynastate.dynamodb.retries import Retry, RetryPolicy
+from dynastate.dynamodb.s3 import S3Objects
 from dynastate.dynamodb.tables import always
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
@@ -37,17 +39,21 @@ class BotoTables:
         *,
         retries: RetryPolicy | None = None,
         client: Any = None,  # a boto3 client has no type of its own
+        s3_client: Any = None,
     ) -> None:
         self.settings = settings
         self._client = Client(settings, client)
         self.send, self.names = self._client.send, self._client.names
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
+        # Of its own, because it is not known that S3 answers where DynamoDB does.
+        self.objects = S3Objects(settings, retries=replace(self._retries), client=s3_client)
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
 
     def check(self) -> list[str]:
         found = {role: self.call("DescribeTable", role, Meter())["Table"] for role in SPECS}
-        return [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
+        drift = [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
+        return drift + (self.objects.check(self.settings.blocks) if self.settings.blocks else [])
 
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
         return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]
@@ -292,10 +298,12 @@ class BotoTables:
 
     def stop(self) -> None:
         self._client.stop()
+        self.objects.stop()
 
     def close(self) -> None:
         """Close the connections. The verbs must not be called after it."""
         self._client.close()
+        self.objects.close()
 
     def _item(self, role: Role, raw: dict[str, Any]) -> Item:
         try:

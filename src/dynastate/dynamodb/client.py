@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -165,7 +166,30 @@ def make_client_and_session(settings: Settings) -> tuple[Any, Any]:
         ConfigurationError: no Region is known, or a setting of boto3 is wrong.
         CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
     """
-    endpoint = endpoint_of(settings)
+    client, session = _make(settings, "dynamodb", endpoint_of(settings), {})
+    client.meta.events.register("before-parse.dynamodb", refuse_damaged)
+    return client, session
+
+
+def make_s3_client(settings: Settings) -> Any:
+    """A boto3 client of S3 for these settings, made as that of DynamoDB is. A bucket is in the path of an endpoint.
+
+    Raises:
+        ConfigurationError, CredentialRetrievalError, MetadataRetrievalError: as `make_client_and_session`.
+    """
+    environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = settings.blocks_endpoint or environment
+    options = {
+        "s3": {"addressing_style": "path" if endpoint else "auto", "us_east_1_regional_endpoint": "regional"},
+        # Objects have a checksum that we compute; parts have another, which their readers compare.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    return _make(settings, "s3", endpoint, options)[0]
+
+
+def _make(settings: Settings, service: str, endpoint: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A client of a service, and botocore's session."""
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=CONNECT_TIMEOUT_S,
@@ -176,6 +200,7 @@ def make_client_and_session(settings: Settings) -> tuple[Any, Any]:
         user_agent_extra="dynastate",
         # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
         proxies={} if (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
+        **options,
     )
     # boto3 knows AWS_DEFAULT_REGION only; AWS_REGION is what containers of EKS and ECS and the other SDKs have.
     region = settings.region or os.environ.get("AWS_REGION") or None
@@ -183,7 +208,7 @@ def make_client_and_session(settings: Settings) -> tuple[Any, Any]:
         session = botocore.session.get_session()
         for name, least in METADATA_SERVICE.items():
             session.set_config_variable(name, max(least, session.get_config_variable(name)))
-        client = session.create_client("dynamodb", region_name=region, endpoint_url=endpoint or None, config=config)
+        return session.create_client(service, region_name=region, endpoint_url=endpoint or None, config=config), session
     except NO_CREDENTIALS:
         raise
     except boto_errors.NoRegionError as error:
@@ -192,8 +217,8 @@ def make_client_and_session(settings: Settings) -> tuple[Any, Any]:
             "executors"
         ) from error
     except (boto_errors.BotoCoreError, OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile: {error}"
-        ) from error
-    client.meta.events.register("before-parse.dynamodb", refuse_damaged)
-    return client, session
+        if service == "s3":
+            message = f"no S3 client can be made; check {PREFIX}blocksEndpoint, {PREFIX}region and the AWS profile"
+        else:
+            message = f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile"
+        raise ConfigurationError(f"{message}: {error}") from error

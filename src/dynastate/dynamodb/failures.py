@@ -62,7 +62,7 @@ def fate_of(error: Exception) -> Fate:
     if isinstance(error, boto_errors.ClientError):
         if code_of(error) in _THROTTLED:
             return Fate.THROTTLED
-        return Fate.UNKNOWN if _status(error) >= 500 else Fate.REFUSED
+        return Fate.UNKNOWN if status_of(error) >= 500 else Fate.REFUSED
     # TLS may break after the request was sent as well as before.
     if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError, ForeignAnswerError)):
         return Fate.UNKNOWN
@@ -73,7 +73,7 @@ def lacks_credentials(error: Exception) -> bool:
     """Whether a request failed for want of credentials that may be found later."""
     if _from_sts(error):
         code = code_of(error)
-        return not code or code in _THROTTLED | _EXPIRED | {"IDPCommunicationError"} or _status(error) >= 500
+        return not code or code in _THROTTLED | _EXPIRED | {"IDPCommunicationError"} or status_of(error) >= 500
     # boto3 has no class of its own for credentials that were renewed and are still expired.
     expired = isinstance(error, RuntimeError) and "expired" in str(error)
     return expired or code_of(error) in _EXPIRED or isinstance(error, NO_CREDENTIALS)
@@ -86,7 +86,8 @@ def _from_sts(error: Exception) -> bool:
     return (urlsplit(str(url)).hostname or "").startswith("sts.")
 
 
-def _status(error: Exception) -> int:
+def status_of(error: Exception) -> int:
+    """The HTTP status of an answer; 0: there was none."""
     answer = error.response.get("ResponseMetadata", {}) if isinstance(error, boto_errors.ClientError) else {}
     return int(answer.get("HTTPStatusCode", 0))
 
@@ -133,7 +134,7 @@ def translate(error: Exception, operation: str, role: Role, client: Client, *, w
     if code == "ConditionalCheckFailedException":
         return ConditionFailedError()
     if _from_sts(error) or code in CREDENTIALS or isinstance(error, (*NO_CREDENTIALS, RuntimeError)):
-        message = _about_credentials(error, code, _SIGNED.split(text)[0].strip())
+        message = about_credentials(error)
     elif isinstance(error, ForeignAnswerError):
         return ConfigurationError(client.no_dynamodb, operation=operation, table=table)
     elif not isinstance(error, boto_errors.ClientError):
@@ -158,6 +159,12 @@ def translate(error: Exception, operation: str, role: Role, client: Client, *, w
     else:
         message = f"DynamoDB refuses the request: {code}: {text}"
     return ConfigurationError(message, operation=operation, table=table)
+
+
+def about_credentials(error: Exception) -> str:
+    """The message for a request without credentials that AWS takes."""
+    text = error.response["Error"].get("Message", "") if isinstance(error, boto_errors.ClientError) else ""
+    return _about_credentials(error, code_of(error), _SIGNED.split(text)[0].strip())
 
 
 def _about_credentials(error: Exception, code: str, text: str) -> str:

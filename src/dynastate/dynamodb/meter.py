@@ -15,7 +15,8 @@ def units_of_write(size: int) -> int:
 class Meter:
     """Requests with their retries, throttles, units, and bytes and items moved.
 
-    Cache hits are parts found in memory; cache misses are parts that were read.
+    Cache hits are parts found in memory; cache misses are parts that were read. Puts and gets are S3's: puts are the
+    requests that it charges as such, those that write or list objects; the bytes of objects are not among the others.
     """
 
     requests: int = 0
@@ -31,6 +32,11 @@ class Meter:
     delete_units: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    puts: int = 0
+    gets: int = 0
+    object_bytes_written: int = 0
+    object_bytes_read: int = 0
+    objects_deleted: int = 0
 
     def add(self, other: Meter) -> None:
         for item in fields(self):

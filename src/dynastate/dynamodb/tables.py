@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import Objects
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role
 
@@ -26,6 +27,10 @@ class Tables(Protocol):
     @property
     def names(self) -> Mapping[Role, str]:
         """The tables by the names the user gave them."""
+
+    @property
+    def objects(self) -> Objects:
+        """The seam to S3, for the stores that have parts there."""
 
     def check(self) -> list[str]:
         """Differences between the live tables and what dynastate needs; empty: they fit."""

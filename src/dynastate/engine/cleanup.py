@@ -6,10 +6,11 @@ leaves behind is found again by its key, or by a snapshot whose stage says that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.engine import snapshots
 from dynastate.errors import CorruptStateError
@@ -18,6 +19,7 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.objects import ObjectId, bucket_prefix, bucket_stream, delta_prefix, maker_of_object
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part_keys
@@ -134,6 +136,8 @@ class CleanUp:
         self._graph = graph
         self._store = graph.store
         self._shards = shards
+        #: Every place where the store may have objects.
+        self._locations = sorted(graph.meta.objects) if graph.meta else []
         self._meter = meter
         #: The manifests that were read so far, by their snapshots' ids.
         self.manifests: dict[Attempt, SnapshotManifest] = {}
@@ -171,9 +175,9 @@ class CleanUp:
         now = self._read_snapshots()  # 2
         if any(each.stage == WRITING for each in now):
             return
-        carried = self._carried(now)
+        carried, objects = self._carried(now), self._named_objects(now)
         for snapshot in deleting:
-            self._remove_snapshot(snapshot, carried)  # 3
+            self._remove_snapshot(snapshot, carried, objects)  # 3
 
     def remove_orphan_buckets(self, below: int) -> bool:
         """Delete buckets and manifests below a version that no snapshot names.
@@ -191,7 +195,8 @@ class CleanUp:
         found += [
             key for low, high in gaps for key in self._list("snapshot", f"directory/{low}", f"directory/{high}", 1)
         ]
-        if found:
+        objects = [each for each in self._list_objects(bucket_prefix, below) if each[1] not in holders]
+        if found or objects:
             # A snapshot that began meanwhile, or carried buckets on, is listed by now.
             now = self._read_snapshots()
             if any(each.stage == WRITING for each in now):
@@ -199,6 +204,7 @@ class CleanUp:
             named = self._holders(now) | {each.holder for each in now}
             held = ((key, _holder_of(key)) for key in found)
             self._delete({key: 1 for key, holder in held if holder is not None and holder not in named})
+            self._delete_objects(each for each, holder in objects if holder not in named)
         return True
 
     def _carried(self, now: Iterable[Snapshot]) -> set[tuple[SnapshotId, int]]:
@@ -221,14 +227,17 @@ class CleanUp:
         found = self._tables.query("snapshot", place, *keys.SNAPSHOT_RANGE, self._meter)
         return [parse_snapshot(key, item) for key, item in found]
 
-    def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> None:
+    def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]], named: set[ObjectId]) -> None:
         try:
-            unneeded = self._buckets_of(self._manifest(snapshot), carried) if snapshot.digest else None
+            manifest = self._manifest(snapshot) if snapshot.digest else None
         except CorruptStateError:  # a clean-up that was cut off has deleted the manifest
-            unneeded = None
-        if unneeded is None:
-            unneeded = self._own_buckets(snapshot, carried)
+            manifest = None
+        if manifest is not None:
+            unneeded, objects = self._buckets_of(manifest, carried), self._objects_of(manifest)
+        else:
+            unneeded, objects = self._own_buckets(snapshot, carried), self._own_objects(snapshot)
         self._delete(unneeded)
+        self._delete_objects(objects - named)
         self._delete({keys.manifest_key(self._store, *snapshot.holder): 1})
         before: Item = {"id": bytes(snapshot.id), "stage": DELETING}
         self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), before, self._meter)
@@ -241,11 +250,32 @@ class CleanUp:
         )
         return {key: 1 for key, maker in makers if maker is not None and maker not in carried}
 
+    def _objects_of(self, manifest: SnapshotManifest) -> set[ObjectId]:
+        """The objects that hold a manifest's buckets, without those of another store."""
+        own = (bucket for bucket in manifest.buckets if bucket.home is None)
+        return {each for bucket in own for each in bucket.objects(self._store)}
+
+    def _named_objects(self, now: Iterable[Snapshot]) -> set[ObjectId]:
+        """The objects that hold the buckets of all snapshots that are done."""
+        done = (self._manifest(snapshot) for snapshot in now if snapshot.stage == DONE)
+        return {each for manifest in done for each in self._objects_of(manifest)}
+
+    def _own_objects(self, snapshot: Snapshot) -> set[ObjectId]:
+        """The objects that a snapshot wrote itself, found by their names."""
+        return {
+            each
+            for location in self._locations
+            for each in self._tables.objects.names(
+                location, bucket_stream(location, self._store, snapshot.holder).name, self._meter
+            )
+        }
+
     def _buckets_of(self, found: SnapshotManifest, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
         """Items of the buckets that a manifest names, with the bytes of their data, without those of another store."""
         unneeded: dict[Key, int] = {}
         for number, bucket in enumerate(found.buckets):
-            if bucket.parts and bucket.home is None and (bucket.holder, number) not in carried:
+            is_own = bucket.parts and bucket.home is None and bucket.place is None
+            if is_own and (bucket.holder, number) not in carried:
                 for key in found.keys(self._store, number, self._shards):
                     unneeded[key] = bucket.stored_bytes // bucket.parts
         return unneeded
@@ -274,14 +304,15 @@ class CleanUp:
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:
         """Delete the parts of attempts that no list names any longer, without those of another store."""
+        own = [entry for entry in entries if entry.home is None]
         self._delete(
             {
                 key: entry.stored_bytes // entry.parts
-                for entry in entries
-                if entry.home is None
-                for key in part_keys(self._store, entry, self._shards)
+                for entry in own
+                for key in part_keys(self._store, entry, self._shards, entry.items)
             }
         )
+        self._delete_objects(each for entry in own for each in entry.object_ids(self._store))
 
     def find_orphans(self, below: int, deleted: Sequence[VersionEntry]) -> list[Key]:
         """Parts below a version that no list names: of crashes, of unfinished aborts.
@@ -296,8 +327,24 @@ class CleanUp:
         makers = ((key, keys.maker_of_part(key)) for each in ranges for key in self._list("delta", *each))
         return [key for key, maker in makers if maker is not None and maker not in listed]
 
-    def remove_orphans(self, orphans: Sequence[Key]) -> None:
+    def find_orphan_objects(self, below: int, deleted: Sequence[VersionEntry]) -> list[ObjectId]:
+        """Objects with parts below a version that no list names. Listing costs as much as a PUT: it is done rarely."""
+        named = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)
+        return [each for each, maker in self._list_objects(delta_prefix, below) if maker not in named]
+
+    def _list_objects(self, prefix: Callable[[str], str], below: int) -> Iterator[tuple[ObjectId, tuple[int, Attempt]]]:
+        """The store's objects of one kind that were made for versions below one, each with its maker."""
+        for location in self._locations:
+            for each in self._tables.objects.names(location, prefix(self._store), self._meter):
+                maker = maker_of_object(each.name)
+                if maker is not None and maker[0] >= below:
+                    break
+                if maker is not None:
+                    yield each, maker
+
+    def remove_orphans(self, orphans: Sequence[Key], objects: Sequence[ObjectId]) -> None:
         self._delete(dict.fromkeys(orphans, 1))
+        self._delete_objects(objects)
 
     def _manifest(self, snapshot: Snapshot) -> SnapshotManifest:
         """The manifest of a snapshot, read once, since it never changes."""
@@ -311,6 +358,9 @@ class CleanUp:
         """Keys between two sort keys, in the first `shards` shards; 0: in all."""
         within = (keys.store_shard(self._store, shard) for shard in range(shards or self._shards))
         return [key for shard in within for key in self._tables.list_keys(role, shard, low, high, self._meter)]
+
+    def _delete_objects(self, objects: Iterable[ObjectId]) -> None:
+        delete_objects(self._tables.objects, sorted(objects), self._meter)
 
     def _delete(self, sizes: dict[Key, int]) -> None:
         """Delete items, and count write units by the approximate sizes of their data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +12,17 @@ from typing import Final
 
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter, units_of_write
+from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, always, delete_all
 from dynastate.engine.known import KnownStores
+from dynastate.engine.objects import ObjectRule, ObjectWriter, StreamWriter
 from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
 from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
 from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
+from dynastate.format.objects import OBJECT_PARTS_MAX, ObjectId, ObjectParts, delta_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
 from dynastate.format.version_list import (
     BOUNDS_PARTS_MAX,
@@ -57,7 +60,8 @@ class Committed:
 class Commits:
     """The tables, the queue of writes and the sessions that write attempts share. Safe for threads.
 
-    Rows are written with `codec`. Changes of at most `inline_bytes` are within the version entry; 0: none are.
+    Rows are written with `codec`. Changes of at most `inline_bytes` are within the version entry; 0: none are. Parts
+    are items, or where `object_rule` says so in objects.
     """
 
     _tables: Tables
@@ -68,6 +72,8 @@ class Commits:
     deadline_s: float
     _now: Callable[[], datetime]
     codec: str
+    object_writer: ObjectWriter
+    object_rule: ObjectRule | None = None
     inline_bytes: int = INLINE_BYTES_MAX
 
     def now_ms(self) -> int:
@@ -98,8 +104,9 @@ class Commits:
         if len(kept) < len(listed):
             self._tables.put_over(key, list_item(key, kept), {"versions": listed}, meter)
 
-    def delete_parts(self, pending: PendingWrites, meter: Meter) -> None:
+    def delete_parts(self, pending: PendingWrites, objects: Sequence[ObjectId], meter: Meter) -> None:
         pending.cancel(2 * self.deadline_s)
+        delete_objects(self._tables.objects, objects, meter)
         # A schema item is not the attempt's own: other versions name it too.
         parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
         delete_all(self._tables, list(parts), meter)
@@ -127,6 +134,9 @@ class WriteAttempt:
         self._tally = Tally()
         #: As in a version entry.
         self._bounds = bytearray()
+        #: The first parts, if there is more than a few KB of them, and objects cost less.
+        self._stream: StreamWriter | None = None
+        self._may_stream = True
         self._is_consistent = True
         self._ended = False
 
@@ -186,7 +196,7 @@ class WriteAttempt:
         self._must_be_open("flush")
         self._take_all_compressed()
         if self._inline() is None:
-            self._submit()
+            self._submit_all()
 
     def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
         """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
@@ -219,8 +229,9 @@ class WriteAttempt:
         if inline is not None:
             self._ready.clear()
             sums = sums._replace(parts=0, digest=parts_digest(()))
-        self._ready += described
-        self._submit()  # 1
+        self._submit_all()  # 1
+        if described:
+            commits.writer.submit(self._pending, described, commits.deadline_s)
         # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
         self._pending.wait(10 * commits.deadline_s)  # 2
         session.schemas.add(digest)
@@ -236,6 +247,7 @@ class WriteAttempt:
             time_ms=commits.now_ms(),
             bounds=bytes(self._bounds) if 1 < sums.parts <= BOUNDS_PARTS_MAX else b"",
             inline=inline,
+            objects=ObjectParts(self._stream.stream.location, tuple(self._stream.sizes)) if self._stream else None,
             **sums._asdict(),
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
@@ -258,7 +270,7 @@ class WriteAttempt:
         self._ended = True
         self._compressing.clear()
         self._ready.clear()
-        self._commits.delete_parts(self._pending, self._meter)
+        self._commits.delete_parts(self._pending, self._stream.objects if self._stream else (), self._meter)
 
     def _session(self) -> Session:
         return self._commits.sessions.enter(self.store, self._run, self.version - 1, self._meter)
@@ -272,13 +284,42 @@ class WriteAttempt:
         return InlineChanges(part.codec, part.data)
 
     def _submit(self) -> None:
-        if self._ready:
-            for key, item in self._ready:
-                if key.role == "delta":
-                    self._commits.known.keep(key, part_of(item))
+        if not self._ready:
+            return
+        for key, item in self._ready:
+            self._commits.known.keep(key, part_of(item))
+        stream = self._stream_of(self._ready)
+        if stream is not None:
+            stream.add(self._ready)
+        else:
+            self._end_stream()
             self._commits.writer.submit(self._pending, self._ready, self._commits.deadline_s)
-            self._ready = []
-            self._ready_bytes = 0
+        self._ready = []
+        self._ready_bytes = 0
+
+    def _submit_all(self) -> None:
+        self._submit()
+        self._end_stream()
+
+    def _stream_of(self, items: Sequence[tuple[Key, Item]]) -> StreamWriter | None:
+        """The stream that these parts belong to; None: they are items, as are all after them."""
+        rule, begun = self._commits.object_rule, self._stream
+        if rule is None or not self._may_stream:
+            return None
+        if begun is not None:
+            return begun if len(begun.sizes) + len(items) <= OBJECT_PARTS_MAX else None
+        if rule.is_worth_it(item for _, item in items):
+            stream = delta_stream(rule.location, self.store, self.version, self.attempt)
+            self._stream = StreamWriter(stream, self._put_object)
+        return self._stream
+
+    def _end_stream(self) -> None:
+        self._may_stream = False
+        if self._stream is not None:
+            self._stream.finish()
+
+    def _put_object(self, place: ObjectId, data: bytes) -> None:
+        self._commits.object_writer.submit(self._pending, place, data, self._commits.deadline_s)
 
     def _must_be_open(self, operation: str) -> None:
         if self._ended or not self._is_consistent:

@@ -15,6 +15,7 @@ from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.install import InstallAttempt, InstalledVersion
 from dynastate.engine.known import ROUTES_BYTES, KnownStores
 from dynastate.engine.maintenance import Maintenance
+from dynastate.engine.objects import ObjectRule, ObjectWriter
 from dynastate.engine.opening import VersionOpener
 from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
@@ -57,15 +58,24 @@ class Engine:
         opener = VersionOpener(tables, self._reader, known)
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
-        sessions = Sessions(tables, opener, known, settings.shards, now)
+        sessions = Sessions(tables, opener, known, settings.shards, settings.blocks, now)
         self._compressors = ThreadPoolExecutor(
             max(1, COMPRESSORS // sidecars), thread_name_prefix="dynastate-compressor"
         )
-        codec = settings.compression
+        self._object_writer = ObjectWriter(tables.objects, threads, sidecars)
         self.commits = Commits(
-            tables, self._writer, sessions, known, self._compressors, settings.request_deadline_s, now, codec
+            tables,
+            self._writer,
+            sessions,
+            known,
+            self._compressors,
+            settings.request_deadline_s,
+            now,
+            settings.compression,
+            self._object_writer,
+            ObjectRule.of(settings),
         )
-        maintenance = Maintenance(tables, opener, sessions, known, self._writer.is_busy, settings)
+        maintenance = Maintenance(tables, opener, sessions, known, self._is_busy, settings)
         self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
 
     def name_table(self, failed: Exception) -> None:
@@ -73,10 +83,14 @@ class Engine:
         if isinstance(failed, (CorruptStateError, VersionMissingError)):
             failed.name_table(self._tables.names)
 
+    def _is_busy(self) -> bool:
+        return self._writer.is_busy() or self._object_writer.is_busy()
+
     def close(self) -> None:
         """Finish what is under way, then stop the threads."""
         self._compressors.shutdown()
         self._writer.close()
+        self._object_writer.close()
         self._reader.close()
 
     def begin(self, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt) -> WriteAttempt:
@@ -107,7 +121,8 @@ class Engine:
         entered = snapshots.enter(self._tables, store, of, session.epoch, meter)  # 3
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
-        whole = (entered, bits_for(state_bytes), session.shards, self.commits.codec, None, None)
+        how = self.commits.codec, self.commits.object_rule
+        whole = (entered, bits_for(state_bytes), session.shards, *how, None, None)
         begun = InstallAttempt(self._tables, self.known, store, *whole, self.commits, version, session)
         begun.meter.add(meter)
         return begun

@@ -11,6 +11,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import cleanup, snapshots
 from dynastate.engine.known import KnownStores
+from dynastate.engine.objects import ObjectRule
 from dynastate.engine.opening import VersionOpener
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
@@ -93,7 +94,7 @@ class Maintenance:
         if entered is None:
             return None, meter
         shards = graph.required_meta.shards
-        how = (bits, shards, self._settings.compression, carried, pace)
+        how = (bits, shards, self._settings.compression, ObjectRule.of(self._settings), carried, pace)
         return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:
@@ -111,7 +112,8 @@ class Maintenance:
         1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
         3. Find the lowest version of which anything is needed. 4. Delete older snapshots. 5. The first time, delete
         buckets that no snapshot names. 6. Delete older versions from their lists, each only if it is as it was read.
-        7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since.
+        7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since; those that are
+        objects the first time.
 
         A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
         """
@@ -151,7 +153,8 @@ class Maintenance:
             steps.check_snapshots(retained)
             steps.remove_snapshots(retained, epoch)  # 4
             session = self._sessions.known(store, run_id)
-            if session is None or not session.has_removed_orphans:
+            is_first = session is None or not session.has_removed_orphans
+            if is_first:
                 has_removed_orphans = steps.remove_orphan_buckets(below - 1)  # 5
                 if session is not None:
                     session.has_removed_orphans = has_removed_orphans
@@ -160,8 +163,9 @@ class Maintenance:
         deleted = steps.remove_versions(retained)  # 6
         steps.remove_parts(deleted)  # 7
         orphans = steps.find_orphans(below, deleted)  # 8
-        if orphans and self._newest_epoch(store, run_id, meter) == epoch:
-            steps.remove_orphans(orphans)
+        objects = steps.find_orphan_objects(below, deleted) if is_first else []
+        if (orphans or objects) and self._newest_epoch(store, run_id, meter) == epoch:
+            steps.remove_orphans(orphans, objects)
         account = self._known.account(store)
         for kept in steps.manifests.values():
             account.learn(kept)

@@ -7,16 +7,18 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import accumulate, count, islice
 from typing import Final, NamedTuple
 
 from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import read_stream
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.keys import Key, group_key, manifest_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
+from dynastate.format.objects import FRAME_BYTES, ObjectStream, decode_frames
 from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, StoredChunk, Tally, join_fragments, parse_part
 from dynastate.format.version_list import VersionEntry, part_keys
 
@@ -25,6 +27,8 @@ WINDOW: Final = 25
 #: Bytes that all openings of an executor read ahead, in all sidecars. Each may have one window beside them, which it
 #: waits for.
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
+#: The most bytes of objects that one window has, unless a bucket is larger.
+OBJECT_READ_BYTES: Final = 2 * 1024 * 1024
 #: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
 
@@ -105,13 +109,9 @@ class PartReader:
         entry are there already, whatever their hashes.
         """
         wanted = [(entry, range(entry.parts) if reads_all else parts_within(entry, within)) for entry in entries]
-        keys = (
-            (key, _part_bytes(entry))
-            for entry, sequences in wanted
-            for key in part_keys(store, entry, shards, sequences)
-        )
+        runs = (run for entry, sequences in wanted for run in entry_runs(store, entry, shards, sequences))
         fits = self._fits((entry, len(sequences)) for entry, sequences in wanted)
-        parts = self._read(keys, meter, keep=fits)
+        parts = self._read(runs, meter, keep=fits)
         for entry, sequences in wanted:
             inline = entry.inline_chunk(group_key(store, entry.version))
             if inline is not None:
@@ -128,13 +128,9 @@ class PartReader:
         """The rows of those buckets of a snapshot that hold hashes `within` some ranges."""
         shift = 32 - snapshot.bits
         numbers = sorted({number for low, high in within for number in range(low >> shift, (high >> shift) + 1)})
-        keys = (
-            (key, _part_bytes(snapshot.buckets[number]))
-            for number in numbers
-            for key in snapshot.keys(store, number, shards)
-        )
+        runs = (run for number in numbers for run in bucket_runs(store, snapshot, number, shards))
         fits = self._fits((snapshot.buckets[number], snapshot.buckets[number].parts) for number in numbers)
-        parts = self._read(keys, meter, keep=fits)
+        parts = self._read(runs, meter, keep=fits)
         for number in numbers:
             held = snapshot.buckets[number]
             named_by = where(manifest_key(store, *snapshot.holder)) | {"bucket": number}
@@ -146,15 +142,15 @@ class PartReader:
         sizes = (each.stored_bytes * parts // max(1, each.parts) + parts * PART_OBJECT_BYTES for each, parts in read)
         return sum(sizes) <= self._known.parts.limit_bytes
 
-    def _read(self, keys: Iterable[tuple[Key, int]], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
-        """Parts in the order of their keys, which come with their sizes; some windows are read ahead."""
-        windows = _windows(keys)
+    def _read(self, runs: Iterable[Run], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
+        """The parts of runs, in order; some windows are read ahead."""
+        windows = _windows(runs)
         window = next(windows, None)
         under_way: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
         try:
             while window or under_way:
                 while window and len(under_way) < self._parallel and self._take(window.size, is_ahead=bool(under_way)):
-                    under_way.append((window.size, self._pool.submit(self._read_window, window.keys, keep=keep)))
+                    under_way.append((window.size, self._pool.submit(self._read_window, window, keep=keep)))
                     window = next(windows, None)
                 read, spent = under_way[0][1].result()
                 meter.add(spent)
@@ -177,20 +173,78 @@ class PartReader:
         with self._lock:
             self._ahead_bytes -= size
 
-    def _read_window(self, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
+    def _read_window(self, window: Run, *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
+        keys = window.keys
         parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
         wanted = [key for key in keys if key not in parts]
         spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
-        found = get_apart(self._tables, wanted, spent)
-        if lost := [key for key in wanted if key not in found]:
-            raise CorruptStateError(
-                "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
-            )
-        for key in wanted:
-            part = parts[key] = parse_part(key, found[key])
-            if keep:
-                self._known.keep(key, part)
+        if wanted:
+            found = read_run(self._tables, window, spent) if window.stream else read_items(self._tables, wanted, spent)
+            for key in wanted:
+                part = parts[key] = found[key]
+                if keep:
+                    self._known.keep(key, part)
         return [(key, parts[key]) for key in keys], spent
+
+
+class Run(NamedTuple):
+    """Parts that are read together, and their size in bytes: items, or what begins at `start` in a stream."""
+
+    keys: list[Key]
+    size: int
+    stream: ObjectStream | None = None
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+def entry_runs(store: str, entry: VersionEntry, shards: int, sequences: Sequence[int]) -> Iterator[Run]:
+    """Some parts of a version, one by one: those in objects with the places that their sizes give."""
+    stream = entry.stream(store)
+    sizes = entry.objects.sizes if entry.objects else ()
+    starts = list(accumulate((FRAME_BYTES + size for size in sizes), initial=0))
+    for sequence, key in zip(sequences, part_keys(store, entry, shards, sequences), strict=True):
+        if sequence < len(sizes):
+            yield Run([key], FRAME_BYTES + sizes[sequence], stream, starts[sequence])
+        else:
+            yield Run([key], _part_bytes(entry))
+
+
+def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int) -> Iterator[Run]:
+    """The parts of a bucket: one by one, or all together where they are in objects."""
+    bucket = snapshot.buckets[number]
+    keys = snapshot.keys(store, number, shards)
+    if bucket.place is not None:
+        yield Run(list(keys), bucket.object_bytes, bucket.stream(store), bucket.place.start)
+    else:
+        yield from (Run([key], _part_bytes(bucket)) for key in keys)
+
+
+def read_items(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Part]:
+    """The parts that are items, verified."""
+    found = get_apart(tables, keys, meter)
+    if lost := [key for key in keys if key not in found]:
+        raise CorruptStateError(
+            "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
+        )
+    return {key: parse_part(key, found[key]) for key in keys}
+
+
+def read_run(tables: Tables, run: Run, meter: Meter) -> dict[Key, Part]:
+    """The parts of a run in objects, verified."""
+    stream = run.stream
+    assert stream is not None  # noqa: S101  # for mypy
+    raw = read_stream(tables.objects, stream, run.start, run.end, meter)
+    if raw is None:
+        raise CorruptStateError(
+            "an object that a version list or a manifest names is not in its bucket",
+            **where(run.keys[0]),
+            location=stream.location,
+            objects=f"{stream.name}/*",
+        )
+    return dict(decode_frames(run.keys, raw))
 
 
 def _part_bytes(of: VersionEntry | Bucket) -> int:
@@ -198,30 +252,37 @@ def _part_bytes(of: VersionEntry | Bucket) -> int:
     return PART_OVERHEAD_BYTES + of.stored_bytes // of.parts
 
 
-class _Window(NamedTuple):
-    """The keys of one request, and the size of their items in bytes."""
-
-    keys: list[Key]
-    size: int
-
-
-def _windows(keys: Iterable[tuple[Key, int]]) -> Iterator[_Window]:
-    """Keys, which come with the sizes of their items, by requests that DynamoDB is likely to answer in full."""
-    window: list[Key] = []
-    sizes: Counter[str] = Counter()
-    for key, size in keys:
-        sizes[key.store_shard] += size
-        fits = (
-            sizes[key.store_shard] <= WINDOW_SHARE * PARTITION_ANSWER_BYTES_MAX
-            and sizes.total() <= WINDOW_SHARE * ANSWER_BYTES_MAX
-            and len(window) < WINDOW
-        )
-        if window and not fits:
-            yield _Window(window, sizes.total() - size)
-            window, sizes = [], Counter({key.store_shard: size})
-        window.append(key)
+def _windows(runs: Iterable[Run]) -> Iterator[Run]:
+    """Runs joined to requests: those of items such that DynamoDB is likely to answer in full."""
+    window: list[Run] = []
+    size = 0
+    by_shard: Counter[str] = Counter()
+    for run in runs:
+        shard = run.keys[0].store_shard
+        if run.stream is not None:
+            follows = bool(window) and (window[-1].stream, window[-1].end) == (run.stream, run.start)
+            fits = follows and size + run.size <= OBJECT_READ_BYTES
+        else:
+            fits = (
+                bool(window)
+                and window[0].stream is None
+                and by_shard[shard] + run.size <= WINDOW_SHARE * PARTITION_ANSWER_BYTES_MAX
+                and size + run.size <= WINDOW_SHARE * ANSWER_BYTES_MAX
+                and len(window) < WINDOW
+            )
+        if not fits:
+            if window:
+                yield _joined(window, size)
+            window, size, by_shard = [], 0, Counter()
+        window.append(run)
+        size += run.size
+        by_shard[shard] += run.size
     if window:
-        yield _Window(window, sizes.total())
+        yield _joined(window, size)
+
+
+def _joined(runs: Sequence[Run], size: int) -> Run:
+    return runs[0]._replace(keys=[key for run in runs for key in run.keys], size=size)
 
 
 def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[int]:

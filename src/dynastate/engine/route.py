@@ -16,6 +16,8 @@ from dynastate.format.version_list import VersionEntry
 #: Memory that a route takes for each version and each bucket, about.
 ENTRY_BYTES: Final = 500
 BUCKET_BYTES: Final = 200
+#: And each size of a part in objects: an integer and its place in a tuple.
+SIZE_BYTES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +88,6 @@ class Route:
     def size(self) -> int:
         """Approximate bytes of memory."""
         inline = sum(entry.stored_bytes for entry in self.entries if entry.inline)
+        inline += sum(SIZE_BYTES * len(entry.objects.sizes) for entry in self.entries if entry.objects)
         buckets = 1 << self.snapshot.bits if self.snapshot else 0
         return ENTRY_BYTES * len(self.entries) + inline + BUCKET_BYTES * buckets

@@ -21,6 +21,7 @@ from dynastate.format.meta import (
     DELETING,
     DROPPED,
     EPOCHS_KEPT,
+    OBJECTS,
     ORIGIN,
     QueryRun,
     StoreMeta,
@@ -51,12 +52,16 @@ class Session:
 
 @dataclass(eq=False)
 class Sessions:
-    """The sessions of all runs that write here. Safe for threads. Stores that are made here have `shards`."""
+    """The sessions of all runs that write here. Safe for threads. Stores that are made here have `shards`.
+
+    `location` is where they may write objects, if they do.
+    """
 
     _tables: Tables
     _opener: VersionOpener
     _known: KnownStores
     _shards: int
+    _location: str
     _now: Callable[[], datetime]
     _sessions: Cache[tuple[str, str], Session] = field(init=False, default_factory=lambda: Cache(SESSIONS_MAX))
 
@@ -100,7 +105,8 @@ class Sessions:
             meta = self._tables.get([key], meter).get(key)  # 1
             if meta is None:
                 self._must_be_new(store, base, meter)
-                made = StoreMeta(self._shards, {run.id: 1}, run.query, now, {1: run.location})
+                objects = frozenset([self._location] if self._location else [])
+                made = StoreMeta(self._shards, {run.id: 1}, run.query, now, {1: run.location}, objects)
                 fresh = meta_item(store, made, dynastate.__version__, now)
                 if self._tables.put_new(key, fresh, meter):  # 2
                     self._known.account(store).wrote(key.sort, size_of(fresh))
@@ -115,6 +121,8 @@ class Sessions:
             if run.id in found.epochs:
                 return Session(store, run.id, found.epochs[run.id], found.shards)
             entered = _entered(store, meta, found, run, base, now)
+            if self._location and self._location not in found.objects:
+                entered[OBJECTS] = found.objects | {self._location}
             self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 3
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 

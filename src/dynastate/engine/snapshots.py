@@ -5,20 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 from uuid import uuid4
 from zlib import crc32
 
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.engine.known import KnownStores
+from dynastate.engine.objects import ObjectRule, StreamWriter
+from dynastate.engine.reader import bucket_runs, read_run
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError
 from dynastate.format.items import Item
-from dynastate.format.keys import Attempt, Key, VersionId, digest_of, manifest_key, snapshot_key, where
+from dynastate.format.keys import Attempt, Key, VersionId, bucket_key, digest_of, manifest_key, snapshot_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item, parse_manifest
 from dynastate.format.meta import FORKS
-from dynastate.format.parts import Chunk, Tally, bucket_items, part_of
+from dynastate.format.objects import ObjectPlace, bucket_stream
+from dynastate.format.parts import Chunk, Tally, bucket_items, copied_part, part_of
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry
 
@@ -100,6 +105,7 @@ class SnapshotAttempt:
     bits: int
     _shards: int
     _codec: str
+    _rule: ObjectRule | None
     _base: SnapshotManifest | None
     _pace: Pace | None
 
@@ -112,6 +118,10 @@ class SnapshotAttempt:
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._written: list[Key] = []
+        #: All buckets that it writes, if they are more than a few KB, and objects cost less.
+        self._stream: StreamWriter | None = None
+        #: The buckets that it writes, in order.
+        self._own: list[int] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
         self.meter = Meter()
@@ -132,23 +142,27 @@ class SnapshotAttempt:
         first = self._tally.parts
         items = bucket_items(self.store, holder, self._current, first, self._shards, chunk, self._codec)
         for key, item in items:
-            part = part_of(item)
-            self._ready_bytes += self._tally.add_part(part)
-            self._ready.append((key, item))
-            if self._pace is not None:
-                self._known.keep(key, part)
-            if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
-                throttles = self.meter.throttles
-                self._write()
-                if self._pace is not None:
-                    self._pace.pause(is_throttled=self.meter.throttles > throttles)
+            self._add(key, item)
         self._tally.add_chunk(chunk.records, len(chunk.changes))
+
+    def _add(self, key: Key, item: Item) -> None:
+        part = part_of(item)
+        self._ready_bytes += self._tally.add_part(part)
+        self._ready.append((key, item))
+        if self._pace is not None:
+            self._known.keep(key, part)
+        if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
+            throttles = self.meter.throttles
+            self._write()
+            if self._pace is not None:
+                self._pace.pause(is_throttled=self.meter.throttles > throttles)
 
     def commit(self) -> bool:
         """Make it a snapshot.
 
-        1. Write what is left of the buckets. (Crash: buckets of a snapshot that is still `writing`, which no reader
-           takes; clean-up finds it by its item, and deletes them.)
+        1. Write what is left of the buckets, and copy carried ones out of objects that hold little else. (Crash:
+           buckets of a snapshot that is still `writing`, which no reader takes; clean-up finds it by its item, and
+           deletes them.)
         2. Write the manifest. (Crash: the same.)
         3. Unless its base is being deleted, mark it in its item as done: the commit point.
 
@@ -156,9 +170,11 @@ class SnapshotAttempt:
             False: clean-up has deleted it, or its base, in the meantime; nothing of it is left.
         """
         self._end_bucket()
+        for number in self._manifest().sparse():
+            self._copy(number)
         self._write()  # 1
-        begun = self._snapshot
-        made = SnapshotManifest(begun.version, begun.attempt, begun.id, self.base, self.bits, tuple(self._buckets))
+        self._place()
+        begun, made = self._snapshot, self._manifest()
         raw = encode_manifest(self.store, made)
         key = manifest_key(self.store, made.version, made.id)
         self._written.append(key)
@@ -187,6 +203,8 @@ class SnapshotAttempt:
             return
         delete_all(self._tables, self._written, self.meter)
         self._written.clear()
+        if self._stream is not None:
+            delete_objects(self._tables.objects, self._stream.objects, self.meter)
         key = snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
         for stage in (WRITING, DELETING):
             before: Item = {"id": bytes(self._snapshot.id), "stage": stage, "digest": b""}
@@ -204,20 +222,58 @@ class SnapshotAttempt:
     def _base_is_there(self) -> bool:
         return self._base is None or _is_done(self._tables, self.store, self._base, self.meter)
 
+    def _manifest(self) -> SnapshotManifest:
+        begun = self._snapshot
+        return SnapshotManifest(begun.version, begun.attempt, begun.id, self.base, self.bits, tuple(self._buckets))
+
+    def _copy(self, number: int) -> None:
+        """Write a bucket that was carried from objects as its own."""
+        assert self._base is not None  # noqa: S101  # for mypy: only carried buckets are copied
+        (run,) = bucket_runs(self.store, self._base, number, self._shards)
+        self._current = number
+        for sequence, part in enumerate(read_run(self._tables, run, self.meter).values()):
+            key = bucket_key(self.store, *self._snapshot.holder, number, sequence, self._shards)
+            self._add(key, copied_part(key, part))
+            if part.fragment == part.fragments - 1:
+                self._tally.add_chunk(part.records, part.raw_bytes)
+        self._end_bucket()
+
+    def _place(self) -> None:
+        """End the stream, if there is one, and enter where each of its buckets begins."""
+        if self._stream is None:
+            return
+        self._stream.finish()
+        start = 0
+        for number in self._own:
+            place = ObjectPlace(self._stream.stream.location, self._stream.end, start)
+            self._buckets[number] = replace(self._buckets[number], place=place)
+            start += self._buckets[number].object_bytes
+
     def _end_bucket(self) -> None:
         if self._current < 0:
             return
         holder = self._snapshot.holder
         empty = Bucket(emptied=self._snapshot.version)
         self._buckets[self._current] = Bucket(holder, 0, *self._tally.sums()) if self._tally.parts else empty
+        self._own += [self._current] if self._tally.parts else []
         self._tally = Tally()
 
     def _write(self) -> None:
-        if self._ready:
+        if not self._ready:
+            return
+        rule = self._rule
+        is_first = self._stream is None and not self._written
+        if is_first and rule is not None and rule.is_worth_it(item for _, item in self._ready):
+            stream = bucket_stream(rule.location, self.store, self._snapshot.holder)
+            put = partial(self._tables.objects.put, meter=self.meter)
+            self._stream = StreamWriter(stream, put)
+        if self._stream is not None:
+            self._stream.add(self._ready)
+        else:
             self._written += [key for key, _ in self._ready]
             self._tables.write(self._ready, self.meter)
-            self._ready = []
-            self._ready_bytes = 0
+        self._ready = []
+        self._ready_bytes = 0
 
 
 def enter(tables: Tables, store: str, of: VersionId, epoch: int, meter: Meter) -> Snapshot | None:

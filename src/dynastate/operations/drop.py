@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.engine.catalog import read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import META, SHARDS_MAX, SPECS, Key, group_key, meta_key, store_shard, versions_of
+from dynastate.format.keys import (
+    MANIFEST_RANGE,
+    META,
+    SHARDS_MAX,
+    SPECS,
+    Key,
+    group_key,
+    meta_key,
+    store_shard,
+    versions_of,
+)
+from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta
+from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
 from dynastate.operations.runs import query_runs, read_meta, refuse_runs
@@ -154,14 +167,14 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
 
     1. Let no run enter any more. 2. Refuse the runs that are under way their next commits. 3. Delete the version lists:
     from here on nothing can be read. Those that the next commits would go to become fences. 4. Snapshots. 5. Manifests,
-    buckets, parts and schemas. 6. If it is a fork, unpin what it needed in its origin. A drop that was cut off after
-    any step finds the rest again by the meta item.
+    buckets, parts, schemas, and all objects. 6. If it is a fork, unpin what it needed in its origin. A drop that was
+    cut off after any step finds the rest again by the meta item.
     """
     found, meta = _begin_deleting(tables, store, meter)  # 1
     runs = query_runs(meta)
     refuse_runs(tables, store, runs, meter)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
-    deleted += _delete_others(tables, store, meta.shards, meter)  # 4, 5
+    deleted += _delete_others(tables, store, meta.shards, meta.objects, meter)  # 4, 5
     unpin(tables, store, found, pins_of(found), meter)  # 6
     return deleted
 
@@ -171,8 +184,23 @@ def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
 
     While there are versions no run can enter, so the version lists go last.
     """
-    deleted = _delete_others(tables, store, SHARDS_MAX, meter)
+    locations = _named_locations(tables, store, meter)
+    deleted = _delete_others(tables, store, SHARDS_MAX, locations, meter)
     return deleted + _delete_lists(tables, store, {}, meter)
+
+
+def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
+    """The locations of objects that version lists and manifests name."""
+    found: set[str] = set()
+    with suppress(CorruptStateError):
+        graph = VersionGraph(store, read_version_lists(tables, store, meter).items())
+        found |= {entry.objects.location for entry in graph.entries() if entry.objects}
+    for _, item in tables.query("snapshot", store_shard(store, 0), *MANIFEST_RANGE, meter):
+        with suppress(CorruptStateError):
+            raw = item.get("data")
+            manifest = decode_manifest(store, raw if isinstance(raw, bytes) else b"")
+            found |= {bucket.place.location for bucket in manifest.buckets if bucket.place}
+    return found
 
 
 def _delete_lists(tables: Tables, store: str, runs: Mapping[str, int], meter: Meter) -> int:
@@ -216,8 +244,8 @@ def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> s
     return {group_key(store, version) for version in (*before, *ends, *(end + 1 for end in ends))}
 
 
-def _delete_others(tables: Tables, store: str, shards: int, meter: Meter) -> int:
-    """Delete snapshots, then everything else but the version lists and the meta item; return how many went."""
+def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[str], meter: Meter) -> int:
+    """Delete snapshots, then everything else but the version lists and the meta item; return how many items went."""
     keys = [
         key
         for role in SPECS
@@ -227,6 +255,8 @@ def _delete_others(tables: Tables, store: str, shards: int, meter: Meter) -> int
     ]
     keys.sort(key=lambda key: not key.sort.startswith("snapshot/"))
     delete_all(tables, keys, meter)
+    for location in sorted(locations):
+        delete_objects(tables.objects, list(tables.objects.names(location, store_prefix(store), meter)), meter)
     return len(keys)
 
 

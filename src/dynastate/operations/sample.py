@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.reader import Run, bucket_runs, entry_runs, read_items, read_run
 from dynastate.engine.snapshots import read_manifest
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import LZ4, ZSTD, compress, require
 from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import Key, group_key
-from dynastate.format.parts import StoredChunk, join_fragments, parse_part
+from dynastate.format.keys import group_key
+from dynastate.format.parts import StoredChunk, join_fragments
 from dynastate.format.snapshot import DONE
-from dynastate.format.version_list import part_keys
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.prediction import Workload
 
@@ -46,7 +47,7 @@ def zstd_ratios(tables: Tables, stores: Iterable[str], meter: Meter) -> CodecRat
     """Compress some chunks of some stores with zstd. None: zstd is not installed, or is their codec, or there are none.
 
     Raises:
-        CorruptStateError: an item that was sampled is corrupt.
+        CorruptStateError: a version list or a manifest is corrupt.
     """
     try:
         require(ZSTD)
@@ -78,9 +79,8 @@ def _of_versions(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[
     inline = (each.inline_chunk(group_key(graph.store, each.version)) for each in entries)
     yield from filter(None, inline)
     shards = graph.required_meta.shards
-    yield from _read(
-        tables, [key for each in entries for key in islice(part_keys(graph.store, each, shards), 1)], meter
-    )
+    firsts = (run for each in entries for run in islice(entry_runs(graph.store, each, shards, range(each.parts)), 1))
+    yield from _read(tables, firsts, meter)
 
 
 def _of_snapshot(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
@@ -91,16 +91,16 @@ def _of_snapshot(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[
         manifest = read_manifest(tables, graph.store, newest, meter)
         shards = graph.required_meta.shards
         firsts = (
-            key
+            run
             for number in range(len(manifest.buckets))
-            for key in islice(manifest.keys(graph.store, number, shards), 1)
+            for run in islice(bucket_runs(graph.store, manifest, number, shards), 1)
         )
-        yield from _read(tables, list(islice(firsts, CHUNKS)), meter)
+        yield from _read(tables, islice(firsts, CHUNKS), meter)
 
 
-def _read(tables: Tables, keys: list[Key], meter: Meter) -> Iterator[StoredChunk]:
-    """Those chunks that are one part, and that clean-up has not deleted meanwhile."""
-    for key, item in get_apart(tables, keys, meter).items():
-        part = parse_part(key, item)
-        if part.fragments == 1:
-            yield join_fragments(key, [part])
+def _read(tables: Tables, runs: Iterable[Run], meter: Meter) -> Iterator[StoredChunk]:
+    """Chunks that are one part and can be read. Clean-up may have deleted others, or `verify` reports them."""
+    for run in runs:
+        with suppress(CorruptStateError):
+            parts = read_run(tables, run, meter) if run.stream else read_items(tables, run.keys, meter)
+            yield from (join_fragments(key, [part]) for key, part in parts.items() if part.fragments == 1)

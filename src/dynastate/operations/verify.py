@@ -6,16 +6,17 @@ commit or a clean-up in between are no defects.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import read_stream
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.reader import verified_chunks
+from dynastate.engine.reader import Run, bucket_runs, entry_runs, verified_chunks
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
 from dynastate.format.changes import decode_changes
@@ -24,9 +25,10 @@ from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
 from dynastate.format.meta import DROPPED, ORIGIN
+from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING
-from dynastate.format.version_list import VersionEntry, part_keys
+from dynastate.format.version_list import VersionEntry
 from dynastate.operations.findings import Checked, Finding, Namer, Report, What
 from dynastate.operations.inspect import nothing_of
 from dynastate.operations.naming_items import NAMING, NamingItems, read_each
@@ -80,8 +82,12 @@ class _Named:
 
     key: Key
     sums: VersionEntry | Bucket
-    places: Callable[[], Iterator[Key]]
+    runs: Callable[[], Iterator[Run]]
     needed_by: frozenset[Namer]
+
+    def items(self) -> Iterator[Key]:
+        """The keys of its parts that are items."""
+        return (key for run in self.runs() if run.stream is None for key in run.keys)
 
 
 class _HoleError(Exception):
@@ -181,17 +187,37 @@ class _Check:
         named = [*self._versions(), *self._buckets()]
         self._total = sum(each.sums.parts for each in named)
         self._progress(0, self._total)
-        places = (key for each in named for key in each.places())
-        found = read_each(self._tables, places, parse_part, self._meter)
+        found = self._read_parts(run for each in named for run in each.runs())
         for each in named:
             self._compare(each, islice(found, each.sums.parts))
+
+    def _read_parts(self, runs: Iterator[Run]) -> Iterator[Found]:
+        for is_object, some in groupby(runs, lambda run: run.stream is not None):
+            if is_object:
+                for run in some:
+                    yield from self._read_objects(run)
+            else:
+                yield from read_each(self._tables, (run.keys[0] for run in some), parse_part, self._meter)
+
+    def _read_objects(self, run: Run) -> Iterator[Found]:
+        assert run.stream is not None  # noqa: S101  # for mypy
+        raw = read_stream(self._tables.objects, run.stream, run.start, run.end, self._meter)
+        parts = decode_frames(run.keys, raw) if raw is not None else iter(())
+        left, defect = deque(run.keys), None
+        try:
+            for found in parts:
+                left.popleft()
+                yield found
+        except CorruptStateError as corrupt:
+            defect = corrupt
+        yield from ((key, defect) for key in left)
 
     def _versions(self) -> Iterator[_Named]:
         """The entries of version lists, in the order of keys."""
         for entry in sorted(self._names.graph.entries(), key=lambda entry: entry.id):
-            places = partial(part_keys, self._store, entry, self._shards)
+            runs = partial(entry_runs, self._store, entry, self._shards, range(entry.parts))
             group = keys.group_key(self._store, entry.version)
-            yield _Named(group, entry, places, frozenset([entry.id]))
+            yield _Named(group, entry, runs, frozenset([entry.id]))
 
     def _buckets(self) -> Iterator[_Named]:
         """The buckets of manifests, each once though several may name it, in the order of keys."""
@@ -203,8 +229,8 @@ class _Check:
         for (_, number), manifests in sorted(named_by.items(), key=lambda named: named[0]):
             first = manifests[0]
             key = keys.manifest_key(self._store, first.version, first.id)
-            places = partial(first.keys, self._store, number, self._shards)
-            yield _Named(key, first.buckets[number], places, frozenset(each.holder for each in manifests))
+            runs = partial(bucket_runs, self._store, first, number, self._shards)
+            yield _Named(key, first.buckets[number], runs, frozenset(each.holder for each in manifests))
 
     def _compare(self, named: _Named, found: Iterator[Found]) -> None:
         inline = named.sums.inline_chunk(named.key) if isinstance(named.sums, VersionEntry) else None
@@ -241,8 +267,8 @@ class _Check:
         self._is_snapshot_corrupt = any(
             each.key.sort.startswith(("snapshot/", "directory/")) for each in self._findings
         )
-        parts = (key for each in self._versions() for key in each.places())
-        buckets = (key for each in self._buckets() for key in each.places())
+        parts = (key for each in self._versions() for key in each.items())
+        buckets = (key for each in self._buckets() for key in each.items())
         manifests = sorted(keys.manifest_key(self._store, *node) for node in self._manifests)
         firsts: dict[tuple[Role, Unnamed], Key] = {}
         counts: Counter[tuple[Role, Unnamed]] = Counter()
@@ -251,6 +277,9 @@ class _Check:
             if maker is not None:
                 firsts.setdefault((key.role, maker), key)
                 counts[key.role, maker] += 1
+        for key, maker in self._unnamed_objects():
+            firsts.setdefault((key.role, maker), key)
+            counts[key.role, maker] += 1
         for one, key in firsts.items():
             node, why = one[1]
             made_by: frozenset[Namer] = frozenset() if node is None else frozenset([node])
@@ -269,6 +298,28 @@ class _Check:
                     if key not in window and (is_last or key.sort < high):
                         yield key
             low, window = high, set(following)
+
+    def _unnamed_objects(self) -> Iterator[tuple[Key, Unnamed]]:
+        """The store's objects that nothing names, each by the key of what it has first, with their makers."""
+        graph, store = self._names.graph, self._store
+        named = {each for entry in graph.entries() if entry.home is None for each in entry.object_ids(store)}
+        for found in self._manifests.values():
+            own = (bucket for bucket in (found.buckets if found else ()) if bucket.home is None)
+            named |= {each for bucket in own for each in bucket.objects(store)}
+        for location in sorted(graph.meta.objects) if graph.meta else ():
+            for place in self._tables.objects.names(location, store_prefix(store), self._meter):
+                maker = maker_of_object(place.name)
+                if place in named:
+                    continue
+                if isinstance(maker, VersionId):
+                    key = keys.part_key(store, *maker, 0, self._shards)
+                elif maker is not None:
+                    key = keys.bucket_key(store, *maker, 0, 0, self._shards)
+                else:
+                    key = keys.meta_key(store)
+                unnamed = self._maker(key) if maker is not None else (None, "none of dynastate's own")
+                if unnamed is not None:
+                    yield key, (unnamed[0], f"{unnamed[1]}: object {place.location}/{place.name}")
 
     def _maker(self, key: Key) -> Unnamed | None:
         """The maker of an item that nothing names, and the reason. None: an unreadable item may name it."""

@@ -1,0 +1,227 @@
+"""The seam to S3 through boto3, with retries as DynamoDB's: jittered back-off until a deadline."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+from zlib import crc32
+
+import botocore.exceptions as boto_errors
+from botocore.parsers import ResponseParserError
+
+from dynastate.dynamodb.client import make_s3_client
+from dynastate.dynamodb.failures import Fate, about_credentials, code_of, fate_of, lacks_credentials, status_of
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
+from dynastate.format.objects import ObjectId, bucket_and_prefix
+from dynastate.settings import PREFIX, Settings
+
+log = logging.getLogger("dynastate.objects")
+
+_FAILURES: Final = (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError, RuntimeError)
+_SLOW: Final = {"SlowDown", "503", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
+_RETRIED: Final = {"RequestTimeout", "BadDigest", "OperationAborted", "XAmzContentSHA256Mismatch"}
+_MISSING: Final = {"NoSuchKey", "404"}
+_DENIED: Final = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+_ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
+
+Result = TypeVar("Result")
+
+
+class S3Objects:
+    """Objects through boto3, whose client is made when it is first needed. Safe for threads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        retries: RetryPolicy | None = None,
+        client: Any = None,  # a boto3 client has no type of its own
+    ) -> None:
+        self._settings = settings
+        self._retries = retries or RetryPolicy(settings.request_deadline_s)
+        self._given = self._client = client
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def check(self, location: str) -> list[str]:
+        bucket, _ = bucket_and_prefix(location)
+        try:
+            found = self._send("HeadBucket", bucket, Meter(), lambda client: client.head_bucket(Bucket=bucket))
+            list(self.names(location, "", Meter(), limit=1))
+        except ConfigurationError as wrong:
+            return [str(wrong)]
+        there, here = found.get("BucketRegion"), self._current().meta.region_name
+        if there and there != here:
+            return [f"bucket {bucket} is in {there}, the tables are in {here}: traffic between Regions costs money"]
+        return []
+
+    def put(self, place: ObjectId, data: bytes, meter: Meter) -> None:
+        request = {
+            "Bucket": place.bucket,
+            "Key": place.key,
+            "Body": data,
+            "ChecksumCRC32": b64encode(crc32(data).to_bytes(4, "big")).decode(),
+        }
+        self._send("PutObject", place.bucket, meter, lambda client: client.put_object(**request), puts=1)
+        meter.object_bytes_written += len(data)
+
+    def get(self, place: ObjectId, start: int, end: int, meter: Meter) -> bytes | None:
+        request = {"Bucket": place.bucket, "Key": place.key, "Range": f"bytes={start}-{end - 1}"}
+
+        def read(client: Any) -> bytes:
+            # A body that is cut off fails while it is read.
+            data: bytes = client.get_object(**request)["Body"].read()
+            return data
+
+        try:
+            data = self._send("GetObject", place.bucket, meter, read, gets=1)
+        except _MissingError:
+            return None
+        meter.object_bytes_read += len(data)
+        return data[: end - start]
+
+    def names(self, location: str, prefix: str, meter: Meter, limit: int = 1_000) -> Iterator[ObjectId]:
+        bucket, before = bucket_and_prefix(location)
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": before + prefix, "MaxKeys": limit}
+        while True:
+            page = self._send("ListObjectsV2", bucket, meter, lambda client: client.list_objects_v2(**request), puts=1)
+            for each in page.get("Contents", ()):
+                yield ObjectId(location, each["Key"].removeprefix(before))
+            if not page.get("IsTruncated") or limit == 1:
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def delete(self, places: Sequence[ObjectId], meter: Meter) -> None:
+        waiting = {place.key for place in places}
+        while waiting:
+            listed = {"Objects": [{"Key": key} for key in sorted(waiting)], "Quiet": True}
+
+            def delete(client: Any, listed: dict[str, Any] = listed) -> Any:
+                answer = client.delete_objects(Bucket=places[0].bucket, Delete=listed)
+                refused = [each for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING]
+                if refused and len(refused) == len(listed["Objects"]):
+                    raise boto_errors.ClientError({"Error": refused[0]}, "DeleteObjects")
+                return refused
+
+            refused = self._send("DeleteObjects", places[0].bucket, meter, delete)
+            waiting = {each["Key"] for each in refused}
+        meter.objects_deleted += len(places)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    def _current(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = make_s3_client(self._settings)
+            return self._client
+
+    def _send(
+        self,
+        operation: str,
+        bucket: str,
+        meter: Meter,
+        send: Callable[[Any], Result],
+        *,
+        puts: int = 0,
+        gets: int = 0,
+    ) -> Result:
+        """Send a request until S3 answers it; each is paid for."""
+        since, failures = self._retries.clock(), 0
+        facts: dict[str, Any] = {"operation": operation, "bucket": bucket}
+        while True:
+            if self._is_stopped:
+                raise UnavailableError("this was interrupted, and sends no further request")
+            meter.requests += 1
+            meter.puts += puts
+            meter.gets += gets
+            try:
+                answer = send(self._current())
+            except _FAILURES as error:
+                if isinstance(error, RuntimeError) and not lacks_credentials(error):
+                    raise
+                self._wait(error, since, failures, meter, facts)
+                failures += 1
+            except OSError as error:
+                message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
+                raise ConfigurationError(message, **facts) from error
+            else:
+                self._retries.has_answered = True
+                return answer
+
+    def _wait(self, error: Exception, since: float, failures: int, meter: Meter, facts: dict[str, Any]) -> None:
+        """Pause before the next try, or raise what the user gets."""
+        self._retries.has_answered |= isinstance(error, boto_errors.ClientError)
+        if lacks_credentials(error):  # boto3 looks for them once for each client
+            self._client = self._given
+        refusal = _refusal(error, **facts)
+        if refusal is not None:
+            raise refusal from error
+        meter.throttles += _is_slowing(error)
+        waited, deadline_s = self._retries.clock() - since, self._retries.deadline_s
+        if waited >= deadline_s:
+            raise self._gave_up(error, facts | {"tries": failures + 1, "seconds": round(waited, 1)}) from error
+        if failures == 0:
+            log.warning("S3 gives no proper answer; retried operation=%s bucket=%s: %s", *facts.values(), error)
+        meter.retries += 1
+        self._retries.pause(failures, deadline_s - waited)
+
+    def _gave_up(self, error: Exception, facts: dict[str, Any]) -> DynastateError:
+        if lacks_credentials(error):
+            kind = UnavailableError if self._retries.has_answered else ConfigurationError
+            return kind(about_credentials(error), **facts)
+        if not self._retries.has_answered:
+            return ConfigurationError(
+                f"S3 cannot be reached; check {PREFIX}blocksEndpoint and {PREFIX}region, and the network: {error}",
+                **facts,
+            )
+        if _is_slowing(error):
+            return UnavailableError(
+                f"S3 asked to slow down until the deadline; use fewer partitions, or raise {PREFIX}requestDeadlineS",
+                **facts,
+            )
+        return UnavailableError(f"S3 gave no proper answer until the deadline: {error}", **facts)
+
+
+class _MissingError(Exception):
+    """There is no such object. Never leaves this module."""
+
+
+def _is_slowing(error: Exception) -> bool:
+    return code_of(error) in _SLOW or status_of(error) == 503
+
+
+def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
+    """The error of a request that no retry mends; None: one may."""
+    code = code_of(error)
+    if lacks_credentials(error) or _is_slowing(error) or code in _RETRIED:
+        return None
+    if code in _MISSING and operation != "HeadBucket":
+        return _MissingError()
+    if code in ("NoSuchBucket", "404"):
+        message = f"the bucket does not exist; correct {PREFIX}blocks, or make it: with Terraform (infra/)"
+    elif code in _ELSEWHERE:
+        message = (
+            f"the bucket is in another Region, whose traffic costs money; name one in the Region of the tables in "
+            f"{PREFIX}blocks, or set {PREFIX}region"
+        )
+    elif status_of(error) == 403 or code in _DENIED:
+        message = (
+            f"AWS denies permission for {operation} on the bucket, or refuses the credentials; grant it to the role "
+            f"that runs this: {error}"
+        )
+    elif fate_of(error) is Fate.REFUSED and not isinstance(error, boto_errors.IncompleteReadError):
+        message = f"S3 refuses the request: {error}"
+    else:
+        return None
+    return ConfigurationError(message, operation=operation, bucket=bucket)

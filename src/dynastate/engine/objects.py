@@ -1,0 +1,131 @@
+"""Writing parts into objects of S3: which are worth it, the streams, and the queue of objects under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from dynastate.dynamodb.meter import Meter, units_of_write
+from dynastate.dynamodb.objects import Objects
+from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
+from dynastate.errors import UnavailableError
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import Key
+from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream, encode_frame
+from dynastate.format.parts import part_of
+from dynastate.settings import Settings
+
+
+@dataclass(frozen=True)
+class ObjectRule:
+    """The place for new objects, and the write units of items above which an object costs less.
+
+    Items are written and deleted at the same price; of an object only the PUT is paid for.
+    """
+
+    location: str
+    units_min: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> ObjectRule | None:
+        """The rule of these settings; None: all parts are items."""
+        if not settings.blocks:
+            return None
+        prices = settings.put_price, 2 * settings.write_price
+        return cls(settings.blocks, float(prices[0] / prices[1]) if prices[1] else float("inf"))
+
+    def is_worth_it(self, items: Iterable[Item]) -> bool:
+        """Whether one object costs less than these items."""
+        return sum(units_of_write(item_bytes(item)) for item in items) > self.units_min
+
+
+class StreamWriter:
+    """Cuts parts, one after the other, into the objects of a stream, and has each `put` when it is full."""
+
+    def __init__(self, stream: ObjectStream, put: Callable[[ObjectId, bytes], object]) -> None:
+        self.stream = stream
+        #: The bytes of data of each part, in order.
+        self.sizes: list[int] = []
+        #: Where the next part begins in the stream.
+        self.end = 0
+        #: The objects that were put, or may have been.
+        self.objects: list[ObjectId] = []
+        self._put = put
+        self._buffer = bytearray()
+
+    def add(self, items: Sequence[tuple[Key, Item]]) -> None:
+        for _, item in items:
+            part = part_of(item)
+            frame = encode_frame(part)
+            self.sizes.append(len(part.data))
+            self.end += len(frame)
+            self._buffer += frame
+        while len(self._buffer) >= OBJECT_BYTES:
+            self._put_next(OBJECT_BYTES)
+
+    def finish(self) -> None:
+        """Put what is left. Nothing may be added after it, because all objects but the last are full."""
+        if self._buffer:
+            self._put_next(len(self._buffer))
+
+    def _put_next(self, size: int) -> None:
+        place = self.stream.object(len(self.objects))
+        self.objects.append(place)  # first: a request that fails may have been done
+        self._put(place, bytes(memoryview(self._buffer)[:size]))
+        del self._buffer[:size]
+
+
+class ObjectWriter:
+    """Puts objects in the background, `threads` at once, with a bound on their bytes. Safe for threads."""
+
+    def __init__(self, objects: Objects, threads: int, sidecars: int = 1) -> None:
+        self._objects = objects
+        self._bytes_max: Final = QUEUED_BYTES_MAX // sidecars
+        self._bytes = 0
+        self._submitted = float("-inf")
+        self._room_came = threading.Condition()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-objects")
+
+    def submit(self, pending: PendingWrites, place: ObjectId, data: bytes, deadline_s: float) -> None:
+        """Queue an object; blocks while too many bytes are under way.
+
+        Raises:
+            DynastateError: an earlier write of this attempt failed.
+            UnavailableError: there is no room until the deadline.
+        """
+        size = len(data)
+        with self._room_came:
+            # Whatever the size, it fits where nothing is under way.
+            if not self._room_came.wait_for(
+                lambda: not self._bytes or self._bytes + size <= self._bytes_max, 2 * deadline_s
+            ):
+                raise UnavailableError("writes wait for S3 until the deadline", bytes=self._bytes, seconds=deadline_s)
+            pending.expect(1)
+            self._bytes += size
+            self._submitted = time.monotonic()
+        self._pool.submit(self._write, pending, place, data)
+
+    def _write(self, pending: PendingWrites, place: ObjectId, data: bytes) -> None:
+        meter, error = Meter(), None
+        try:
+            if pending.is_wanted:
+                self._objects.put(place, data, meter)
+        except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the thread continues
+            error = failed
+        finally:
+            with self._room_came:
+                self._bytes -= len(data)
+                self._room_came.notify_all()
+        pending.settle(1, {}, error, meter)
+
+    def is_busy(self) -> bool:
+        """Whether objects of commits are under way, or more are expected soon."""
+        return self._bytes > 0 or time.monotonic() - self._submitted < BUSY_S
+
+    def close(self) -> None:
+        """Write what waits, then end the threads."""
+        self._pool.shutdown()
