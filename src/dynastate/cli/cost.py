@@ -43,8 +43,10 @@ _STORED: Final = {
     "versions": "versions listed",
     "items": "items",
     "bytes": "bytes",
+    "object_bytes": "bytes in S3",
     "storage_dollars_a_month": "storage, $ a month",
     "write_units": "write units of these versions",
+    "puts": "PUTs of these versions",
     "write_dollars": "their price, $",
     "changed_rows": "changed rows a batch",
     "row_bytes": "bytes a changed row",
@@ -56,6 +58,8 @@ _UNITS: Final = {
     "write_units": "write units",
     "read_units": "read units",
     "delete_units": "write units of deletes",
+    "puts": "PUTs",
+    "gets": "GETs",
 }
 _SPENT: Final = {
     "batches": "batches",
@@ -121,6 +125,9 @@ def cost(
     write_price: Annotated[str, _price("a million write units")] = "",
     read_price: Annotated[str, _price("a million read units")] = "",
     storage_price: Annotated[str, _price("a GB-month")] = "",
+    put_price: Annotated[str, _price("a million PUTs to S3")] = "",
+    get_price: Annotated[str, _price("a million GETs from S3")] = "",
+    blocks_storage_price: Annotated[str, _price("a GB-month in S3")] = "",
 ) -> None:
     """Show what a query stores and has spent, and predict what it would spend with other settings.
 
@@ -135,18 +142,20 @@ def cost(
     from dynastate.operations.advice import Plan
     from dynastate.operations.reports import usage_of_queries
     from dynastate.operations.sample import CodecRatios, zstd_ratios
-    from dynastate.operations.usage import StorageUsage, usage_of_namespace
+    from dynastate.operations.usage import StorageUsage, usage_of_stores
     from dynastate.prices import Prices
 
     if not namespace and progress_file is None:
         raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")
     given = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price, "namespace": namespace}
+    given |= {"putPrice": put_price, "getPrice": get_price, "blocksStoragePrice": blocks_storage_price}
     given["snapshotThreshold"] = snapshot_threshold
     settings = Settings.from_spark({name: text for name, text in given.items() if text})
     prices = Prices.of(settings)
     spent: list[QueryUsage] = []
     if progress_file is not None:
-        spent = usage_of_queries(progress_file, progress_file.name, prices if write_price or read_price else None)
+        is_priced = any((write_price, read_price, put_price, get_price))
+        spent = usage_of_queries(progress_file, progress_file.name, prices if is_priced else None)
     every_s = None
     if every or trigger or partitions:
         every_s = every or next((each.interval_s for each in spent if each.interval_s), None)
@@ -159,12 +168,13 @@ def cost(
     ratios: CodecRatios | None = None
     if namespace:
         with call.tables() as tables, progress("stores") as report:
-            found = usage_of_namespace(tables, namespace, meter, report)
+            stores = of_namespace(tables, namespace, meter).current
+            found = usage_of_stores(tables, stores, meter, report)
             if every_s:
-                ratios = zstd_ratios(tables, of_namespace(tables, namespace, meter).current, meter)
+                ratios = zstd_ratios(tables, stores, meter)
     plan = Plan(found, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
     scenarios = plan.scenarios(trigger, partitions) if plan else []
-    thresholds = plan.thresholds() if plan else []
+    thresholds = plan.thresholds if plan else []
     choices = plan.choices(ratios) if plan else []
     figures = {
         "predicted": [each.as_json(prices) for each in scenarios],
@@ -188,7 +198,7 @@ def _show_usage(call: Call, figures: Mapping[str, Any], together: Mapping[str, A
     stored = [(f"operator {each['operator']}", each | each["workload"]) for each in figures["operators"]]
     if len(stored) > 1:
         stored.append(("all", together | together["workload"]))
-    _show(call, "stored in both tables", _STORED, stored)
+    _show(call, "stored", _STORED, stored)
 
 
 def _show_queries(call: Call, figures: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream, encode_frame
 from dynastate.format.parts import part_of
+from dynastate.prices import Prices
 from dynastate.settings import Settings
 
 
@@ -33,10 +34,7 @@ class ObjectRule:
     @classmethod
     def of(cls, settings: Settings) -> ObjectRule | None:
         """The rule of these settings; None: all parts are items."""
-        if not settings.blocks:
-            return None
-        prices = settings.put_price, 2 * settings.write_price
-        return cls(settings.blocks, float(prices[0] / prices[1]) if prices[1] else float("inf"))
+        return cls(settings.blocks, Prices.of(settings).object_units) if settings.blocks else None
 
     def is_worth_it(self, items: Iterable[Item]) -> bool:
         """Whether one object costs less than these items."""

@@ -181,7 +181,13 @@ class SnapshotAttempt:
         self._tables.write([(key, manifest_item(key, raw))], self.meter)  # 2
         records, raw_bytes, stored_bytes = made.sizes()
         done = replace(
-            begun, stage=DONE, digest=digest_of(raw), records=records, raw_bytes=raw_bytes, stored_bytes=stored_bytes
+            begun,
+            stage=DONE,
+            digest=digest_of(raw),
+            records=records,
+            raw_bytes=raw_bytes,
+            stored_bytes=stored_bytes,
+            object_bytes=sum(bucket.object_bytes for bucket in made.buckets),
         )
         if self._base_is_there():
             retries, self._may_be_done = self.meter.retries, True

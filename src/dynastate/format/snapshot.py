@@ -35,7 +35,8 @@ class SnapshotName:
 class Snapshot(SnapshotName):
     """A snapshot of the version that an attempt made, by the run of an epoch.
 
-    Records and sizes in bytes are of all its buckets. While it `is_pinned`, a fork depends on it.
+    Records and sizes in bytes are of all its buckets, `object_bytes` of those in objects. While it `is_pinned`, a fork
+    depends on it.
     """
 
     epoch: int
@@ -44,20 +45,26 @@ class Snapshot(SnapshotName):
     records: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
+    object_bytes: int = 0
     is_pinned: bool = False
 
 
 def snapshot_item(store: str, snapshot: Snapshot) -> Item:
-    return item_key(snapshot_key(store, *snapshot.of)) | {
-        "format": FORMAT,
-        "id": bytes(snapshot.id),
-        "epoch": snapshot.epoch,
-        "stage": snapshot.stage,
-        "digest": snapshot.digest,
-        "records": snapshot.records,
-        "raw_bytes": snapshot.raw_bytes,
-        "stored_bytes": snapshot.stored_bytes,
-    }
+    objects: Item = {"object_bytes": snapshot.object_bytes} if snapshot.object_bytes else {}
+    return (
+        objects
+        | item_key(snapshot_key(store, *snapshot.of))
+        | {
+            "format": FORMAT,
+            "id": bytes(snapshot.id),
+            "epoch": snapshot.epoch,
+            "stage": snapshot.stage,
+            "digest": snapshot.digest,
+            "records": snapshot.records,
+            "raw_bytes": snapshot.raw_bytes,
+            "stored_bytes": snapshot.stored_bytes,
+        }
+    )
 
 
 def parse_snapshot(key: Key, item: Item) -> Snapshot:
@@ -72,7 +79,9 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
         raise CorruptStateError("snapshot item has an unknown stage", **where(key))
     sizes = (number(key, item, name) for name in ("epoch", "records", "raw_bytes", "stored_bytes"))
     epoch, records, raw_bytes, stored_bytes = sizes
-    return Snapshot(*of, Attempt(own), epoch, stage, digest, records, raw_bytes, stored_bytes, FORKS in item)
+    object_bytes = number(key, item, "object_bytes") if "object_bytes" in item else 0
+    rows = records, raw_bytes, stored_bytes, object_bytes
+    return Snapshot(*of, Attempt(own), epoch, stage, digest, *rows, FORKS in item)
 
 
 def unknown_item(key: Key) -> CorruptStateError:

@@ -76,7 +76,9 @@ def snapshots_size(store: str, snapshots: Iterable[Snapshot], contents: dict[Att
     for snapshot in snapshots:
         found.append(size_of(snapshot_item(store, snapshot)))
         known = contents.get(snapshot.id)
-        if known is None:
+        if known is None and snapshot.object_bytes:
+            found.append(StorageSize(1, 0, snapshot.object_bytes))
+        elif known is None:
             parts = -(-snapshot.raw_bytes // CHUNK_BYTES_MAX)
             found.append(StorageSize(1 + parts, snapshot.stored_bytes))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from dynastate.counts import plural
@@ -100,53 +101,59 @@ class Plan:
     retain: int
     prices: Prices
 
-    def scenarios(self, trigger_s: float | None, partitions: int | None) -> list[Scenario]:
-        """A day as it runs now, with another trigger or partition count, and with an item for each row."""
-        return predict_scenarios(self.found, self.every_s, trigger_s, partitions, self.threshold)
+    @cached_property
+    def now(self) -> list[Workload]:
+        """The workloads of its operators."""
+        own = {"snapshot_threshold": self.threshold, "retain": self.retain}
+        return [
+            workload(each, self.every_s, **own, object_units=self.prices.object_units if each.has_objects else None)
+            for each in self.found.values()
+        ]
 
+    @cached_property
+    def month(self) -> Month:
+        """A month as it runs now."""
+        return Month.of(self.now)
+
+    @cached_property
     def thresholds(self) -> list[ThresholdChoice]:
         """A day with other snapshot thresholds."""
-        return compare_thresholds(self.found, self.every_s, self.threshold)
+        return compare_thresholds(self.now, self.threshold)
+
+    def scenarios(self, trigger_s: float | None, partitions: int | None) -> list[Scenario]:
+        """A day as it runs now, with another trigger or partition count, and with an item for each row."""
+        return predict_scenarios(self.now, list(self.found.values()), self.every_s, trigger_s, partitions)
 
     def choices(self, ratios: CodecRatios | None) -> list[Choice]:
         """Predict the query with one other choice each, those that save most first.
 
         `ratios` are those of zstd; None: it has that codec, or they are not known.
         """
-        now = self._now()
-        month = self.month()
-        dollars = month.dollars(self.prices)
-        capacity, provisioned = month.provisioned(self.every_s, self.prices)
+        dollars = self.month.dollars(self.prices)
+        capacity, provisioned = self.month.provisioned(self.every_s, self.prices)
         made = [
-            *(
-                (kind, what, Month.of(others).dollars(self.prices))
-                for kind, what, others in self._by_formula(now, ratios)
-            ),
+            *((kind, what, Month.of(others).dollars(self.prices)) for kind, what, others in self._by_formula(ratios)),
             ("provisioned capacity", f"provisioned, {plural(capacity, 'write unit')} a second", provisioned),
-            ("table class", "table class Standard-Infrequent Access", month.infrequent_dollars(self.prices)),
+            ("table class", "table class Standard-Infrequent Access", self.month.infrequent_dollars(self.prices)),
         ]
         found = [Choice(kind, what, cost, dollars - cost) for kind, what, cost in made]
         return sorted(found, key=lambda each: -each.saved_dollars_a_month)
 
-    def month(self) -> Month:
-        """A month as it runs now."""
-        return Month.of(self._now())
-
-    def _now(self) -> list[Workload]:
-        found = (workload(each, self.every_s, self.threshold) for each in self.found.values())
-        return [replace(each, retain=self.retain) for each in found]
-
-    def _by_formula(
-        self, now: Sequence[Workload], ratios: CodecRatios | None
-    ) -> Iterator[tuple[str, str, list[Workload]]]:
+    def _by_formula(self, ratios: CodecRatios | None) -> Iterator[tuple[str, str, list[Workload]]]:
         """Kind and name of each choice that changes the workloads, with these."""
+        now = self.now
         longer = TIMES * self.every_s
         yield "trigger", f"a batch every {longer:g} s", [with_trigger(each, self.every_s, longer) for each in now]
         if all(each.partitions >= TIMES for each in self.found.values()):
             yield "partitions", "half as many partitions", [replace(each, stores=each.stores // TIMES) for each in now]
         if ratios is not None:
             yield "codec", "compression=zstd", [ratios.apply(each) for each in now]
-        best = advised(self.thresholds(), self.prices)
+        if any(each.object_units is not None for each in now):
+            yield "blocks", "without blocks in S3", [replace(each, object_units=None) for each in now]
+        elif not math.isinf(self.prices.object_units):
+            units = self.prices.object_units
+            yield "blocks", "blocks=s3://…", [replace(each, object_units=units) for each in now]
+        best = advised(self.thresholds, self.prices)
         if best is not None:
             better = [replace(each, snapshot_threshold=best.threshold) for each in now]
             yield "threshold", f"snapshotThreshold={best.threshold:g}", better

@@ -12,6 +12,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
 from dynastate.format.keys import EMPTY, GROUP_SIZE, NO_ATTEMPT, group_key, part_key
 from dynastate.format.manifest import bits_for
+from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES
 from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
@@ -33,18 +34,26 @@ DESCRIPTION_BYTES: Final = 1_200
 #: Bytes of a manifest beside its buckets, and for each bucket.
 MANIFEST_BYTES: Final = 250
 BUCKET_BYTES: Final = 18
+#: Bytes of a location such as s3://my-bucket/state, and of a part's or bucket's place there, in entry and manifest.
+LOCATION_BYTES: Final = 30
+PLACE_BYTES: Final = 4
 #: Heap of a row beside its bytes: buckets are sized by heap.
 ROW_HEAP_BYTES: Final = 20
 
 
 @dataclass(frozen=True)
 class PredictedUsage:
-    """Requests and units. Deletes take write units, too, which are counted apart in `delete_units`."""
+    """Requests and units. Deletes take write units, too, which are counted apart in `delete_units`.
+
+    Of the requests, `puts` write or list objects of S3, and `gets` read some.
+    """
 
     requests: float = 0
     write_units: float = 0
     read_units: float = 0
     delete_units: float = 0
+    puts: float = 0
+    gets: float = 0
 
     def __add__(self, other: PredictedUsage) -> PredictedUsage:
         return PredictedUsage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -53,7 +62,8 @@ class PredictedUsage:
         return PredictedUsage(*(getattr(self, each.name) * times for each in fields(self)))
 
     def dollars(self, prices: Prices) -> float:
-        return prices.nanodollars(round(self.write_units + self.delete_units), round(self.read_units)) / 1e9
+        units = round(self.write_units + self.delete_units), round(self.read_units)
+        return prices.nanodollars(*units, round(self.puts), round(self.gets)) / 1e9
 
 
 @dataclass(frozen=True)
@@ -94,12 +104,14 @@ class Workload:
     shards: int = 4
     restarts_a_day: float = 0
     """How often all stores are read: the query restarts, or moves to other executors."""
+    object_units: float | None = None
+    """With `blocks`: the write units of items above which they are objects of S3. None: all are items."""
 
     def __post_init__(self) -> None:
         least = {"stores": 1, "batches_a_day": 1e-9, "compression": 0.1, "families": 1, "shards": 1}
         for name in (each.name for each in fields(self)):
             value, low = getattr(self, name), least.get(name, 0)
-            if not low <= value < math.inf:
+            if value is not None and not low <= value < math.inf:
                 raise ConfigurationError(f"a workload's {name} must be {low:g} or more", got=value)
 
 
@@ -172,9 +184,25 @@ class Items(NamedTuple):
         return times and rounded_up(times * self.number / WRITES_MAX)
 
 
+class Objects(NamedTuple):
+    """Objects with rows, as Items, or none: the share of versions that have some in place of items, and their bytes."""
+
+    share: float = 0
+    bytes: float = 0
+
+    @property
+    def puts(self) -> float:
+        return rounded_up(self.bytes / OBJECT_BYTES)
+
+    @property
+    def gets(self) -> float:
+        return rounded_up(self.bytes / reader.OBJECT_READ_BYTES)
+
+
 #: A share of batches that is not distinguished from none.
 RARE: Final = 1e-6
-NO_ITEMS: Final = Items(0, 0, 0, 0, 1)
+#: Objects that a request deletes.
+OBJECT_DELETES: Final = 1_000
 
 
 def schedule_of(of: Workload, changed: float, state: float) -> MaintenanceSchedule:
@@ -208,16 +236,28 @@ class OneStore:
         spread = math.sqrt(self._rows / share) * of.row_bytes if share else 0
         # The changes of some batches are within the version entry; others have parts.
         inline, listed = few_rows(self._rows, int(commit.INLINE_BYTES_MAX / of.row_bytes) if of.row_bytes else 0)
-        self._with_parts = max(0.0, share - inline)
-        in_parts = (self._rows - listed) * of.row_bytes / self._with_parts if self._with_parts > RARE else 0
-        self._parts = items(in_parts, spread, of.compression, 1, commit.SUBMIT_BYTES)
+        with_parts = max(0.0, share - inline)
+        in_parts = (self._rows - listed) * of.row_bytes / with_parts if with_parts > RARE else 0
+        parts = items(in_parts, spread, of.compression, 1, commit.SUBMIT_BYTES)
+        self._parts, self._objects = divided(parts, spread, of.object_units)
+        #: Shares of versions whose changes are items, and objects.
+        self._with_parts = with_parts * (1 - self._objects.share)
+        self._with_objects = with_parts * self._objects.share
         buckets = 1 << bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
         self._buckets = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
         # The fraction of buckets that a snapshot writes, because rows in them changed since the one before.
         self._rewritten: float = 1 - (1 - 1 / buckets) ** (self._rows * self._schedule.apart)
+        #: What a snapshot writes, if that is objects.
+        written = self._buckets._replace(
+            bytes=self._rewritten * self._buckets.bytes, write_units=self._rewritten * self._buckets.write_units
+        )
+        self._snapshot_objects = divided(written, 0, of.object_units)[1]
         self._manifest_bytes = MANIFEST_BYTES + buckets * BUCKET_BYTES
+        if self._snapshot_objects.share:
+            self._manifest_bytes += LOCATION_BYTES + buckets * PLACE_BYTES
         self._manifest_reads = rounded_up(self._manifest_bytes / READ_UNIT_BYTES)
         self._entry_bytes = entry_bytes(of, self._rows, self._changed) + round(listed * of.row_bytes)
+        self._entry_bytes += round(self._with_objects * (LOCATION_BYTES + PLACE_BYTES * max(1, parts.number)))
         lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, GROUP_SIZE + 1))
         #: Write units of a version list with one entry, with two, and so on.
         self._list_units = [rounded_up(size / WRITE_UNIT_BYTES) for size in lists]
@@ -226,7 +266,8 @@ class OneStore:
     def commit(self) -> PredictedUsage:
         """Parts, where there are changes, and the version list with the new entry."""
         parts = PredictedUsage(self._parts.writes(), self._parts.write_units) * self._with_parts
-        return PredictedUsage(1, self._list_mean) + parts
+        puts = self._objects.puts * self._with_objects
+        return PredictedUsage(1, self._list_mean) + parts + PredictedUsage(puts, puts=puts)
 
     def snapshots(self) -> PredictedUsage:
         """Snapshots. An offer that is declined reads nothing.
@@ -234,12 +275,14 @@ class OneStore:
         One that is made reads the lists and the last manifest, enters itself as being written, writes buckets and a
         manifest, reads the last snapshot's item again, and enters itself as done.
         """
+        puts = self._snapshot_objects.puts * self._snapshot_objects.share
         made = PredictedUsage(
-            requests=5 + self._buckets.writes(self._rewritten),
+            requests=5 + self._buckets.writes(self._bucket_items) + puts,
             write_units=2
-            + self._rewritten * self._buckets.write_units
+            + self._bucket_items * self._buckets.write_units
             + rounded_up(self._manifest_bytes / WRITE_UNIT_BYTES),
             read_units=self._manifest_reads + 1,
+            puts=puts,
         )
         return (self._look() + made) * (1 / self._schedule.apart)
 
@@ -249,16 +292,20 @@ class OneStore:
         # Manifests of the snapshots retained; which these are; a list that is shortened; a look into each shard.
         retained = 1 + (of.retain - 1) / apart
         once = PredictedUsage(
-            requests=retained + 2 + of.shards + self._parts.deletes(removes * self._with_parts),
+            requests=retained
+            + 2
+            + of.shards
+            + self._parts.deletes(removes * self._with_parts)
+            + (self._with_objects and rounded_up(removes * self._with_objects * self._objects.puts / OBJECT_DELETES)),
             write_units=(1 - 1 / GROUP_SIZE) * self._list_units[-1],
             read_units=retained * self._manifest_reads + 1 + of.shards,
         )
         # A snapshot is marked for deletion; its manifest is read; its buckets, its manifest and its item are deleted.
         snapshot = PredictedUsage(
-            requests=4 + self._buckets.deletes(self._rewritten),
+            requests=4 + self._buckets.deletes(self._bucket_items) + self._snapshot_objects.share,
             write_units=1,
             read_units=self._manifest_reads,
-            delete_units=2 + self._rewritten * self._buckets.write_units,
+            delete_units=2 + self._bucket_items * self._buckets.write_units,
         )
         # A version's parts are deleted, and with the last version of a list the list.
         parts = PredictedUsage(delete_units=self._with_parts * self._parts.write_units)
@@ -271,28 +318,41 @@ class OneStore:
 
     def restart(self) -> PredictedUsage:
         """Usage of one restart: it reads the last snapshot and the versions since, and enters run and schema."""
-        since = self._schedule.apart / 2 * self._with_parts
+        since, in_items = self._schedule.apart / 2, 1 - self._snapshot_objects.share
+        items = in_items * self._buckets.number + since * self._with_parts * self._parts.number
+        whole = rounded_up(self._buckets.bytes / reader.OBJECT_READ_BYTES)
+        gets = self._snapshot_objects.share * whole + since * self._with_objects * self._objects.gets
+        # The first clean-up lists the objects of attempts, and those of snapshots.
+        puts = 2 if self._of.object_units is not None else 0
+        units = in_items * self._buckets.read_units + since * self._with_parts * self._parts.read_units
         read = PredictedUsage(
-            requests=4 + (self._buckets.number + since * self._parts.number) / reader.WINDOW,
+            requests=4 + items / reader.WINDOW + gets + puts,
             write_units=2,
-            read_units=2 + self._manifest_reads + self._buckets.read_units + since * self._parts.read_units,
+            read_units=2 + self._manifest_reads + units,
+            puts=puts,
+            gets=gets,
         )
         return self._look() + read
 
     def restart_bytes(self) -> RestartBytes:
         """The last snapshot, and the versions since."""
-        snapshot, changes = self._buckets.bytes, self._schedule.apart * self._with_parts * self._parts.bytes
+        a_version = self._with_parts * self._parts.bytes + self._with_objects * self._objects.bytes
+        snapshot, changes = self._buckets.bytes, self._schedule.apart * a_version
         return RestartBytes(snapshot, snapshot + changes / 2, snapshot + changes)
 
-    def items(self) -> float:
-        kept, held = self._schedule.kept, self._schedule.held
-        parts = kept * self._with_parts * self._parts.number
-        return 2 + kept / GROUP_SIZE + parts + 2 * held + self._copies() * self._buckets.number
+    @property
+    def _bucket_items(self) -> float:
+        """The share of all buckets that a snapshot writes as items."""
+        return self._rewritten * (1 - self._snapshot_objects.share)
 
-    def bytes(self) -> float:
-        kept, held = self._schedule.kept, self._schedule.held
-        parts = kept * self._with_parts * self._parts.bytes
-        return self._lists() + parts + held * self._manifest_bytes + self._copies() * self._buckets.bytes
+    def stored(self) -> tuple[float, float, float]:
+        """Items and their bytes, and bytes of objects."""
+        kept, held, in_objects = self._schedule.kept, self._schedule.held, self._snapshot_objects.share
+        copies = self._copies() * (1 - in_objects)
+        items = 2 + kept / GROUP_SIZE + kept * self._with_parts * self._parts.number + 2 * held
+        size = self._lists() + kept * self._with_parts * self._parts.bytes + held * self._manifest_bytes
+        objects = kept * self._with_objects * self._objects.bytes + in_objects * self._copies() * self._buckets.bytes
+        return items + copies * self._buckets.number, size + copies * self._buckets.bytes, objects
 
     def _look(self) -> PredictedUsage:
         """A Query of version lists and snapshots, whose size varies with snapshots and clean-up."""
@@ -318,7 +378,7 @@ def predict(of: Workload) -> Prediction:
         snapshots=one.snapshots() * versions,
         clean_up=one.clean_up() * versions,
         restarts=one.restart() * (of.stores * of.restarts_a_day),
-        stored=StorageSize(round(of.stores * one.items()), round(of.stores * one.bytes())),
+        stored=StorageSize(*(round(of.stores * each) for each in one.stored())),
         restart_bytes=one.restart_bytes() * of.stores,
     )
 
@@ -326,12 +386,43 @@ def predict(of: Workload) -> Prediction:
 def items(data: float, spread: float, compression: float, pieces: int, request_bytes: int) -> Items:
     """Items for `data` bytes of compressed rows in `pieces`, each cut into chunks of at most 256 KiB of rows."""
     if not data:
-        return NO_ITEMS
+        return Items(0, 0, 0, 0, request_bytes)
     chunk = pieces * CHUNK_BYTES_MAX / compression
     number = pieces * rounded_up(data / chunk, spread / chunk)
     size, spread = data / number + PART_BYTES, spread / number
     write, read = (rounded_up(size / unit, spread / unit) for unit in (WRITE_UNIT_BYTES, READ_UNIT_BYTES))
     return Items(number, number * size, number * write, number * read, request_bytes)
+
+
+def divided(all_items: Items, spread: float, object_units: float | None) -> tuple[Items, Objects]:
+    """Items that stay items, and the others as objects: those of more than `object_units`, by the normal law.
+
+    `spread` is the deviation of the bytes of all of them, which are decided upon together.
+    """
+    if object_units is None or not all_items.number:
+        return all_items, Objects()
+    as_frames = all_items.number * (PART_BYTES - FRAME_BYTES)
+    if spread <= 0 or all_items.number > 1.5:
+        is_large = all_items.write_units > object_units
+        return all_items, Objects(1, all_items.bytes - as_frames) if is_large else Objects()
+    most = math.floor(object_units)
+    below = _below((most * WRITE_UNIT_BYTES - all_items.bytes) / spread)
+    density = math.exp(-(((most * WRITE_UNIT_BYTES - all_items.bytes) / spread) ** 2) / 2) / math.sqrt(2 * math.pi)
+    small_bytes = all_items.bytes * below - spread * density
+    if below < RARE:
+        return all_items, Objects(1, all_items.bytes - as_frames)
+    steps = [_below((units * WRITE_UNIT_BYTES - all_items.bytes) / spread) for units in range(most + 1)]
+    units = (sum(below - each for each in steps[1:]) + below) / below
+    size = max(1.0, small_bytes / below)
+    small = all_items._replace(bytes=size, write_units=units, read_units=rounded_up(size / READ_UNIT_BYTES))
+    if 1 - below < RARE:
+        return small, Objects()
+    return small, Objects(1 - below, (all_items.bytes - small_bytes) / (1 - below) - as_frames)
+
+
+def _below(deviations: float) -> float:
+    """The share of what is normally distributed that lies below so many deviations from the mean."""
+    return math.erfc(-deviations / math.sqrt(2)) / 2
 
 
 def few_rows(mean: float, most: int) -> tuple[float, float]:

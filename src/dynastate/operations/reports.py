@@ -21,6 +21,8 @@ METRICS: Final = {
     "write_units": ("dynastateWriteUnits", "dynastateMaintenanceWriteUnits"),
     "read_units": ("dynastateReadUnits", "dynastateMaintenanceReadUnits"),
     "delete_units": ("dynastateDeleteUnits",),
+    "puts": ("dynastatePuts", "dynastateMaintenancePuts"),
+    "gets": ("dynastateGets", "dynastateMaintenanceGets"),
     "nanodollars": ("dynastateNanodollars", "dynastateMaintenanceNanodollars"),
 }
 DAY_S: Final = 86_400
@@ -37,6 +39,8 @@ class QueryUsage:
     write_units: int
     read_units: int
     delete_units: int
+    puts: int
+    gets: int
     nanodollars: int
     stored: StorageSize
     interval_s: float | None
@@ -190,12 +194,13 @@ def _sum(batches: list[_Batch], prices: Prices | None) -> QueryUsage:
     for batch in batches:
         spent.update(batch.spent())
     if prices:
-        spent["nanodollars"] = prices.nanodollars(spent["write_units"] + spent["delete_units"], spent["read_units"])
+        written = spent["write_units"] + spent["delete_units"]
+        spent["nanodollars"] = prices.nanodollars(written, spent["read_units"], spent["puts"], spent["gets"])
     return QueryUsage(
         query=last.query,
         name=last.name,
         batches=len(batches),
-        stored=StorageSize(last.metrics.get("dynastateStoredItems", 0), last.metrics.get("dynastateStoredBytes", 0)),
+        stored=StorageSize(*(last.metrics.get(f"dynastateStored{of}", 0) for of in ("Items", "Bytes", "ObjectBytes"))),
         interval_s=seconds / intervals if intervals and seconds else None,
         **spent,
     )

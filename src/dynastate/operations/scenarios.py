@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class Scenario:
             **{name: round(number) for name, number in asdict(self.day).items()},
             "dollars_a_day": self.day.dollars(prices),
             "bytes": self.stored.bytes,
+            "object_bytes": self.stored.object_bytes,
             "storage_dollars_a_month": prices.dollars_a_month(self.stored),
         }
 
@@ -72,11 +73,10 @@ class ThresholdChoice:
         }
 
 
-def compare_thresholds(found: Mapping[int, StorageUsage], every_s: float, own: float) -> list[ThresholdChoice]:
-    """Predict a query as it runs now, with other snapshot thresholds beside its `own`, ascending."""
+def compare_thresholds(now: Sequence[Workload], own: float) -> list[ThresholdChoice]:
+    """Predict the operators of a query as they run now, with other snapshot thresholds beside its `own`, ascending."""
     wanted = sorted({*THRESHOLDS, own})
-    operators = [workload(each, every_s, own) for each in found.values()]
-    made = {each: [predict(replace(of, snapshot_threshold=each)) for of in operators] for each in wanted}
+    made = {each: [predict(replace(of, snapshot_threshold=each)) for of in now] for each in wanted}
     days = {each: sum((of.day for of in its), PredictedUsage()) for each, its in made.items()}
     return [
         ThresholdChoice(each, each == own, days[each], days[own], sum((of.restart_bytes for of in its), RestartBytes()))
@@ -91,23 +91,24 @@ def advised(choices: Sequence[ThresholdChoice], prices: Prices) -> ThresholdChoi
 
 
 def predict_scenarios(
-    found: Mapping[int, StorageUsage],
+    now: Sequence[Workload],
+    found: Sequence[StorageUsage],
     every_s: float,
     trigger_s: float | None = None,
     partitions: int | None = None,
-    threshold: float = Workload.snapshot_threshold,
 ) -> list[Scenario]:
     """Predict a query as it runs now, with another trigger or partition count if given, and with an item for each row.
+
+    `now` has its operators with a batch every `every_s` seconds, `found` what they store.
 
     A batch of a longer trigger is assumed to have all changes of the batches that it replaces, but no more than there
     are rows: a row that changes several times in it is written once, so the batch may be cheaper than predicted.
     """
-    now = [workload(each, every_s, threshold) for each in found.values()]
-    asked = {"as it runs now": now}
+    asked = {"as it runs now": list(now)}
     if trigger_s is not None:
         asked[f"a batch every {trigger_s:g} s"] = [with_trigger(each, every_s, trigger_s) for each in now]
     if partitions is not None:
-        pairs = zip(now, found.values(), strict=True)
+        pairs = zip(now, found, strict=True)
         asked[plural(partitions, "partition")] = [
             replace(each, stores=max(1, round(each.stores * partitions / max(1, held.partitions))))
             for each, held in pairs
@@ -115,11 +116,11 @@ def predict_scenarios(
     return [*(_predicted(name, each) for name, each in asked.items()), _item_for_each_row(now)]
 
 
-def workload(of: StorageUsage, every_s: float, threshold: float = Workload.snapshot_threshold) -> Workload:
-    """The workload of an operator, estimated from what its stores have."""
+def workload(of: StorageUsage, every_s: float, **settings: Any) -> Workload:
+    """The workload of an operator, estimated from what its stores have, with these fields of it."""
     found = of.workload()
     least = {"compression": max(0.1, found["compression"]), "families": max(1, of.families)}
-    return Workload(**found | least, batches_a_day=DAY_S / every_s, snapshot_threshold=threshold)
+    return Workload(**found | least | settings, batches_a_day=DAY_S / every_s)
 
 
 def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:
@@ -127,13 +128,13 @@ def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:
     return replace(now, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
 
 
-def _predicted(name: str, operators: list[Workload]) -> Scenario:
+def _predicted(name: str, operators: Sequence[Workload]) -> Scenario:
     found = [predict(each) for each in operators]
     day = sum((each.day for each in found), PredictedUsage())
     return Scenario(name, day, sum((each.stored for each in found), StorageSize()))
 
 
-def _item_for_each_row(operators: list[Workload]) -> Scenario:
+def _item_for_each_row(operators: Sequence[Workload]) -> Scenario:
     """Each change put into a table of deltas and one of snapshots, and deleted from the first: without compression."""
     day, stored = PredictedUsage(), StorageSize()
     for each in operators:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from dynastate.progress import ProgressCallback, no_progress
 class StorageUsage:
     """Storage used by one store, or by several together.
 
-    `rows` are those of the newest version. `write_units` is what the commits of the listed versions took.
+    `rows` are those of the newest version. `write_units` and `puts` are what the commits of the listed versions took.
     `records` are the changed rows of these versions; their bytes are before compression (`raw_bytes`) and after it.
     """
 
@@ -38,6 +39,7 @@ class StorageUsage:
     record_bytes: int = 0
     snapshot_rows: int = 0
     snapshot_bytes: int = 0
+    puts: int = 0
 
     def __add__(self, other: StorageUsage) -> StorageUsage:
         added = StorageUsage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -51,9 +53,15 @@ class StorageUsage:
             **asdict(self.stored),
             "storage_dollars_a_month": prices.dollars_a_month(self.stored),
             "write_units": self.write_units,
-            "write_dollars": prices.nanodollars(self.write_units, 0) / 1e9,
+            "puts": self.puts,
+            "write_dollars": prices.nanodollars(self.write_units, 0, self.puts) / 1e9,
             "workload": self.workload(),
         }
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether its commits or snapshots are, in part, objects of S3."""
+        return self.stored.object_bytes > 0
 
     def workload(self) -> dict[str, Any]:
         """Inputs of the formula of docs/operations.md, by their names there, as far as the tables have them.
@@ -76,13 +84,16 @@ class StorageUsage:
 def usage_of_namespace(
     tables: Tables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
-    """Storage used by a namespace's current query, by operator; `dynastate stores` has those of earlier queries.
+    """Storage used by a namespace's current query, by operator; `dynastate stores` has those of earlier queries."""
+    return usage_of_stores(tables, of_namespace(tables, namespace, meter).current, meter, progress)
 
-    Each store takes one Query, which is reported to `progress`.
-    """
+
+def usage_of_stores(
+    tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress
+) -> dict[int, StorageUsage]:
+    """Storage used by stores of one query, by operator. Each takes one Query, which is reported to `progress`."""
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
-    stores = of_namespace(tables, namespace, meter).current
     for done, store in enumerate(stores, 1):
         _, number, partition, _ = store.split("/", 3)
         operator = int(number)
@@ -112,6 +123,7 @@ def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
         record_bytes=sum(entry.stored_bytes for entry in entries),
         snapshot_rows=newest_snapshot.records if newest_snapshot else 0,
         snapshot_bytes=newest_snapshot.stored_bytes if newest_snapshot else 0,
+        puts=sum(len(entry.object_ids(store)) for entry in entries),
     )
 
 

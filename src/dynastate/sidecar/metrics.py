@@ -20,7 +20,13 @@ def counters(meter: Meter, prices: Prices) -> dict[str, int]:
         "bytesRead": meter.bytes_read,
         "cacheHits": meter.cache_hits,
         "cacheMisses": meter.cache_misses,
-        "nanodollars": prices.nanodollars(meter.write_units + meter.delete_units, meter.read_units),
+        "nanodollars": prices.nanodollars(
+            meter.write_units + meter.delete_units, meter.read_units, meter.puts, meter.gets
+        ),
+        "puts": meter.puts,
+        "gets": meter.gets,
+        "objectBytesWritten": meter.object_bytes_written,
+        "objectBytesRead": meter.object_bytes_read,
     }
 
 
@@ -37,4 +43,5 @@ def commit_counters(made: Committed, stored: StorageSize, prices: Prices) -> dic
         "rawBytes": made.entry.raw_bytes,
         "storedItems": stored.items,
         "storedBytes": stored.bytes,
+        "storedObjectBytes": stored.object_bytes,
     }

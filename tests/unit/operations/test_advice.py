@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -33,8 +34,10 @@ def dollars_of(run: Run, every_s: float) -> float:
     """The price of a month of a run, by counting what some of its batches take and what they leave."""
     counted = run.play(MEASURED)
     spent, batches = counted.spent, MONTH_S / every_s / MEASURED
-    units = DEFAULT_PRICES.nanodollars(spent.write_units + spent.delete_units, spent.read_units) / 1e9
-    stored = [sum(getattr(each, name) for each in counted.stored) // MEASURED for name in ("items", "bytes")]
+    written = spent.write_units + spent.delete_units
+    units = DEFAULT_PRICES.nanodollars(written, spent.read_units, spent.puts, spent.gets) / 1e9
+    names = ("items", "bytes", "object_bytes")
+    stored = [sum(getattr(each, name) for each in counted.stored) // MEASURED for name in names]
     return units * batches + DEFAULT_PRICES.dollars_a_month(StorageSize(*stored))
 
 
@@ -45,6 +48,7 @@ RUNS: dict[str, tuple[Callable[[Workload], Workload], dict[str, Any], float]] = 
     "partitions": (lambda of: replace(of, stores=2), {}, EVERY_S),
     "codec": (lambda of: of, {"compression": "zstd"}, EVERY_S),
     "threshold": (lambda of: replace(of, snapshot_threshold=0.85), {}, EVERY_S),
+    "blocks": (lambda of: of, {"blocks": "s3://bucket/prefix"}, EVERY_S),
     "retention": (lambda of: replace(of, retain=RETAIN // 2), {}, EVERY_S),
 }
 
@@ -83,6 +87,28 @@ def plan_of(**usage: Any) -> Plan:
     return Plan({0: StorageUsage(**held | usage)}, 60, 1.25, 100, DEFAULT_PRICES)
 
 
+def test_each_figure_is_of_the_plan() -> None:
+    """What is retained counts in scenarios and thresholds, as it does in choices."""
+    one, other = (
+        plan_of(snapshot_rows=10_000, snapshot_bytes=500_000),
+        plan_of(snapshot_rows=10_000, snapshot_bytes=500_000),
+    )
+    other = replace(other, retain=10)
+    assert other.scenarios(None, None)[0].stored.bytes < one.scenarios(None, None)[0].stored.bytes
+    assert other.thresholds[0].day != one.thresholds[0].day
+    assert other.month.stored == other.scenarios(None, None)[0].stored
+
+
+def test_blocks_are_compared_with_what_is_there() -> None:
+    """A query with blocks in S3 is compared with none, others with some; without a price of writes there is no line."""
+    here = choices(plan_of())["blocks"]
+    there = plan_of(stored=StorageSize(100, 10**6, 10**9))
+    assert (here.what, choices(there)["blocks"].what) == ("blocks=s3://…", "without blocks in S3")
+    assert here.dollars_a_month == pytest.approx(there.month.dollars(DEFAULT_PRICES))
+    free = replace(plan_of(), prices=replace(DEFAULT_PRICES, write=Decimal(0)))
+    assert "blocks" not in choices(free)
+
+
 def choices(plan: Plan, ratios: CodecRatios | None = None) -> dict[str, Choice]:
     return {each.kind: each for each in plan.choices(ratios)}
 
@@ -101,7 +127,7 @@ def test_provisioned_capacity_is_arithmetic() -> None:
     assert capacity == 1
     assert dollars == pytest.approx(30 * 24 * 1_040 * (0.625 + 0.125) / 1e6)
     plan = plan_of()
-    capacity, dollars = plan.month().provisioned(60, DEFAULT_PRICES)
+    capacity, dollars = plan.month.provisioned(60, DEFAULT_PRICES)
     found = choices(plan)["provisioned capacity"]
     assert (found.what, found.dollars_a_month) == (f"provisioned, {capacity} write units a second", dollars)
 
@@ -111,7 +137,7 @@ def test_the_table_class_is_arithmetic() -> None:
     small = choices(plan_of())["table class"]
     assert small.saved_dollars_a_month < 0
     plan = plan_of(rows=10**9, snapshot_rows=10**9, snapshot_bytes=10**11)
-    month = plan.month()
+    month = plan.month
     stored = DEFAULT_PRICES.dollars_a_month(month.stored)
     large = choices(plan)["table class"]
     expected = 0.6 * stored - 0.248 * month.units_dollars(DEFAULT_PRICES)

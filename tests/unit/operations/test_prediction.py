@@ -19,7 +19,7 @@ from dynastate.engine import commit, snapshots
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.changes import key_hash
-from dynastate.format.items import StorageSize, item_bytes
+from dynastate.format.items import StorageSize, item_bytes, total
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.format.parts import CHUNK_BYTES_MAX
 from dynastate.operations import prediction
@@ -39,6 +39,8 @@ from tests.support.engine_driver import (
 )
 from tests.support.fakes import MemoryTables
 
+#: Settings of a run with blocks in S3; the prices are those of the settings.
+BLOCKS: dict[str, Any] = {"blocks": "s3://my-bucket/prefixes/of"}
 ROOT = Path(__file__).parents[3]
 #: What the issue asks of the formula.
 WITHIN = 0.15
@@ -179,6 +181,7 @@ class Run:
             snapshot_threshold=threshold,
             cache_bytes=2**24,
             inline_bytes=commit.INLINE_BYTES_MAX,
+            **({} if self._of.object_units is None else BLOCKS),
         )
         self._runs += 1
 
@@ -195,7 +198,7 @@ class Run:
         for store in self._stores:
             store.maintain(self._at, run, self._batches, counted)
         self._batches += 1
-        counted.stored.append(StorageSize(sum(each.items for each in told), sum(each.bytes for each in told)))
+        counted.stored.append(total(told))
 
 
 WORKLOADS = {
@@ -211,6 +214,9 @@ WORKLOADS = {
     "a threshold of 2.5": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=2.5), 50),
     "three rows a store and batch": (Workload(3, 8640, 9, 0, 600, 0, retain=20), 50),
     "changes of about 256 bytes": (Workload(3, 8640, 12, 0, 600, 0), 50),
+    "blocks in S3 of 15 KB": (Workload(2, 8640, 400, 0, 3_000, 0, retain=20, object_units=4), 100),
+    "some blocks in S3, of 4 KB": (Workload(3, 8640, 240, 0, 1_200, 0, retain=20, object_units=4), 60),
+    "blocks in S3 of snapshots only": (Workload(3, 8640, 60, 0, 900, 0, retain=20, object_units=4), 50),
     "frequent snapshots": (Workload(2, 8640, 40, 0, 200, 0, retain=10, min_deltas=2, extra=0.5, maintenance_s=1), 50),
 }
 
@@ -226,9 +232,9 @@ def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
     print({"predicted": expected, "counted": replace(counted, stored=[])})  # noqa: T201  # shown when it fails
     assert counted.snapshots >= 3 * measured.stores
     assert counted.spent.delete_units > 0
-    for name in ("requests", "write_units", "read_units", "delete_units"):
+    for name in ("requests", "write_units", "read_units", "delete_units", "puts", "gets"):
         assert getattr(expected, name) == pytest.approx(getattr(counted.spent, name), rel=WITHIN), name
-    for name in ("items", "bytes"):
+    for name in ("items", "bytes", "object_bytes"):
         stored = sum(getattr(each, name) for each in counted.stored) / batches
         assert getattr(found.stored, name) == pytest.approx(stored, rel=WITHIN), name
 

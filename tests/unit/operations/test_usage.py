@@ -143,10 +143,12 @@ def report(batch: int, *, query: str = "q", run: str = "r", after_s: float = 0, 
         "dynastateReadUnits": 3,
         "dynastateMaintenanceReadUnits": 2,
         "dynastateDeleteUnits": 50,
+        **dict.fromkeys(("dynastatePuts", "dynastateMaintenancePuts", "dynastateGets", "dynastateMaintenanceGets"), 1),
         "dynastateNanodollars": 1_000,
         "dynastateMaintenanceNanodollars": 500,
         "dynastateStoredItems": 10 + batch,
         "dynastateStoredBytes": 1_000 + batch,
+        "dynastateStoredObjectBytes": 500 + batch,
         "dynastateLoadMs": 1,
     }
     at = (START + timedelta(seconds=after_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -169,16 +171,16 @@ def test_batches_are_added_up() -> None:
     """Operators and maintenance are added up; a day's cost is that at the observed interval."""
     reports = [report(number, after_s=30 * number, name="mine") for number in range(5)]
     (found,) = usage_of_queries(lines(*reports), "here", None)
-    assert found == QueryUsage("q", "mine", 5, 200, 1_070, 50, 500, 15_000, StorageSize(28, 2_008), 30.0)
+    assert found == QueryUsage("q", "mine", 5, 200, 1_070, 50, 500, 20, 20, 15_000, StorageSize(28, 2_008, 1_008), 30.0)
     assert found.dollars == 15e-6
     assert found.dollars_a_day == pytest.approx(3e-6 * 2880)
 
 
 def test_cost_at_other_prices() -> None:
     """With given prices the cost is that of the units, deletes included."""
-    prices = Prices.of(Settings.from_spark({"writePrice": "2", "readPrice": "1"}))
+    prices = Prices.of(Settings.from_spark({"writePrice": "2", "readPrice": "1", "putPrice": "3", "getPrice": "4"}))
     (found,) = usage_of_queries(lines(report(0)), "here", prices)
-    assert found.nanodollars == 2_000 * (214 + 100) + 1_000 * 10
+    assert found.nanodollars == 2_000 * (214 + 100) + 1_000 * 10 + 3_000 * 4 + 4_000 * 4
     assert (found.interval_s, found.dollars_a_day) == (None, None)
 
 
@@ -189,7 +191,7 @@ def test_only_batches_of_dynastate_count() -> None:
     stateless = report(0, query="stateless", stateOperators=[])
     first, second = report(0), report(1, after_s=10)
     (found,) = usage_of_queries([*lines(first, second, first, idle, rocks, stateless), "\n", " "], "here", None)
-    assert (found.batches, found.write_units, found.stored, found.interval_s) == (2, 428, StorageSize(22, 2_002), 10.0)
+    assert (found.batches, found.write_units, found.stored, found.interval_s) == (2, 428, StorageSize(22, 2_002, 1_002), 10.0)
 
 
 def test_queries_and_runs() -> None:
@@ -200,7 +202,7 @@ def test_queries_and_runs() -> None:
     first, second = usage_of_queries(lines(*reports), "here", None)
     assert (first.query, first.batches) == ("a", 5)
     assert first.interval_s == pytest.approx(40 / 3)
-    assert first.stored == StorageSize(26, 2_006)
+    assert first.stored == StorageSize(26, 2_006, 1_006)
     assert (second.query, second.batches, second.write_units) == ("b", 1, 16)
 
 

@@ -21,7 +21,11 @@ object ProviderMetrics {
     "cacheHits" -> StateStoreCustomSumMetric("dynastateItemCacheHits", "items found in the sidecar's memory"),
     "cacheMisses" -> StateStoreCustomSumMetric("dynastateItemCacheMisses", "items of parts and buckets read from DynamoDB"),
     "bucketsRead" -> StateStoreCustomSumMetric("dynastateBucketsRead", "buckets read because they were not in memory"),
-    "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of DynamoDB's units, in billionths of a dollar"),
+    "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of requests, in billionths of a dollar"),
+    "puts" -> StateStoreCustomSumMetric("dynastatePuts", "S3 requests that write or list objects"),
+    "gets" -> StateStoreCustomSumMetric("dynastateGets", "S3 requests that read objects"),
+    "objectBytesWritten" -> StateStoreCustomSumMetric("dynastateObjectBytesWritten", "bytes written to S3"),
+    "objectBytesRead" -> StateStoreCustomSumMetric("dynastateObjectBytesRead", "bytes read from S3"),
     "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
 
   /** Counters of maintenance. */
@@ -31,12 +35,15 @@ object ProviderMetrics {
     "readUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceReadUnits", "DynamoDB read units of snapshots and clean-up"),
     "deleteUnits" -> StateStoreCustomSumMetric("dynastateDeleteUnits", "DynamoDB write units of deletes"),
     "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"),
+    "puts" -> StateStoreCustomSumMetric("dynastateMaintenancePuts", "S3 requests of maintenance that write or list objects"),
+    "gets" -> StateStoreCustomSumMetric("dynastateMaintenanceGets", "S3 requests of maintenance that read objects"),
     "nanodollars" -> StateStoreCustomSumMetric("dynastateMaintenanceNanodollars", "price of maintenance, in billionths of a dollar"))
 
-  /** What the store takes in DynamoDB after the commit. */
+  /** What the store takes in DynamoDB and S3 after the commit. */
   private val stored: Seq[(String, StateStoreCustomMetric)] = Seq(
     "storedItems" -> StateStoreCustomSumMetric("dynastateStoredItems", "DynamoDB items stored"),
-    "storedBytes" -> StateStoreCustomSumMetric("dynastateStoredBytes", "bytes stored in DynamoDB"))
+    "storedBytes" -> StateStoreCustomSumMetric("dynastateStoredBytes", "bytes stored in DynamoDB"),
+    "storedObjectBytes" -> StateStoreCustomSumMetric("dynastateStoredObjectBytes", "bytes stored in S3"))
 
   /** Rows on local disk. */
   private val disk: Seq[(StateStoreCustomMetric, DiskUse => Long)] = Seq(
