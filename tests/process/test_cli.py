@@ -186,12 +186,13 @@ def test_local_runs_until_it_is_stopped() -> None:
             assert running.poll() is None, lines
         conf = dict(line.split("=", 1) for line in lines if line.startswith("spark."))
         endpoint = conf["spark.sql.streaming.stateStore.dynastate.endpoint"]
-        check = run("tables", "check", "--endpoint", endpoint, "--region", REGION)
+        blocks = ["--blocks", "s3://dynastate-blocks", "--blocks-endpoint", endpoint]
+        check = run("tables", "check", "--endpoint", endpoint, "--region", REGION, *blocks)
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 0
 
     assert endpoint in lines[0]
-    ours = Settings(endpoint=endpoint, region=REGION, python=sys.executable)
+    ours = Settings(endpoint=endpoint, blocks_endpoint=endpoint, region=REGION, python=sys.executable)
     assert conf == plain_conf() | ours.to_spark()
     assert [line for line in lines if line.startswith("export ")] == [
         f"export {name}={value}" for name, value in credentials().items()
@@ -212,7 +213,8 @@ def test_local_for_programs() -> None:
         assert running.stdout.read() == ""
         assert running.wait(10) == 0
     assert check.returncode == 0, check.stderr
-    ours = Settings(endpoint=found["endpoint"], region=REGION, python=sys.executable)
+    at = found["endpoint"]
+    ours = Settings(endpoint=at, blocks_endpoint=at, region=REGION, python=sys.executable)
     assert found["spark"] == plain_conf() | ours.to_spark()
     assert found["environment"] == credentials()
 
@@ -230,7 +232,7 @@ def test_local_without_a_spark(tmp_path: Path) -> None:
     assert said.count("\n") == 1
     assert "not all that Spark needs: pyspark is not installed here" in said
     names = [line.partition("=")[0].rpartition(".")[2] for line in lines if line.startswith("spark.")]
-    assert names == ["region", "endpoint", "python"]
+    assert names == ["region", "endpoint", "python", "blocksEndpoint"]
 
 
 def test_an_unexpected_exception_shows_its_trace() -> None:

@@ -66,9 +66,8 @@ def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDy
 def test_it_takes_names_and_region_from_the_settings() -> None:
     """Tables are made under the names and in the Region asked for, and its settings say where it is."""
     with EmbeddedDynamoDB(settings=Settings(delta_table="one", snapshot_table="two", region="eu-west-1")) as running:
-        assert running.settings == Settings(
-            delta_table="one", snapshot_table="two", region="eu-west-1", endpoint=running.endpoint
-        )
+        at = running.endpoint
+        assert running.settings == Settings("one", "two", "eu-west-1", at, blocks_endpoint=at)
         assert check_tables(running.settings) == []
 
 

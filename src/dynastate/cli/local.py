@@ -13,6 +13,7 @@ import typer
 from dynastate.cli.options import Call, command
 from dynastate.errors import ConfigurationError
 from dynastate.reader.json_rows import json_text
+from dynastate.settings import PREFIX
 
 app = typer.Typer(rich_help_panel="Set up")
 
@@ -23,7 +24,7 @@ app = typer.Typer(rich_help_panel="Set up")
     "local --port 0 --json | jq -r .endpoint",
     tables=False,
     wide=False,
-    json="One line with a JSON object: endpoint, region, spark, environment.",
+    json="One line with a JSON object: endpoint, region, blocks, spark, environment.",
 )
 def local(
     call: Call,
@@ -32,21 +33,22 @@ def local(
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="TCP port on 127.0.0.1; 0: a free one.")
     ] = 8000,
 ) -> None:
-    """Run the embedded DynamoDB with both tables until Ctrl-C. It keeps everything in memory."""
-    from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+    """Run the embedded DynamoDB with both tables, and an S3 bucket, until Ctrl-C. It keeps everything in memory."""
+    from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB, credentials
 
     # SIGTERM ends it as Ctrl-C does: out of the `with`.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), EmbeddedDynamoDB(port) as database:
         # It is reached from this machine only, so the Python that runs now may run the sidecar.
         conf = _plain_conf() | replace(database.settings, python=sys.executable).to_spark()
-        where = {"endpoint": database.endpoint, "region": database.settings.region}
+        where = {"endpoint": database.endpoint, "region": database.settings.region, "blocks": f"s3://{BUCKET}"}
         if call.as_json:
             typer.echo(json_text(where | {"spark": conf, "environment": credentials()}))
         else:
             call.say(f"embedded DynamoDB at {database.endpoint}; in memory, until Ctrl-C", "bold")
             typer.echo("\n# Spark: in spark-defaults.conf, or each after --conf")
             typer.echo("".join(f"{name}={value}\n" for name, value in conf.items()))
+            typer.echo(f"# large blocks go to S3 with {PREFIX}blocks={where['blocks']}\n")
             typer.echo("# in the shell that starts Spark")
             typer.echo("\n".join(f"export {name}={value}" for name, value in credentials().items()))
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """The embedded DynamoDB: moto's server in a process of its own, for the demo, for tests and for trying things out.
 
+On the same port it serves S3, with one bucket for blocks.
 It keeps everything in memory and ends with the process that started it. Requests are served one at a time, because
 moto loses acknowledged writes when they are not. It listens on 127.0.0.1 only, and asks for no permission.
 
@@ -17,9 +18,10 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from typing import Final, final
+from typing import Any, Final, final
 
 from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.client import make_s3_client
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
 from dynastate.settings import PREFIX, Settings
 
@@ -28,6 +30,8 @@ REGION: Final = "us-east-1"
 #: moto takes about a second to import; a busy machine may take many times that.
 START_DEADLINE_S: Final = 60.0
 STOP_DEADLINE_S: Final = 5.0
+#: The bucket that is there.
+BUCKET: Final = "dynastate-blocks"
 #: DynamoDB takes 16 MB a request; waitress refuses before it has read the rest, so leave room.
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Every executor's connections stay open, some twenty each; waitress's own 100 would let the next one hang.
@@ -68,7 +72,7 @@ class EmbeddedDynamoDB:
         wanted = settings or Settings()
         self._port = port
         #: The settings to use it with: tables, Region and, once it runs, the endpoint.
-        self.settings = replace(wanted, endpoint="", region=wanted.region or REGION)
+        self.settings = replace(wanted, endpoint="", blocks_endpoint="", region=wanted.region or REGION)
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -94,7 +98,8 @@ class EmbeddedDynamoDB:
             start_new_session=True,  # Ctrl-C is for the parent, which then stops the server
         )
         try:
-            self.settings = replace(self.settings, endpoint=self._ready(self._process))
+            endpoint = self._ready(self._process)
+            self.settings = replace(self.settings, endpoint=endpoint, blocks_endpoint=endpoint)
         except BaseException:
             self._stop()
             raise
@@ -135,7 +140,7 @@ class EmbeddedDynamoDB:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        self.settings = replace(self.settings, endpoint="")
+        self.settings = replace(self.settings, endpoint="", blocks_endpoint="")
         if process is None:
             return
         try:
@@ -158,8 +163,10 @@ def main(arguments: list[str]) -> int:
     given = json.loads(arguments[1]) if len(arguments) > 1 else {PREFIX + "region": REGION}
     settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in given.items()})
     try:
-        settings = replace(settings, endpoint=f"http://{HOST}:{_serve(int(arguments[0]))}")
+        endpoint = f"http://{HOST}:{_serve(int(arguments[0]))}"
+        settings = replace(settings, endpoint=endpoint, blocks_endpoint=endpoint)
         create_tables(settings)
+        _create_bucket(settings)
     except DynastateError as error:
         _report("failed", str(error))
         return 2
@@ -167,6 +174,17 @@ def main(arguments: list[str]) -> int:
     while sys.stdin.read(1):
         pass
     return 0
+
+
+def _create_bucket(settings: Settings) -> None:
+    client = make_s3_client(settings)
+    client.create_bucket(Bucket=BUCKET, **_constraint(settings.region))
+    client.close()
+
+
+def _constraint(region: str) -> dict[str, Any]:
+    """The argument that names a bucket's Region, which us-east-1 does not take."""
+    return {} if region == REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
 
 
 def _report(word: str, text: str) -> None:
@@ -185,9 +203,10 @@ def _serve(port: int) -> int:
     # It warns of every request that waits for the one before it.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     try:
-        # DynamoDB's application alone: moto's dispatcher in front of it lists its package directory at every request.
+        # Two applications alone: moto's dispatcher in front of all lists its package directory at every request.
+        dynamodb, s3 = create_backend_app("dynamodb"), create_backend_app("s3")
         server = create_server(
-            create_backend_app("dynamodb"),
+            lambda request, start: (dynamodb if "HTTP_X_AMZ_TARGET" in request else s3)(request, start),
             host=HOST,
             port=port,
             threads=1,

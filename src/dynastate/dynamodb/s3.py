@@ -26,6 +26,7 @@ _FAILURES: Final = (boto_errors.ClientError, boto_errors.BotoCoreError, Response
 _SLOW: Final = {"SlowDown", "503", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
 _RETRIED: Final = {"RequestTimeout", "BadDigest", "OperationAborted", "XAmzContentSHA256Mismatch"}
 _MISSING: Final = {"NoSuchKey", "404"}
+_ENDED: Final = {"InvalidRange", "416"}
 _DENIED: Final = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 _ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 
@@ -80,8 +81,8 @@ class S3Objects:
 
         try:
             data = self._send("GetObject", place.bucket, meter, read, gets=1)
-        except _MissingError:
-            return None
+        except _MissingError as missing:
+            return b"" if missing.ends_early else None
         meter.object_bytes_read += len(data)
         return data[: end - start]
 
@@ -194,7 +195,11 @@ class S3Objects:
 
 
 class _MissingError(Exception):
-    """There is no such object. Never leaves this module."""
+    """There is no such object, or it `ends_early`, before the range. Never leaves this module."""
+
+    def __init__(self, *, ends_early: bool) -> None:
+        super().__init__()
+        self.ends_early = ends_early
 
 
 def _is_slowing(error: Exception) -> bool:
@@ -206,8 +211,8 @@ def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
     code = code_of(error)
     if lacks_credentials(error) or _is_slowing(error) or code in _RETRIED:
         return None
-    if code in _MISSING and operation != "HeadBucket":
-        return _MissingError()
+    if code in _MISSING | _ENDED and operation != "HeadBucket":
+        return _MissingError(ends_early=code in _ENDED)
     if code in ("NoSuchBucket", "404"):
         message = f"the bucket does not exist; correct {PREFIX}blocks, or make it: with Terraform (infra/)"
     elif code in _ELSEWHERE:

@@ -191,7 +191,12 @@ def test_only_batches_of_dynastate_count() -> None:
     stateless = report(0, query="stateless", stateOperators=[])
     first, second = report(0), report(1, after_s=10)
     (found,) = usage_of_queries([*lines(first, second, first, idle, rocks, stateless), "\n", " "], "here", None)
-    assert (found.batches, found.write_units, found.stored, found.interval_s) == (2, 428, StorageSize(22, 2_002, 1_002), 10.0)
+    assert (found.batches, found.write_units, found.stored, found.interval_s) == (
+        2,
+        428,
+        StorageSize(22, 2_002, 1_002),
+        10.0,
+    )
 
 
 def test_queries_and_runs() -> None:

@@ -1,0 +1,124 @@
+"""What the engine asks of S3, on each implementation of the seam and on two of S3 itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import DELETES_MAX, Objects, delete_objects, read_stream
+from dynastate.dynamodb.s3 import S3Objects
+from dynastate.errors import ConfigurationError
+from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream
+from tests.support.fakes import MemoryObjects
+from tests.support.s3mock import s3mock
+
+#: A store's name as Spark makes it, with a namespace of all characters that one may have.
+STORE = "A.b_c-9/0/17/left-keyToNumValues"
+
+
+@pytest.fixture(
+    params=["memory", pytest.param("http", marks=pytest.mark.emulator), pytest.param("s3mock", marks=pytest.mark.slow)],
+    scope="module",
+)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Objects, str]]:
+    """An S3, and a location in it that is empty at first."""
+    if request.param == "memory":
+        yield MemoryObjects(), f"s3://{BUCKET}/prefix"
+        return
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in credentials().items():
+            environment.setenv(name, value)
+        if request.param == "s3mock":
+            with s3mock(tmp_path_factory.mktemp("s3mock")) as settings:
+                objects = S3Objects(settings)
+                yield objects, settings.blocks
+                objects.close()
+        else:
+            embedded: EmbeddedDynamoDB = request.getfixturevalue("embedded")
+            objects = S3Objects(replace(embedded.settings, request_deadline_s=5))
+            yield objects, f"s3://{BUCKET}/prefix"
+            objects.close()
+
+
+@pytest.fixture
+def objects(place: tuple[Objects, str]) -> Iterator[Objects]:
+    """The S3, whose location is empty after each test."""
+    made, location = place
+    yield made
+    delete_objects(made, list(made.names(location, "", Meter())), Meter())
+
+
+@pytest.fixture
+def location(place: tuple[Objects, str]) -> str:
+    return place[1]
+
+
+def test_an_object_comes_back(objects: Objects, location: str) -> None:
+    """All of it, a range of it, and what is there of a range that begins within it or after it."""
+    put, meter = ObjectId(location, f"{STORE}#delta/1/a/000000"), Meter()
+    data = bytes(range(256)) * 4
+    objects.put(put, data, meter)
+    objects.put(put, data, meter)
+    assert (meter.puts, meter.object_bytes_written) == (2, 2 * len(data))
+    meter = Meter()
+    assert objects.get(put, 0, len(data), meter) == data
+    assert objects.get(put, 255, 258, meter) == data[255:258]
+    assert objects.get(put, 1_000, 2_000, meter) == data[1_000:]
+    assert objects.get(put, 1_024, 2_000, meter) == b""
+    assert objects.get(put._replace(name="another"), 0, 10, meter) is None
+    assert (meter.gets, meter.object_bytes_read) == (5, len(data) + 3 + 24)
+
+
+def test_an_object_of_eight_mebibytes(objects: Objects, location: str) -> None:
+    """The largest object, and a stream that goes on in the next one."""
+    stream = ObjectStream(location, f"{STORE}#bucket/1/a")
+    data = b"0123456789abcdef" * (OBJECT_BYTES // 16)
+    objects.put(stream.object(0), data, Meter())
+    objects.put(stream.object(1), b"end", Meter())
+    meter = Meter()
+    assert read_stream(objects, stream, OBJECT_BYTES - 3, OBJECT_BYTES + 3, meter) == b"defend"
+    assert meter.gets == 2
+    assert read_stream(objects, stream, OBJECT_BYTES + 1, OBJECT_BYTES + 9, meter) == b"nd"
+    assert read_stream(objects, stream, 2 * OBJECT_BYTES, 2 * OBJECT_BYTES + 9, meter) is None
+
+
+def test_names_come_in_order(objects: Objects, location: str) -> None:
+    """The names of one prefix, ascending, without those of other prefixes and locations, however many."""
+    wanted = [ObjectId(location, f"{STORE}#delta/{number:06d}") for number in range(1_005)]
+    others = [ObjectId(location, f"{STORE}2#delta/1"), ObjectId(f"{location}2", f"{STORE}#delta/1")]
+    for each in [*reversed(wanted), *others]:
+        objects.put(each, b"x", Meter())
+    meter = Meter()
+    assert list(objects.names(location, f"{STORE}#", meter)) == wanted
+    assert meter.puts >= 1
+    assert list(objects.names(location, "nothing", Meter())) == []
+    meter = Meter()
+    delete_objects(objects, [*wanted, *others], meter)
+    assert meter.objects_deleted == 1_007
+    assert meter.requests == 3
+    assert meter.puts == 0
+    assert list(objects.names(location, "", Meter())) == []
+
+
+def test_deletes(objects: Objects, location: str) -> None:
+    """Objects that do not exist are no error; a deleted one is not there."""
+    put = ObjectId(location, "one")
+    objects.put(put, b"1", Meter())
+    objects.delete([put, ObjectId(location, "two")], Meter())
+    objects.delete([put], Meter())
+    assert objects.get(put, 0, 1, Meter()) is None
+    assert DELETES_MAX == 1_000
+
+
+def test_a_bucket_is_checked(objects: Objects, location: str) -> None:
+    """A bucket that is there can be used; of one that is not, the message says what to do."""
+    assert objects.check(location) == []
+    if isinstance(objects, S3Objects):
+        (reason,) = objects.check("s3://not-there/prefix")
+        assert "the bucket does not exist; correct spark.sql" in reason
+        with pytest.raises(ConfigurationError, match="the bucket does not exist"):
+            objects.put(ObjectId("s3://not-there", "x"), b"x", Meter())

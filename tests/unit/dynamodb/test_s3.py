@@ -1,0 +1,223 @@
+"""Failures of S3: what is retried, until when, and what the user is told."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.dynamodb.s3 import S3Objects
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.objects import ObjectId
+from dynastate.settings import Settings
+
+PLACE = ObjectId("s3://bucket/prefix", "n/0/0/default#delta/1/a/000000")
+DEADLINE_S = 30
+
+
+def answered(code: str, status: int, operation: str = "PutObject") -> ClientError:
+    """Make an error that S3 answers with."""
+    return ClientError(
+        {"Error": {"Code": code, "Message": "said so"}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        operation,
+    )
+
+
+class CutBody(BytesIO):
+    """The body of an answer that is cut off."""
+
+    def read(self, *_: object) -> bytes:
+        raise IncompleteReadError(actual_bytes=3, expected_bytes=6)
+
+
+class FakeClient:
+    """A boto3 client of S3 with one object, whose next calls fail as planned, before or after they are applied."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.faults: deque[Any] = deque()
+        self.calls = 0
+
+    def _call(self, apply: Callable[[], Any]) -> Any:
+        self.calls += 1
+        fault = self.faults.popleft() if self.faults else None
+        if isinstance(fault, Exception):
+            raise fault
+        done = apply()
+        if fault is not None:
+            raise fault[1]
+        return done
+
+    def put_object(self, Key: str, Body: bytes, **_: object) -> Any:  # noqa: N803  # boto3's names
+        return self._call(lambda: self.objects.__setitem__(Key, Body))
+
+    def get_object(self, Key: str, **_: object) -> Any:  # noqa: N803
+        if self.faults and self.faults[0] == ("cut", None):
+            self.faults.popleft()
+            return {"Body": CutBody()}
+        return self._call(lambda: {"Body": BytesIO(self.objects[Key])})
+
+    def delete_objects(self, Delete: Any, **_: object) -> Any:  # noqa: N803
+        names = [each["Key"] for each in Delete["Objects"]]
+        if self.faults and isinstance(self.faults[0], tuple) and self.faults[0][0] == "some":
+            self.faults.popleft()
+            self.calls += 1
+            self.objects.pop(names[0], None)
+            return {"Errors": [{"Key": name, "Code": "InternalError", "Message": ""} for name in names[1:]]}
+        return self._call(lambda: [self.objects.pop(name, None) for name in names] and {})
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class At:
+    """An S3 in virtual time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.client = FakeClient()
+        policy = RetryPolicy(DEADLINE_S, lambda: self.now, self._sleep, random.Random(1))  # noqa: S311  # jitter
+        policy.has_answered = True
+        self.policy = policy
+        self.objects = S3Objects(Settings(region="eu-west-1"), retries=policy, client=self.client)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 0.001)
+
+    def put(self) -> Meter:
+        """Put the object."""
+        meter = Meter()
+        self.objects.put(PLACE, b"object", meter)
+        return meter
+
+
+@pytest.fixture
+def at() -> At:
+    """An S3 that has answered before."""
+    return At()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        answered("SlowDown", 503),
+        answered("InternalError", 500),
+        answered("ServiceUnavailable", 503),
+        answered("RequestTimeout", 400),
+        answered("BadDigest", 400),
+        answered("503", 503),
+        ReadTimeoutError(endpoint_url="https://s3"),
+        EndpointConnectionError(endpoint_url="https://s3"),
+        ("after", ConnectionClosedError(endpoint_url="https://s3")),
+        NoCredentialsError(),
+    ],
+    ids=str,
+)
+def test_what_passes_is_retried(at: At, fault: Any) -> None:
+    """Slow-downs, failures, lost answers, damaged bodies and missing credentials: the request is sent again."""
+    at.client.faults.extend([fault, fault])
+    meter = at.put()
+    assert at.client.objects == {PLACE.key: b"object"}
+    assert (at.client.calls, meter.requests, meter.puts, meter.retries) == (3, 3, 3, 2)
+    assert meter.object_bytes_written == 6
+    assert 0 < at.now < DEADLINE_S
+    assert meter.throttles == (2 if re.search("503|SlowDown|ServiceUnavailable", str(fault)) else 0)
+
+
+def test_a_body_that_is_cut_off_is_read_again(at: At) -> None:
+    """A body that ends early fails while it is read, and the request is sent again."""
+    at.put()
+    at.client.faults.append(("cut", None))
+    meter = Meter()
+    assert at.objects.get(PLACE, 0, 6, meter) == b"object"
+    assert (meter.gets, meter.retries, meter.object_bytes_read) == (2, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (answered("SlowDown", 503), "S3 asked to slow down until the deadline"),
+        (answered("InternalError", 500), "S3 gave no proper answer until the deadline"),
+        (ReadTimeoutError(endpoint_url="https://s3"), "S3 gave no proper answer until the deadline"),
+        (NoCredentialsError(), "no AWS credentials"),
+    ],
+    ids=str,
+)
+def test_the_deadline(at: At, fault: Exception, message: str) -> None:
+    """Without an answer the request fails at the deadline, as one that Spark may retry."""
+    at.client.faults.extend([fault] * 1_000)
+    with pytest.raises(UnavailableError, match=message) as failed:
+        at.put()
+    assert DEADLINE_S <= at.now < DEADLINE_S + 6
+    assert "bucket=bucket" in str(failed.value)
+    assert at.client.objects == {}
+
+
+def test_an_s3_that_never_answered(at: At) -> None:
+    """A wrong endpoint is likelier than an outage, and is told after some seconds."""
+    at.policy.has_answered = False
+    at.client.faults.extend([EndpointConnectionError(endpoint_url="http://nowhere")] * 1_000)
+    with pytest.raises(ConfigurationError, match=r"S3 cannot be reached; check .*blocksEndpoint"):
+        at.put()
+    assert at.now < 15
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (answered("NoSuchBucket", 404), "the bucket does not exist; correct"),
+        (answered("AccessDenied", 403), "AWS denies permission for PutObject on the bucket"),
+        (answered("InvalidAccessKeyId", 403), "or refuses the credentials"),
+        (answered("PermanentRedirect", 301), "the bucket is in another Region"),
+        (answered("AuthorizationHeaderMalformed", 400), "the bucket is in another Region"),
+        (answered("InvalidArgument", 400), "S3 refuses the request: .*InvalidArgument"),
+    ],
+    ids=str,
+)
+def test_what_does_not_pass_is_told_at_once(at: At, fault: Exception, message: str) -> None:
+    """A wrong bucket, Region or permission fails with what to do, after one request."""
+    at.client.faults.append(fault)
+    with pytest.raises(ConfigurationError, match=message):
+        at.put()
+    assert (at.client.calls, at.now) == (1, 0)
+
+
+def test_an_object_that_is_not_there(at: At) -> None:
+    """It is none, and one that ends before the range is empty: no reason to retry."""
+    at.client.faults.extend([answered("NoSuchKey", 404, "GetObject"), answered("InvalidRange", 416, "GetObject")])
+    assert at.objects.get(PLACE, 0, 1, Meter()) is None
+    assert at.objects.get(PLACE, 0, 1, Meter()) == b""
+
+
+def test_deletes_in_part_are_completed(at: At) -> None:
+    """Objects that S3 could not delete are sent again, and only these."""
+    places = [PLACE._replace(name=f"n/{number}") for number in range(3)]
+    at.client.objects = dict.fromkeys((place.key for place in places), b"")
+    at.client.faults.append(("some", ValueError()))
+    meter = Meter()
+    at.objects.delete(places, meter)
+    assert at.client.objects == {}
+    assert (meter.objects_deleted, meter.requests, meter.puts) == (3, 2, 0)
+
+
+def test_after_a_stop_nothing_is_sent(at: At) -> None:
+    """Requests are refused, also those that wait for their next try."""
+    at.objects.stop()
+    with pytest.raises(UnavailableError, match="was interrupted"):
+        at.put()
+    assert at.client.calls == 0
