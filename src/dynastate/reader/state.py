@@ -34,6 +34,7 @@ def open_state(
     delta_table: str = DELTA_TABLE,
     snapshot_table: str = SNAPSHOT_TABLE,
     cache_mb: int = 64,
+    blocks_endpoint: str = "",
 ) -> StateReader:
     """Open the committed state of a store at its newest version, to read.
 
@@ -46,6 +47,7 @@ def open_state(
         delta_table: name of the delta table.
         snapshot_table: name of the snapshot-group table.
         cache_mb: MiB of parts and buckets that are cached, so that what was read is not read again.
+        blocks_endpoint: URL of the S3 endpoint, for state with blocks there; empty: the Region's own.
 
     Raises:
         ConfigurationError: no such store or column family, an unsupported type, or a wrong setting, table, permission
@@ -55,7 +57,12 @@ def open_state(
         UnavailableError: throttled, or unreachable, for a minute.
     """
     settings = Settings(
-        delta_table=delta_table, snapshot_table=snapshot_table, region=region, endpoint=endpoint, cache_mb=cache_mb
+        delta_table=delta_table,
+        snapshot_table=snapshot_table,
+        region=region,
+        endpoint=endpoint,
+        cache_mb=cache_mb,
+        blocks_endpoint=blocks_endpoint,
     )
     tables = BotoTables(settings)
     return StateReader(tables, settings, store, family, tables.close)

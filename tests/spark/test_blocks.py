@@ -1,0 +1,119 @@
+"""A query whose large blocks are in S3: its values, its restarts, what reads it, and what is left of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import find_stores
+from dynastate.format.keys import SPECS, store_shard
+from dynastate.operations.drop import drop_stores
+from dynastate.operations.verify import verify
+from dynastate.settings import Settings
+from tests.spark.conftest import CONF, Open, Sessions, only, state_stores
+from tests.spark.streams import Record, Source, make_wide_rows, run
+
+#: 200 keys of 300 bytes in two partitions: some 30 KB a partition and batch.
+KEYS, NOTE_BYTES, FILES = 200, 300, 9
+LOCATION = f"s3://{BUCKET}/state"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[EmbeddedDynamoDB]:
+    """An S3 beside the DynamoDB of the other tests."""
+    with EmbeddedDynamoDB() as running:
+        yield running
+
+
+@pytest.fixture
+def both(tables: BotoTables, s3: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[BotoTables]:
+    """The tables, and that S3."""
+    settings = Settings(endpoint=tables.settings.endpoint, region=s3.settings.region, blocks_endpoint=s3.endpoint)
+    with only(environment):
+        found = BotoTables(settings)
+    yield found
+    found.close()
+
+
+def files() -> list[list[Record]]:
+    """Make files in which each time half of the keys get another note."""
+    choose = random.Random(7)  # noqa: S311  # test data
+    made = (make_wide_rows(file, KEYS, NOTE_BYTES) for file in range(FILES))
+    return [[row for row in each if file == 0 or choose.random() < 0.5] for file, each in enumerate(made)]
+
+
+def newest(rows: DataFrame) -> DataFrame:
+    """The note of the newest file, by key."""
+    return rows.groupBy("key").agg(f.max_by("note", "file").alias("note"))
+
+
+@pytest.mark.every_spark
+def test_a_query_with_blocks_in_s3(
+    fresh_stores: None,
+    sessions: Sessions,
+    both: BotoTables,
+    s3: EmbeddedDynamoDB,
+    opened: Open,
+    folder: Path,
+    environment: dict[str, str],
+) -> None:
+    """With blocks, restarted without, and again with them: the right values, and snapshots and clean-up of both."""
+    source = Source(folder / "files", files())
+    conf = {
+        "spark.sql.streaming.minBatchesToRetain": "3",
+        f"{CONF}.maintenanceInterval": "20ms",
+        f"{CONF}.minDeltasForSnapshot": "2",
+        f"{CONF}.dynastate.namespace": folder.name,
+        f"{CONF}.dynastate.blocksEndpoint": s3.endpoint,
+    }
+    blocks = {f"{CONF}.dynastate.blocks": LOCATION.replace("s3:", "s3a:")}
+
+    def pause(batch: DataFrame, _: int) -> DataFrame:
+        time.sleep(0.2)  # maintenance comes in between
+        return batch
+
+    rows: dict[int, list[tuple[object, ...]]] = {}
+    for until, more in ((4, blocks), (6, {}), (FILES, blocks)):
+        source.release(until)
+        session = sessions(conf | more)
+        outcome = run(newest(source.stream(session)), folder / "checkpoint", disturb=pause)
+        rows |= outcome.rows
+        spent = list(outcome.metrics.values())
+        assert (sum(each["dynastatePuts"] for each in spent) > 0) == bool(more)
+        assert all(each["dynastateObjectBytesWritten"] > 20_000 for each in spent) == bool(more)
+        assert sum(each["dynastateWriteUnits"] for each in spent) < len(spent) * (30 if more else 100)
+        assert spent[-1]["dynastateStoredObjectBytes"] > 20_000
+        assert sum(each["dynastateMaintenancePuts"] for each in spent) > 0 or not more
+        state_stores().stop()  # the next run reads its state from the tables and S3
+
+    expected = {tuple(row) for row in newest(source.read(session)).collect()}
+    assert {row for number in sorted(rows) for row in rows[number]} >= expected
+    with only(environment):
+        stores = list(find_stores(both, folder.name, Meter()))
+        state = opened(f"{folder.name}/0", blocks_endpoint=s3.endpoint)
+        assert {(row["key"], row["valueWithExtremumOrdering"]) for row in state} == expected
+        one = opened(f"{folder.name}/0", blocks_endpoint=s3.endpoint)
+        before = one.meter.requests
+        row = one.get({"key": "key-7"})
+        assert row is not None
+        assert (row["key"], row["valueWithExtremumOrdering"]) in expected
+        assert one.meter.requests - before <= 10
+        for store in stores:
+            report = verify(both, store)
+            assert (report.is_whole, report.readable) == (True, {FILES - 2, FILES - 1, FILES} | report.readable)
+        assert any(both.objects.names(LOCATION, f"{folder.name}/0/", Meter()))
+        drop_stores(both, stores, Meter())
+        assert list(both.objects.names(LOCATION, f"{folder.name}/0/", Meter())) == []
+        for store in stores:
+            places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(4)]
+            left = [key.sort for role, at in places for key in both.list_keys(role, at, "!", "~", Meter())]
+            assert all(each.startswith("group/") for each in left), "fences only"
