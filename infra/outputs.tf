@@ -20,10 +20,13 @@ output "snapshot_group_table_arn" {
 
 output "spark_conf" {
   description = "The Spark settings that point dynastate at these tables, by key."
-  value = {
-    "spark.sql.streaming.stateStore.dynastate.deltaTable"    = aws_dynamodb_table.state["delta"].name
-    "spark.sql.streaming.stateStore.dynastate.snapshotTable" = aws_dynamodb_table.state["snapshot_group"].name
-  }
+  value = merge(
+    {
+      "spark.sql.streaming.stateStore.dynastate.deltaTable"    = aws_dynamodb_table.state["delta"].name
+      "spark.sql.streaming.stateStore.dynastate.snapshotTable" = aws_dynamodb_table.state["snapshot_group"].name
+    },
+    { for bucket in aws_s3_bucket.blocks : "spark.sql.streaming.stateStore.dynastate.blocks" => trimsuffix("s3://${bucket.bucket}/${var.blocks_prefix}", "/") },
+  )
 }
 
 output "writer_policies" {
@@ -39,6 +42,16 @@ output "writer_policies" {
 output "reader_policies" {
   description = "IAM policy documents (JSON) for readers of state, by the names of namespaces."
   value       = local.namespaced_policies["reader"]
+}
+
+output "blocks_writer_policies" {
+  description = "IAM policy documents (JSON) for the objects that Spark's executors write, by the names of namespaces; none without a bucket."
+  value       = local.blocks_policies["writer"]
+}
+
+output "blocks_reader_policies" {
+  description = "IAM policy documents (JSON) for the objects that readers read, by the names of namespaces; none without a bucket."
+  value       = local.blocks_policies["reader"]
 }
 
 output "operator_policy" {

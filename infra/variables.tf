@@ -241,6 +241,40 @@ variable "namespaces" {
   }
 }
 
+variable "blocks_bucket_name" {
+  description = "Name of a bucket to make for large blocks of rows, in the Region of the tables. Null: no bucket."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.blocks_bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.blocks_bucket_name))
+    error_message = "blocks_bucket_name must be 3 to 63 characters, each a lower-case letter, a digit or -, and neither begin nor end with -"
+  }
+}
+
+variable "blocks_prefix" {
+  description = "Prefix of the names of all objects in that bucket, without slashes at its ends. Empty: none."
+  type        = string
+  default     = ""
+  nullable    = false
+
+  validation {
+    condition     = can(regex("^([A-Za-z0-9!_.'()-]+(/[A-Za-z0-9!_.'()-]+)*)?$", var.blocks_prefix))
+    error_message = "blocks_prefix must be of S3's safe characters but *, without slashes at its ends."
+  }
+}
+
+variable "blocks_noncurrent_days" {
+  description = "Days for which the bucket keeps objects that were deleted, so that tables can be restored to a second within them. They are paid for. Null: none are kept."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.blocks_noncurrent_days == null || try(var.blocks_noncurrent_days >= 1 && floor(var.blocks_noncurrent_days) == var.blocks_noncurrent_days, false)
+    error_message = "blocks_noncurrent_days must be a whole number, at least 1."
+  }
+}
+
 variable "tags" {
   description = "Tags for every resource of the module, in addition to the provider's default tags."
   type        = map(string)

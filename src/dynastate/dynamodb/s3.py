@@ -53,7 +53,6 @@ class S3Objects:
         bucket, _ = bucket_and_prefix(location)
         try:
             found = self._send("HeadBucket", bucket, Meter(), lambda client: client.head_bucket(Bucket=bucket))
-            list(self.names(location, "", Meter(), limit=1))
         except ConfigurationError as wrong:
             return [str(wrong)]
         there, here = found.get("BucketRegion"), self._current().meta.region_name
@@ -86,14 +85,14 @@ class S3Objects:
         meter.object_bytes_read += len(data)
         return data[: end - start]
 
-    def names(self, location: str, prefix: str, meter: Meter, limit: int = 1_000) -> Iterator[ObjectId]:
+    def names(self, location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
         bucket, before = bucket_and_prefix(location)
-        request: dict[str, Any] = {"Bucket": bucket, "Prefix": before + prefix, "MaxKeys": limit}
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": before + prefix}
         while True:
             page = self._send("ListObjectsV2", bucket, meter, lambda client: client.list_objects_v2(**request), puts=1)
             for each in page.get("Contents", ()):
                 yield ObjectId(location, each["Key"].removeprefix(before))
-            if not page.get("IsTruncated") or limit == 1:
+            if not page.get("IsTruncated"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 

@@ -1,0 +1,131 @@
+# The bucket for blocks in S3, if blocks_bucket_name is set: docs/blocks-in-s3.md. Nothing in it may expire or move to an
+# archive: dynastate deletes what no version needs.
+locals {
+  blocks_buckets = var.blocks_bucket_name == null ? [] : [var.blocks_bucket_name]
+  blocks_prefix  = var.blocks_prefix == "" ? "" : "${var.blocks_prefix}/"
+
+  # Names of a namespace's objects begin with it, as those of its stores do.
+  blocks_policies = {
+    for role in ["writer", "reader"] : role => {
+      for name, namespaces in var.namespaces : name => jsonencode(jsondecode(templatefile(
+        "${path.module}/policies/blocks_${role}.json.tftpl",
+        {
+          bucket_arn = aws_s3_bucket.blocks[0].arn
+          objects    = jsonencode([for namespace in namespaces : "${aws_s3_bucket.blocks[0].arn}/${local.blocks_prefix}${namespace}/*"])
+          prefixes   = jsonencode([for namespace in namespaces : "${local.blocks_prefix}${namespace}/*"])
+        },
+      ))) if length(local.blocks_buckets) > 0
+    }
+  }
+}
+
+resource "aws_s3_bucket" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket        = var.blocks_bucket_name
+  force_destroy = false
+  tags          = var.tags
+}
+
+resource "aws_s3_bucket_public_access_block" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket                  = aws_s3_bucket.blocks[0].id
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
+resource "aws_s3_bucket_ownership_controls" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket = aws_s3_bucket.blocks[0].id
+
+  rule {
+    object_ownership = "BucketOwnerEnforced"
+  }
+}
+
+# The same key as the tables'. A bucket key keeps requests to KMS few.
+resource "aws_s3_bucket_server_side_encryption_configuration" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket = aws_s3_bucket.blocks[0].id
+
+  rule {
+    bucket_key_enabled = var.kms_key_arn != null
+
+    apply_server_side_encryption_by_default {
+      sse_algorithm     = var.kms_key_arn == null ? "AES256" : "aws:kms"
+      kms_master_key_id = var.kms_key_arn
+    }
+  }
+}
+
+resource "aws_s3_bucket_versioning" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket = aws_s3_bucket.blocks[0].id
+
+  versioning_configuration {
+    status = var.blocks_noncurrent_days == null ? "Suspended" : "Enabled"
+  }
+}
+
+resource "aws_s3_bucket_lifecycle_configuration" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket = aws_s3_bucket.blocks[0].id
+
+  rule {
+    id     = "unfinished-uploads"
+    status = "Enabled"
+
+    filter {}
+
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 7
+    }
+  }
+
+  dynamic "rule" {
+    for_each = var.blocks_noncurrent_days == null ? [] : [var.blocks_noncurrent_days]
+
+    content {
+      id     = "deleted-objects"
+      status = "Enabled"
+
+      filter {}
+
+      noncurrent_version_expiration {
+        noncurrent_days = rule.value
+      }
+
+      expiration {
+        expired_object_delete_marker = true
+      }
+    }
+  }
+
+  depends_on = [aws_s3_bucket_versioning.blocks]
+}
+
+resource "aws_s3_bucket_policy" "blocks" {
+  count = length(local.blocks_buckets)
+
+  bucket = aws_s3_bucket.blocks[0].id
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid       = "TlsOnly"
+      Effect    = "Deny"
+      Principal = "*"
+      Action    = "s3:*"
+      Resource  = [aws_s3_bucket.blocks[0].arn, "${aws_s3_bucket.blocks[0].arn}/*"]
+      Condition = { Bool = { "aws:SecureTransport" = "false" } }
+    }]
+  })
+
+  depends_on = [aws_s3_bucket_public_access_block.blocks]
+}

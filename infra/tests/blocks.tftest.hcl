@@ -1,0 +1,108 @@
+# The bucket for blocks in S3: none by default; private, encrypted, over TLS, and nothing in it expires.
+
+mock_provider "aws" {}
+
+override_resource {
+  target = aws_dynamodb_table.state["delta"]
+  values = { arn = "arn:aws:dynamodb:eu-west-1:111122223333:table/team-delta" }
+}
+
+override_resource {
+  target = aws_s3_bucket.blocks
+  values = { arn = "arn:aws:s3:::team-blocks", id = "team-blocks" }
+}
+
+run "no_bucket_by_default" {
+  assert {
+    condition     = length(aws_s3_bucket.blocks) == 0 && length(aws_s3_bucket_policy.blocks) == 0
+    error_message = "Without blocks_bucket_name there must be no bucket."
+  }
+
+  assert {
+    condition     = output.blocks_writer_policies == {} && output.blocks_reader_policies == {} && !contains(keys(output.spark_conf), "spark.sql.streaming.stateStore.dynastate.blocks")
+    error_message = "Without a bucket there must be no policies for it, and no setting."
+  }
+}
+
+run "a_bucket" {
+  variables {
+    blocks_bucket_name = "team-blocks"
+    blocks_prefix      = "state"
+    namespaces         = { orders = ["orders", "clicks"] }
+  }
+
+  assert {
+    condition     = output.spark_conf["spark.sql.streaming.stateStore.dynastate.blocks"] == "s3://team-blocks/state"
+    error_message = "spark_conf must have the setting blocks."
+  }
+
+  assert {
+    condition = alltrue([
+      aws_s3_bucket_public_access_block.blocks[0].block_public_acls,
+      aws_s3_bucket_public_access_block.blocks[0].block_public_policy,
+      aws_s3_bucket_public_access_block.blocks[0].ignore_public_acls,
+      aws_s3_bucket_public_access_block.blocks[0].restrict_public_buckets,
+    ])
+    error_message = "Public access must be blocked."
+  }
+
+  assert {
+    condition     = one(one(aws_s3_bucket_server_side_encryption_configuration.blocks[0].rule).apply_server_side_encryption_by_default).sse_algorithm == "AES256"
+    error_message = "Without a key of their own, objects must be encrypted with that of S3."
+  }
+
+  assert {
+    condition     = length(aws_s3_bucket_lifecycle_configuration.blocks[0].rule) == 1 && one(aws_s3_bucket_versioning.blocks[0].versioning_configuration).status == "Suspended"
+    error_message = "Nothing but unfinished uploads may expire."
+  }
+
+  assert {
+    condition     = jsondecode(aws_s3_bucket_policy.blocks[0].policy).Statement[0].Effect == "Deny" && jsondecode(aws_s3_bucket_policy.blocks[0].policy).Statement[0].Condition.Bool["aws:SecureTransport"] == "false"
+    error_message = "Requests without TLS must be denied."
+  }
+
+  assert {
+    condition     = jsondecode(output.blocks_writer_policies["orders"]).Statement[0].Resource == ["arn:aws:s3:::team-blocks/state/clicks/*", "arn:aws:s3:::team-blocks/state/orders/*"]
+    error_message = "Objects must be those of the namespaces."
+  }
+
+  assert {
+    condition     = jsondecode(output.blocks_reader_policies["orders"]).Statement[0].Action == "s3:GetObject"
+    error_message = "A reader must not write."
+  }
+}
+
+run "a_key_and_old_versions" {
+  variables {
+    blocks_bucket_name     = "team-blocks"
+    blocks_noncurrent_days = 35
+    kms_key_arn            = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+  }
+
+  assert {
+    condition     = output.spark_conf["spark.sql.streaming.stateStore.dynastate.blocks"] == "s3://team-blocks"
+    error_message = "Without a prefix the setting must be the bucket."
+  }
+
+  assert {
+    condition     = one(one(aws_s3_bucket_server_side_encryption_configuration.blocks[0].rule).apply_server_side_encryption_by_default).kms_master_key_id == var.kms_key_arn
+    error_message = "The key of the tables must encrypt objects too."
+  }
+
+  assert {
+    condition     = one(aws_s3_bucket_versioning.blocks[0].versioning_configuration).status == "Enabled" && length(aws_s3_bucket_lifecycle_configuration.blocks[0].rule) == 2
+    error_message = "Old versions must be kept, and expire."
+  }
+}
+
+run "a_wrong_name" {
+  command = plan
+
+  variables {
+    blocks_bucket_name     = "Team_Blocks"
+    blocks_prefix          = "/state/"
+    blocks_noncurrent_days = 0
+  }
+
+  expect_failures = [var.blocks_bucket_name, var.blocks_prefix, var.blocks_noncurrent_days]
+}
