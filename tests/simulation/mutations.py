@@ -16,6 +16,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import Retry
 from dynastate.engine import catalog, cleanup, commit, maintenance, opening, reader, sessions, snapshots, writer
+from dynastate.engine import objects as engine_objects
 from dynastate.format import parts, version_list
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
@@ -325,6 +326,31 @@ def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
 def drops_without_fences() -> AbstractContextManager[Any]:
     """A dropped store has no list that refuses the runs that are under way."""
     return patch.object(drop, "_fences", lambda *_: set())
+
+
+@found_by(seed=2)
+def names_objects_before_they_are_written() -> AbstractContextManager[Any]:
+    """A commit does not wait for its objects."""
+
+    def submit(original: Callable[..., None], to: engine_objects.ObjectWriter, _: object, *of: Any) -> None:
+        original(to, writer.PendingWrites(), *of)
+
+    return replaced(engine_objects.ObjectWriter, "submit", submit)
+
+
+@found_by(seed=19)
+def deletes_objects_that_are_carried_on() -> AbstractContextManager[Any]:
+    """With a snapshot go all objects that it names, also those with buckets of others."""
+    return patch.object(cleanup.CleanUp, "_named_objects", lambda *_: set())
+
+
+@found_by(seed=2)
+def writes_where_the_meta_item_does_not_say() -> AbstractContextManager[Any]:
+    """A run does not enter the location of its objects, so clean-up does not look there."""
+    return _together(
+        replaced(sessions.Sessions, "__init__", lambda original, *of: original(*of[:5], "", *of[6:])),
+        patch.object(maintenance, "enter_location", lambda *_: None),
+    )
 
 
 def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[Any]:

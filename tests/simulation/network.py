@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from tests.simulation.dynamodb import DynamoDB, Wire
+from tests.simulation.s3 import S3, CutBody
 from tests.simulation.scheduler import Process, Scheduler, Task
 from tests.support.fakes import client_error, lost_answer
 
@@ -75,11 +76,14 @@ def random_faults(chance: random.Random) -> FaultRates:
 
 @dataclass
 class Client:
-    """A boto3 client of one process: the operations that dynastate uses. `on_request` is called ahead of each."""
+    """A boto3 client of one process, of DynamoDB or S3: the operations that dynastate uses.
+
+    `on_request` is called ahead of each.
+    """
 
     scheduler: Scheduler
     chance: random.Random
-    dynamodb: DynamoDB
+    service: DynamoDB | S3
     process: Process
     faults: Callable[[], FaultRates]
     on_request: Callable[[str, dict[str, Any]], None]
@@ -102,7 +106,7 @@ class _Request:
     """One request under way."""
 
     def __init__(self, client: Client) -> None:
-        self._scheduler, self._chance, self._dynamodb = client.scheduler, client.chance, client.dynamodb
+        self._scheduler, self._chance, self._service = client.scheduler, client.chance, client.service
         self._process, self._faults = client.process, client.faults()
         self._refused: ClientError | None = None
         self._answers: list[Wire] = []
@@ -150,11 +154,13 @@ class _Request:
     def _refusal(self) -> Exception | None:
         """The error where nothing of it is done."""
         refused: Exception | None = None
+        code = "SlowDown"
         if self._happens(self._faults.not_sent):
             refused = EndpointConnectionError(endpoint_url="http://simulation")
         elif self._happens(self._faults.throttle):
             reasons = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": "a table"}]
-            code = self._chance.choice(("ProvisionedThroughputExceededException", "ThrottlingException"))
+            if not isinstance(self._service, S3):
+                code = self._chance.choice(("ProvisionedThroughputExceededException", "ThrottlingException"))
             refused = client_error(code, ThrottlingReasons=reasons)
         return refused
 
@@ -176,7 +182,10 @@ class _Request:
         if self._refused is not None:
             scheduler.note("%s", self._refused)
             raise self._refused
-        return _merge(operation, self._answers, undone)
+        answer = _merge(operation, self._answers, undone)
+        if operation == "get_object" and self._happens(self._faults.part):
+            return {"Body": CutBody()}
+        return answer
 
     def _happens(self, likely: float) -> bool:
         return likely > 0 and self._chance.random() < likely
@@ -202,7 +211,7 @@ class _Request:
         if self._is_given_up or self._process.is_dead:
             self._scheduler.note("late from %s: %s", self._process.name, Described(operation, piece))
         try:
-            self._answers.append(getattr(self._dynamodb, operation)(**piece))
+            self._answers.append(getattr(self._service, operation)(**piece))
         except ClientError as refused:
             self._refused = refused
         self._to_come -= 1
@@ -276,9 +285,19 @@ class Described(NamedTuple):
             return f"query {values[':low']['S'][:40]} … {values[':high']['S'][:40]}" + (
                 f" after {_short(start)}" if start else ""
             )
+        if "Bucket" in request:
+            return f"{self.operation} {' '.join(_names(request))}"
         item = request.get("Item") or request.get("Key") or {}
         stage = item.get("stage", {}).get("S", "")
         return f"{self.operation} {_short(item)} {stage}".rstrip()
+
+
+def _names(request: Wire) -> Iterator[str]:
+    """The names of the objects of a request, without leading zeros and ends of ids."""
+    listed = [each["Key"] for each in request.get("Delete", {}).get("Objects", ())]
+    for key in listed or [request.get("Key") or request["Prefix"]]:
+        kind, *rest = key.rpartition("#")[2].split("/")
+        yield "/".join([kind, *(each.lstrip("0")[:8] or "0" for each in rest)])
 
 
 def _short(item: Wire) -> str:

@@ -8,20 +8,24 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 from unittest.mock import Mock, patch
 from uuid import UUID
 
 from dynastate.dynamodb import boto_tables, limits, rates, tables
+from dynastate.dynamodb import objects as object_seam
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.wire import to_wire
 from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
+from dynastate.engine import objects as engine_objects
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format import codec, keys
+from dynastate.format import codec, keys, manifest
+from dynastate.format import objects as object_format
 from dynastate.format.items import item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId, meta_key
 from dynastate.format.meta import QueryRun
@@ -40,6 +44,7 @@ from tests.simulation.external_clients import Forker, Onlooker, Operator, famili
 from tests.simulation.model import Model, short, violation
 from tests.simulation.network import LATEST_S, NO_FAULTS, Client, FaultRates, random_faults
 from tests.simulation.orphans import check_orphans
+from tests.simulation.s3 import S3
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import Threads
 from tests.support.engine_driver import limit_cache
@@ -52,7 +57,8 @@ SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (fork, {"WRITES_MAX": 4}),
     (snapshots, {"threshold_of": lambda *_: 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
     (reader, {"WINDOW": 3}),
-    (commit, {"SUBMIT_BYTES": 600, "WRITES_MAX": 4}),
+    (commit, {"SUBMIT_BYTES": 600, "WRITES_MAX": 4, "OBJECT_PARTS_MAX": 6}),
+    *((module, {"OBJECT_BYTES": 500}) for module in (object_format, manifest, object_seam, engine_objects)),
     # Item sizes count only in meters, which nothing reads here.
     (boto_tables, {"WRITES_MAX": 6, "item_bytes": lambda _: 100}),
     (limits, {"item_bytes": lambda _: 100}),
@@ -75,6 +81,9 @@ FEWER, FEWER_OF = (6, 9, 10), 17
 DROPPED, DROPPED_OF = (14, 15, 16), 17
 #: In these the changes of some commits are within their version entries: those of at most so many bytes.
 INLINED, INLINED_OF, INLINE_BYTES = (1, 4, 9, 12, 15, 17), 19, 60
+#: In these most executors write parts and buckets to S3, and what they wrote before is where it was.
+STREAMED, STREAMED_OF = (2, 6, 11), 13
+BLOCKS: Final = {"blocks": "s3://bucket/state", "put_price": Decimal(0)}
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 
@@ -86,14 +95,18 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
         for module, values in SMALL:
             patches.enter_context(patch.multiple(module, **values))
         for module, name, value in (
-            *((module, "threading", threads) for module in (known, maintenance, rates, writer)),
-            *((module, "ThreadPoolExecutor", threads.ThreadPoolExecutor) for module in (reader, scope, state)),
+            *((module, "threading", threads) for module in (engine_objects, known, maintenance, rates, writer)),
+            *(
+                (module, "ThreadPoolExecutor", threads.ThreadPoolExecutor)
+                for module in (engine_objects, reader, scope, state)
+            ),
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),
             (snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
             (adopt, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
             (snapshots, "Pace", partial(snapshots.Pace, clock=scheduler.clock, sleep=scheduler.sleep)),
             (writer, "time", Mock(monotonic=scheduler.clock)),
+            (engine_objects, "time", Mock(monotonic=scheduler.clock)),
         ):
             patches.enter_context(patch.object(module, name, value))
         yield
@@ -128,6 +141,8 @@ class Schedule:
         self.pause_s = self.chance.choice((0.02, 0.3, 5.0))
         self.settings = Settings(region="us-east-1", request_deadline_s=self.chance.choice((2, 30)))
         self.dynamodb = DynamoDB(NAMES)
+        self.s3 = S3()
+        self._streams = random.Random(f"{seed}/streams")  # noqa: S311  # no secret
         self.location = LOCATIONS[0]
         stores = self.chance.choice((1, 1, 2))
         self._starts_over = seed % FEWER_OF in FEWER
@@ -170,6 +185,7 @@ class Schedule:
         found = hashlib.sha256("\n".join(self.journal()).encode())
         for name, items in sorted(self.dynamodb.items.items()):
             found.update(f"{name} {sorted(items.items())!r}".encode())
+        found.update(repr(sorted(self.s3.objects.items())).encode())
         return found.hexdigest()
 
     # ----------------------------------------------------------------------------------------------------------- driver
@@ -319,7 +335,7 @@ class Schedule:
                 by.clean_up(model, self.retain, most=0)
         self.audit(whole=True)
         for model in self.current:
-            check_orphans(model, self.dynamodb, self.shards, snapshots_at[model.store])
+            check_orphans(model, self.dynamodb, self.s3, self.shards, snapshots_at[model.store])
 
     def _calm_batches(self, count: int) -> None:
         for _ in range(count):
@@ -500,10 +516,16 @@ class Schedule:
     def _tables(self, client: Any, chance: random.Random) -> BotoTables:
         clock, sleep = self.scheduler.clock, self.scheduler.sleep
         retries = RetryPolicy(self.settings.request_deadline_s, clock=clock, sleep=sleep, randomness=chance)
-        return BotoTables(self.settings, retries=retries, client=client)
+        s3 = replace(client, service=self.s3) if isinstance(client, Client) else self.s3
+        both = BotoTables(self.settings, retries=retries, client=client, s3_client=s3)
+        both.objects.expect_answers()
+        return both
 
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
-        engine = Engine(both, replace(self.settings, shards=self.shards, parallel_requests=2), lambda: NOW)
+        own: dict[str, Any] = {"shards": self.shards, "parallel_requests": 2}
+        if self.seed % STREAMED_OF in STREAMED and self._streams.random() < 0.7:
+            own |= BLOCKS
+        engine = Engine(both, replace(self.settings, **own), lambda: NOW)
         limit_cache(engine, cache_bytes)
         engine.commits.inline_bytes = INLINE_BYTES if self.seed % INLINED_OF in INLINED else 0
         return engine

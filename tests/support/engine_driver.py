@@ -279,7 +279,7 @@ def named_objects(tables: Tables, store: str) -> set[ObjectId]:
     for snapshot in found.snapshots():
         if snapshot.stage == DONE:
             kept = snapshots.read_manifest(tables, store, snapshot, Meter())
-            named |= {place for bucket in kept.buckets if bucket.home is None for place in bucket.objects(store)}
+            named |= kept.objects(store)
     return named
 
 

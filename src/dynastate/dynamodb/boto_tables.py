@@ -295,6 +295,7 @@ class BotoTables:
     def expect_answers(self) -> None:
         """Assume that DynamoDB can be reached: from here on its absence is an outage, not a wrong setting."""
         self._retries.has_answered = True
+        self.objects.expect_answers()
 
     def stop(self) -> None:
         self._client.stop()

@@ -233,7 +233,7 @@ class CleanUp:
         except CorruptStateError:  # a clean-up that was cut off has deleted the manifest
             manifest = None
         if manifest is not None:
-            unneeded, objects = self._buckets_of(manifest, carried), self._objects_of(manifest)
+            unneeded, objects = self._buckets_of(manifest, carried), manifest.objects(self._store)
         else:
             unneeded, objects = self._own_buckets(snapshot, carried), self._own_objects(snapshot)
         self._delete(unneeded)
@@ -250,15 +250,10 @@ class CleanUp:
         )
         return {key: 1 for key, maker in makers if maker is not None and maker not in carried}
 
-    def _objects_of(self, manifest: SnapshotManifest) -> set[ObjectId]:
-        """The objects that hold a manifest's buckets, without those of another store."""
-        own = (bucket for bucket in manifest.buckets if bucket.home is None)
-        return {each for bucket in own for each in bucket.objects(self._store)}
-
     def _named_objects(self, now: Iterable[Snapshot]) -> set[ObjectId]:
         """The objects that hold the buckets of all snapshots that are done."""
         done = (self._manifest(snapshot) for snapshot in now if snapshot.stage == DONE)
-        return {each for manifest in done for each in self._objects_of(manifest)}
+        return {place for manifest in done for place in manifest.objects(self._store)}
 
     def _own_objects(self, snapshot: Snapshot) -> set[ObjectId]:
         """The objects that a snapshot wrote itself, found by their names."""

@@ -11,7 +11,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import cleanup, snapshots
 from dynastate.engine.known import KnownStores
-from dynastate.engine.objects import ObjectRule
+from dynastate.engine.objects import ObjectRule, enter_location
 from dynastate.engine.opening import VersionOpener
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
@@ -89,6 +89,7 @@ class Maintenance:
             bits = carried.bits
         else:
             carried = None
+        enter_location(self._tables, store, graph.required_meta, self._settings.blocks, meter)
         pace = snapshots.Pace(self._is_busy)  # it counts the work from here on
         entered = snapshots.enter(self._tables, store, deltas[-1].id, epoch, meter)  # 3
         if entered is None:

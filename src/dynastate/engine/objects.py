@@ -11,10 +11,12 @@ from typing import Final
 
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.objects import Objects
+from dynastate.dynamodb.tables import Tables
 from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
-from dynastate.format.keys import Key
+from dynastate.format.keys import Key, meta_key
+from dynastate.format.meta import OBJECTS, StoreMeta
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream, encode_frame
 from dynastate.format.parts import part_of
 from dynastate.prices import Prices
@@ -39,6 +41,12 @@ class ObjectRule:
     def is_worth_it(self, items: Iterable[Item]) -> bool:
         """Whether one object costs less than these items."""
         return sum(units_of_write(item_bytes(item)) for item in items) > self.units_min
+
+
+def enter_location(tables: Tables, store: str, meta: StoreMeta, location: str, meter: Meter) -> None:
+    """Let the meta item list a location before objects are written there: clean-up and drop look where it says."""
+    if location and location not in meta.objects:
+        tables.add_to_set(meta_key(store), OBJECTS, [location], meter)
 
 
 class StreamWriter:

@@ -13,6 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
 from dynastate.engine.known import KnownStores
+from dynastate.engine.objects import enter_location
 from dynastate.engine.opening import VersionOpener
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item, size_of
@@ -119,6 +120,7 @@ class Sessions:
                 self._known.forget_above(store, own)
             self._known.saw_epoch(store, found.epoch)
             if run.id in found.epochs:
+                enter_location(self._tables, store, found, self._location, meter)
                 return Session(store, run.id, found.epochs[run.id], found.shards)
             entered = _entered(store, meta, found, run, base, now)
             if self._location and self._location not in found.objects:

@@ -101,6 +101,11 @@ class SnapshotManifest(SnapshotName):
             sum(bucket.stored_bytes for bucket in self.buckets),
         )
 
+    def objects(self, store: str) -> set[ObjectId]:
+        """The objects that hold its buckets, without those of another store."""
+        own = (bucket for bucket in self.buckets if bucket.home is None)
+        return {place for bucket in own for place in bucket.objects(store)}
+
     def sparse(self) -> list[int]:
         """The buckets whose objects are, by more than half, of buckets that it does not name: of older snapshots.
 

@@ -303,9 +303,7 @@ class _Check:
         """The store's objects that nothing names, each by the key of what it has first, with their makers."""
         graph, store = self._names.graph, self._store
         named = {each for entry in graph.entries() if entry.home is None for each in entry.object_ids(store)}
-        for found in self._manifests.values():
-            own = (bucket for bucket in (found.buckets if found else ()) if bucket.home is None)
-            named |= {each for bucket in own for each in bucket.objects(store)}
+        named |= {each for found in self._manifests.values() if found for each in found.objects(store)}
         for location in sorted(graph.meta.objects) if graph.meta else ():
             for place in self._tables.objects.names(location, store_prefix(store), self._meter):
                 maker = maker_of_object(place.name)

@@ -1,0 +1,56 @@
+"""S3 in memory, as a boto3 client: the operations that dynastate uses. Every method acts at once."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, Final
+
+from botocore.exceptions import IncompleteReadError
+
+from tests.support.fakes import client_error
+
+Wire = dict[str, Any]
+#: Names of a page of a list: small, so that schedules have several.
+PAGE: Final = 3
+
+
+class S3:
+    """The objects of one bucket, by key. An object that would change is an error: each is written once, or again."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, ChecksumCRC32: str) -> Wire:  # noqa: ARG002, N803
+        assert self.objects.get(Key, Body) == Body, "an object that changes"
+        assert Body
+        self.objects[Key] = Body
+        return {}
+
+    def get_object(self, *, Bucket: str, Key: str, Range: str) -> Wire:  # noqa: ARG002, N803
+        if Key not in self.objects:
+            raise client_error("NoSuchKey", 404)
+        first, last = map(int, Range.removeprefix("bytes=").split("-"))
+        data = self.objects[Key][first : last + 1]
+        if not data:
+            raise client_error("InvalidRange", 416)
+        return {"Body": BytesIO(data)}
+
+    def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = "") -> Wire:  # noqa: ARG002, N803
+        found = [key for key in sorted(self.objects) if key.startswith(Prefix) and key > ContinuationToken]
+        page = {"Contents": [{"Key": key} for key in found[:PAGE]], "IsTruncated": len(found) > PAGE}
+        return page | ({"NextContinuationToken": found[PAGE - 1]} if len(found) > PAGE else {})
+
+    def delete_objects(self, *, Bucket: str, Delete: Wire) -> Wire:  # noqa: ARG002, N803
+        for each in Delete["Objects"]:
+            self.objects.pop(each["Key"], None)
+        return {}
+
+    def close(self) -> None:
+        """Do nothing; a boto3 client has it."""
+
+
+class CutBody(BytesIO):
+    """A body whose connection ends before it does."""
+
+    def read(self, *_: object) -> bytes:
+        raise IncompleteReadError(actual_bytes=1, expected_bytes=2)
