@@ -233,7 +233,7 @@ def main() -> None:
         show(out, judged)
     else:
         out.print(f"No target is judged: they compare {OURS} with {' and '.join(BASELINES)}.")
-    size = {name: getattr(given, name) for name in ("keys", "rows", "batches", "seed", "heap")}
+    size = asdict(plan) | {"partitions": given.partitions}
     file = save("query", size, {str(partitions): by for partitions, by in found.items()}, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)

@@ -37,7 +37,7 @@ from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Requ
 from tests.support.processes import sidecars_of
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
-VERSIONS = int(os.environ.get("DYNASTATE_VERSIONS", "120"))
+VERSIONS = int(os.environ.get("DYNASTATE_VERSIONS", "200"))
 RETAIN = 6
 ROWS_MAX = 4_000
 #: So many keys there are, of all families.
@@ -489,4 +489,4 @@ def test_long_run(
         tables.close()
     print(dict(sorted(walk.happened.items())))  # noqa: T201
     for what in ("killed in mid-snapshot", "killed in mid-cleanUp", "restart", "roll_back", "twin"):
-        assert walk.happened[what], f"none of: {what}"
+        assert walk.happened[what] >= 2, f"too few of: {what}"

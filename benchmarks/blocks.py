@@ -1,0 +1,127 @@
+"""A query's batches and its recovery with blocks in S3, beside those without, on the same engine.
+
+    python benchmarks/blocks.py
+    python benchmarks/blocks.py --rows 50000         to try it
+
+Tables and S3 are moto's. A store is filled, changed in batches, and opened in fresh processes: with all of it in DynamoDB; with large blocks in
+S3; and with 40 ms added to each PUT, which is about what S3 takes. Exits 1 when a target is missed. See
+benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from database import MOTO, add_arguments
+from jvm import CONF, CONTENDERS, OURS, Contender, build, prepared, run
+from rich.console import Console
+from rich.table import Table
+from s3 import BUCKET, s3
+from targets import ROOT, Target, console, save, show
+
+PUT_MS = 40
+WITHOUT, WITH, SLOW = "in DynamoDB", "blocks in S3", f"blocks in S3, {PUT_MS} ms a PUT"
+#: Milliseconds added to each PUT; None: no S3.
+DELAYS: dict[str, float | None] = {WITHOUT: None, WITH: 0, SLOW: PUT_MS}
+SHOWN = [
+    ("batch_ms", "whole batch, ms", 1),
+    ("batch_p95_ms", "whole batch, 95th percentile, ms", 1),
+    ("snapshot_ms", "snapshot, ms", 0),
+    ("first_get_ms", "cold open to the first get, ms", 0),
+    ("every_row_ms", "cold open to every row read, ms", 0),
+]
+Found = Mapping[str, Mapping[str, Any]]
+
+
+def measure(contender: Contender, given: argparse.Namespace, folder: Path, log: str) -> dict[str, Any]:
+    """Fill and change a store in one process, and open it in as many others as there are turns; medians."""
+    contender = replace(contender, conf={**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"})
+    own = {name: getattr(given, name) for name in ("rows", "updates", "batches", "warmup", "seed")}
+    left = run("RecoveryBenchmark", contender, own, folder=folder, heap=given.heap, log=log)
+    own |= {"version": left["version"], "counts": left["counts"]}
+    turns = [
+        run("ColdOpenBenchmark", contender, own, folder=folder, heap=given.heap, log=f"{log}.open")
+        for _ in range(given.turns)
+    ]
+    opened = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+    return left | opened | {"turns": turns, "engine": contender.engine}
+
+
+def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
+        for number, (name, delay_ms) in enumerate(DELAYS.items()):
+            with ExitStack() as stack:
+                stack.enter_context(out.status(name))
+                contender = stack.enter_context(prepared(CONTENDERS[OURS], given.endpoint, given.engine))
+                if delay_ms is not None:
+                    blocks = {"blocks": f"s3://{BUCKET}/state", "blocksEndpoint": stack.enter_context(s3(delay_ms))}
+                    conf = {f"{CONF}.dynastate.{setting}": value for setting, value in blocks.items()}
+                    contender = replace(contender, conf={**contender.conf, **conf})
+                found[name] = measure(contender, given, Path(scratch) / str(number), f"blocks-{number}")
+    return found
+
+
+def targets(found: Found) -> list[Target]:
+    """What was measured, judged."""
+    without, blocks, slow = (found[name] for name in DELAYS)
+    return [
+        Target("whole batch: blocks in S3 / in DynamoDB", blocks["batch_ms"] / without["batch_ms"], 1.1),
+        Target(
+            f"whole batch with {PUT_MS} ms a PUT, more than in DynamoDB, ms", slow["batch_ms"] - without["batch_ms"], 60
+        ),
+        Target(
+            "every row after a restart: blocks in S3 / in DynamoDB", blocks["every_row_ms"] / without["every_row_ms"], 1
+        ),
+    ]
+
+
+def show_figures(out: Console, given: argparse.Namespace, found: Found) -> None:
+    """One column for each way."""
+    table = Table(f"{given.rows:,} rows, {given.updates:,} updates a batch", *found)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, text, digits in SHOWN:
+        table.add_row(text, *(f"{figures[key]:,.{digits}f}" for figures in found.values()))
+    out.print(table)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="keys in the state (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=20_000, help="keys got and put a batch (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=15, help="measured batches (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=15, help="batches before them (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="cold opens (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
+    parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
+    add_arguments(parser)
+    parser.set_defaults(engine=MOTO)  # both from one engine: of two, the faster one would win
+    parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    if not given.no_build:
+        build()
+    out = console()
+    found = measure_all(given, out)
+    show_figures(out, given, found)
+    judged = targets(found)
+    show(out, judged)
+    file = save("blocks", vars(given), found, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()
