@@ -89,12 +89,12 @@ def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
 def skips_missing_parts() -> AbstractContextManager[Any]:
     """A version whose parts are lost is read without them; no sum is compared."""
 
-    def read_window(self: reader.PartReader, keys: list[Key], *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
+    def read_window(self: reader.PartReader, window: reader.Run, **_: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         spent = Meter()
-        found = self._tables.get(keys, spent)
-        return [(key, parse_part(key, found[key])) for key in keys if key in found], spent
+        found = self._tables.get(window.keys, spent)
+        return [(key, parse_part(key, found[key])) for key in window.keys if key in found], spent
 
-    def verified(_: Any, __: Any, parts: Any, *___: Any) -> Any:
+    def verified(_: Any, __: Any, parts: Any, *___: Any, **____: Any) -> Any:
         for key, part in parts:
             if part.fragments == 1:
                 yield join_fragments(key, [part])

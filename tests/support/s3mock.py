@@ -1,4 +1,4 @@
-"""Adobe's S3Mock, an S3 that nobody here wrote, from Maven Central."""
+"""Adobe's S3Mock, an S3 from Maven Central."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ app = typer.Typer(rich_help_panel="Inspect")
 Version = Annotated[int | None, number(1, "V", "By default the newest that all partitions have committed.")]
 _STORE: Final = headers(
     *("store", "version", "rows", "bytes"),
+    object_bytes="bytes\nin S3",
     snapshot="snapshot\nversion",
     deltas="deltas\nsince",
     age="last\ncommit",
@@ -90,10 +91,16 @@ def stores(
         rows = [
             dict.fromkeys(each | _STORE) | {"store": each["store"]}
             if each["problem"]
-            else each | {"age": _age(each["committed"]), "snapshot": each["snapshot"] or None}
+            else each
+            | {
+                "age": _age(each["committed"]),
+                "snapshot": each["snapshot"] or None,
+                "object_bytes": each["object_bytes"] or None,
+            }
             for each in found
         ]
-        call.table(rows, _STORE | (_EARLIER if has_earlier else {}), group="store", optional=["deltas", "snapshot"])
+        shown = _STORE | (_EARLIER if has_earlier else {})
+        call.table(rows, shown, group="store", optional=["deltas", "snapshot", "object_bytes"])
         if has_earlier:
             call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
         for each in found:
@@ -109,13 +116,17 @@ def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
     from dynastate.prices import Prices
 
     found = find_abandoned(summaries, checkpoint_exists)
-    if call.json([each.as_json(Prices.of(call.settings)) for each in found]):
+    figures = [each.as_json(Prices.of(call.settings)) for each in found]
+    if call.json(figures):
         return
     gone = [each for each in found if not each.problem]
     if gone:
-        rows = [each.as_json(Prices.of(call.settings)) | {"age": _age(each.committed)} for each in gone]
-        priced = [each | {"dollars": dollars(each["storage_dollars_a_month"], 4)} for each in rows]
-        call.table(priced, _ABANDONED, figures=True)
+        rows = [
+            each | {"age": _age(each["committed"]), "dollars": dollars(each["storage_dollars_a_month"], 4)}
+            for each in figures
+            if not each["problem"]
+        ]
+        call.table(rows, _ABANDONED, figures=True)
         for each in gone:
             call.say(f"{each.namespace}: {each.location} does not exist; 'dynastate drop {each.namespace}' deletes it")
     else:

@@ -9,7 +9,7 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import NOTHING, StorageSize, size_of, total
 from dynastate.format.keys import VERSION_MAX, Attempt, VersionId, group_key
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
+from dynastate.format.snapshot import WRITING, Snapshot, snapshot_item
 from dynastate.format.storage import ManifestSizes, lists_size, parts_size, snapshots_size
 from dynastate.format.version_list import VersionEntry, encode_entry, list_item
 
@@ -44,7 +44,7 @@ class StoreAccount:
         if _newest(graph) <= highest:
             with self._lock:
                 self._count(graph, ())
-                self._keep([each for each in graph.snapshots() if each.stage == DONE])
+                self._keep(graph.done_snapshots())
 
     def cleaned(self, graph: VersionGraph, versions: Iterable[VersionEntry], snapshots: Collection[Attempt]) -> None:
         """Count what was read, without versions and snapshots that were deleted since."""

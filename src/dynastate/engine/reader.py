@@ -113,14 +113,9 @@ class PartReader:
         fits = self._fits((entry, len(sequences)) for entry, sequences in wanted)
         parts = self._read(runs, meter, keep=fits)
         for entry, sequences in wanted:
-            inline = entry.inline_chunk(group_key(store, entry.version))
-            if inline is not None:
-                yield inline
-                continue
-            facts = {"version": entry.version, "attempt": entry.attempt.hex()}
-            named_by = where(group_key(store, entry.version)) | facts
             some = None if len(sequences) == entry.parts else sequences
-            yield from verified_chunks(entry, named_by, islice(parts, len(sequences)), within, some)
+            own = islice(parts, len(sequences))
+            yield from verified_chunks(entry, group_key(store, entry.version), own, within, some)
 
     def rows(
         self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, within: Sequence[HashRange] = ALL
@@ -133,9 +128,9 @@ class PartReader:
         parts = self._read(runs, meter, keep=fits)
         for number in numbers:
             held = snapshot.buckets[number]
-            named_by = where(manifest_key(store, *snapshot.holder)) | {"bucket": number}
             if held.parts:
-                yield from verified_chunks(held, named_by, islice(parts, held.parts), within)
+                named_by = manifest_key(store, *snapshot.holder)
+                yield from verified_chunks(held, named_by, islice(parts, held.parts), within, bucket=number)
 
     def _fits(self, read: Iterable[tuple[VersionEntry | Bucket, int]]) -> bool:
         """Whether so many parts of each fit into the cache: else they would evict others, and each other."""
@@ -313,16 +308,25 @@ def touches(ranges: Iterable[HashRange], hash_min: int, hash_max: int) -> bool:
 
 def verified_chunks(
     named: VersionEntry | Bucket,
-    named_by: Mapping[str, object],
+    named_by: Key,
     parts: Iterable[tuple[Key, Part]],
     within: Sequence[HashRange] = ALL,
     sequences: Sequence[int] | None = None,
+    *,
+    bucket: int = 0,
 ) -> Iterator[StoredChunk]:
-    """The chunks of one version or bucket, once their parts are joined; at the end all sums are compared.
+    """The chunks of one version, or of one bucket by its number; at the end all sums are compared.
 
-    Of some parts only, by their `sequences`, there are no sums.
+    They are those within the version's entry, whatever their hashes, or parts that are joined. Of some parts only, by
+    their `sequences`, there are no sums.
     """
-    bounds = named.bounds if isinstance(named, VersionEntry) else b""
+    bounds, facts = b"", {"bucket": str(bucket)}
+    if isinstance(named, VersionEntry):
+        inline = named.inline_chunk(named_by)
+        if inline is not None:
+            yield inline
+            return
+        bounds, facts = named.bounds, {"version": str(named.version), "attempt": named.attempt.hex()}
     tally = Tally()
     fragments: list[Part] = []
     for sequence, (key, part) in zip(sequences or count(), parts, strict=False):
@@ -338,4 +342,4 @@ def verified_chunks(
         fragments = []
     expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
     if fragments or (sequences is None and tally.sums() != expected):
-        raise CorruptStateError("parts and what names them do not agree", **named_by, parts=named.parts)
+        raise CorruptStateError("parts and what names them do not agree", **where(named_by), **facts, parts=named.parts)

@@ -98,6 +98,10 @@ class VersionGraph:
         """Every snapshot, in any stage."""
         return list(self._snapshots.values())
 
+    def done_snapshots(self) -> list[Snapshot]:
+        """Every snapshot that is done, also one that is skipped."""
+        return [each for each in self.snapshots() if each.stage == DONE]
+
     def snapshot(self, version: int, attempt: Attempt) -> Snapshot | None:
         """The snapshot of a version, if it has one that can be read."""
         of = VersionId(version, attempt)
@@ -236,7 +240,7 @@ class VersionGraph:
         depends on. Where a snapshot is corrupt, or no version can be opened, none were deleted: they are retained, and
         opening one reports what is lost.
         """
-        starts = {each.of for each in self.snapshots() if each.stage == DONE} | self.skipped.keys()
+        starts = {each.of for each in self.done_snapshots()} | self.skipped.keys()
         bases = self.bases(starts)
         return next((list(path[place:]) for place, entry in enumerate(path) if bases[entry.id] is not None), list(path))
 

@@ -17,7 +17,7 @@ from dynastate.format.items import Item, StorageSize, size_of, total
 from dynastate.format.keys import EMPTY, Attempt, Key, SnapshotId, VersionId, bucket_key, manifest_key, part_key
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item, parse_manifest
 from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
-from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
+from dynastate.format.snapshot import Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, list_item
 
 
@@ -92,7 +92,7 @@ def store_size(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageSize:
 
     A manifest that clean-up deleted meanwhile, or that is corrupt, is not known: `verify` reports it.
     """
-    snapshots = [each for each in graph.snapshots() if each.stage == DONE]
+    snapshots = graph.done_snapshots()
     contents: dict[Attempt, ManifestSizes] = {}
     for each in snapshots:
         key = manifest_key(graph.store, each.version, each.id)

@@ -53,10 +53,10 @@ def find_abandoned(summaries: Iterable[StoreSummary], exists: Callable[[str], bo
                 continue
         except ConfigurationError as failed:
             problem = str(failed)
-        stored = total(StorageSize(each.items, each.bytes) for each in stores)
+        stored = total(StorageSize(each.items, each.bytes, each.object_bytes) for each in stores)
         committed = max(each.committed for each in stores)
         found.append(AbandonedNamespace(namespace, location, len(stores), stored, committed, problem))
-    return sorted(found, key=lambda each: (bool(each.problem), -each.stored.bytes))
+    return sorted(found, key=lambda each: (bool(each.problem), -each.stored.bytes - each.stored.object_bytes))
 
 
 def checkpoint_exists(location: str) -> bool:
@@ -67,7 +67,7 @@ def checkpoint_exists(location: str) -> bool:
     """
     scheme, _, rest = location.partition(":")
     if scheme == "file":
-        return Path("/" + rest.lstrip("/")).exists()
+        return Path(rest).exists()
     try:
         from pyarrow import fs
     except ImportError as missing:

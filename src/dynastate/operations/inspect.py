@@ -39,6 +39,7 @@ class StoreSummary:
     `deltas` is the number of versions since the newest snapshot that the version depends on, and `delta_bytes` the
     bytes of their parts: what recovery reads beside that snapshot. `origin` is the store that a fork was made of,
     `forks` are the stores that depend on this one; shared items count in `bytes` of the store in which they lie.
+    `object_bytes` are those in S3.
     `is_earlier`: it is of an earlier query of the namespace. `committed` is the time of the last commit by the clock of
     its executor, in ISO 8601, UTC, and `is_active`: that is recent, so a query seems to be writing. `problem` says why
     there is nothing else about a store that is corrupt.
@@ -49,6 +50,7 @@ class StoreSummary:
     attempt: str = ""
     rows: int = 0
     bytes: int = 0
+    object_bytes: int = 0
     items: int = 0
     oldest: int = 0
     snapshot: int = 0
@@ -95,6 +97,7 @@ def _summary(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = 
     found = StoreSummary(
         graph.store,
         bytes=stored.bytes,
+        object_bytes=stored.object_bytes,
         items=stored.items,
         epoch=meta.epoch,
         checkpoint=meta.location,

@@ -13,7 +13,7 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import VERSION_MAX, Key, graph_range, store_shard
-from dynastate.format.snapshot import DONE, Snapshot
+from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import listed_entry, parse_list
 from dynastate.operations.findings import Finding, Namer
 
@@ -67,7 +67,7 @@ class NamingItems:
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are done."""
-        return [each for each in self.graph.snapshots() if each.stage == DONE]
+        return self.graph.done_snapshots()
 
     def nodes(self) -> set[Namer]:
         """The ids of listed attempts and of snapshots that are done."""

@@ -18,7 +18,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, group_key, meta_key, store_shard
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PINS
-from dynastate.format.snapshot import DONE, WRITING
+from dynastate.format.snapshot import WRITING
 
 
 def pins_of(meta: Item) -> frozenset[str]:
@@ -90,7 +90,7 @@ def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
 
 def _needed(tables: Tables, store: str, pins: frozenset[str], meter: Meter) -> set[str]:
     graph = read_graph(tables, store, meter)
-    done = [snapshot for snapshot in graph.snapshots() if snapshot.stage == DONE]
+    done = graph.done_snapshots()
     return needed_pins(graph, [snapshots.read_manifest(tables, store, each, meter) for each in done], pins)
 
 

@@ -17,7 +17,6 @@ from dynastate.format.codec import LZ4, ZSTD, compress, require
 from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import group_key
 from dynastate.format.parts import StoredChunk, join_fragments
-from dynastate.format.snapshot import DONE
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.prediction import Workload
 
@@ -85,7 +84,7 @@ def _of_versions(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[
 
 def _of_snapshot(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
     """The first chunks of the newest snapshot."""
-    found = [each for each in graph.snapshots() if each.stage == DONE]
+    found = graph.done_snapshots()
     if found:
         newest = max(found, key=lambda each: each.version)
         manifest = read_manifest(tables, graph.store, newest, meter)

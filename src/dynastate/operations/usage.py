@@ -10,10 +10,9 @@ from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
-from dynastate.format.keys import Key
-from dynastate.format.snapshot import DONE
+from dynastate.format.keys import Key, group_key, versions_of
 from dynastate.format.storage import parts_size, store_size
-from dynastate.format.version_list import VersionEntry
+from dynastate.format.version_list import VersionEntry, encode_entry, list_item
 from dynastate.operations.inspect import read_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
@@ -106,7 +105,7 @@ def usage_of_stores(
 def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
     """Storage used by one store, by one Query: version lists and manifests count their parts and buckets."""
     graph, items = read_lists(tables, store, meter)
-    snapshots = [each for each in graph.snapshots() if each.stage == DONE]
+    snapshots = graph.done_snapshots()
     entries = list(graph.entries())
     newest = entries[-1] if entries else None
     newest_snapshot = max(snapshots, key=lambda each: each.version, default=None)
@@ -128,8 +127,13 @@ def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
 
 
 def commit_units(store: str, entry: VersionEntry) -> int:
-    """Approximate write units of the commit of a version: those of its parts, and one for the version list."""
-    return _part_units(store, entry) + 1
+    """Approximate write units of the commit of a version: those of its parts, and of the version list with its entry.
+
+    The entries before it in the list are taken to be as long.
+    """
+    key = group_key(store, entry.version)
+    entries = [encode_entry(store, entry)] * (entry.version + 1 - max(1, versions_of(key).start))
+    return _part_units(store, entry) + units_of_write(item_bytes(list_item(key, entries)))
 
 
 def _part_units(store: str, entry: VersionEntry) -> int:

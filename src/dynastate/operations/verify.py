@@ -233,9 +233,8 @@ class _Check:
             yield _Named(key, first.buckets[number], runs, frozenset(each.holder for each in manifests))
 
     def _compare(self, named: _Named, found: Iterator[Found]) -> None:
-        inline = named.sums.inline_chunk(named.key) if isinstance(named.sums, VersionEntry) else None
         try:
-            for chunk in [inline] if inline else verified_chunks(named.sums, {}, self._parts(named, found)):
+            for chunk in verified_chunks(named.sums, named.key, self._parts(named, found)):
                 decoded = sum(1 for _ in decode_changes(chunk.changes))
                 if decoded != chunk.records:
                     facts = {"expected": chunk.records, "got": decoded}

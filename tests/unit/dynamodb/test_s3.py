@@ -1,4 +1,4 @@
-"""Failures of S3: what is retried, until when, and what the user is told."""
+"""Failures of S3: retries until the deadline, and messages."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_the_deadline(at: At, fault: Exception, message: str) -> None:
 
 
 def test_an_s3_that_never_answered(at: At) -> None:
-    """A wrong endpoint is likelier than an outage, and is told after some seconds."""
+    """A wrong endpoint is likelier than an outage, and is an error after some seconds."""
     at.policy.has_answered = False
     at.client.faults.extend([EndpointConnectionError(endpoint_url="http://nowhere")] * 1_000)
     with pytest.raises(ConfigurationError, match=r"S3 cannot be reached; check .*blocksEndpoint"):
@@ -189,7 +189,7 @@ def test_an_s3_that_never_answered(at: At) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_pass_is_told_at_once(at: At, fault: Exception, message: str) -> None:
+def test_an_error_for_good_is_raised_at_once(at: At, fault: Exception, message: str) -> None:
     """A wrong bucket, Region or permission fails with what to do, after one request."""
     at.client.faults.append(fault)
     with pytest.raises(ConfigurationError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from dynastate.format.keys import EMPTY, manifest_key, meta_key
 from dynastate.operations.inspect import inspect_store
 from dynastate.operations.prediction import Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
-from dynastate.operations.usage import usage_of_namespace, usage_of_store
+from dynastate.operations.usage import commit_units, usage_of_namespace, usage_of_store
 from dynastate.prices import Prices
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
+    SCHEMA,
     Engines,
     attempt,
+    begin,
     commit,
     everything_of,
     graph,
@@ -313,3 +316,16 @@ def test_a_file_that_starts_over_is_read_again(tmp_path: Path, how: str) -> None
         path.rename(tmp_path / "old")
     path.write_text(committed(2, 3) if how == "cut" else "".join(committed(2 + each, 3 + each) for each in range(5)))
     assert commits(file, "r") == ([(3, 0)] if how == "cut" else [(7, 0)])
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 256])
+def test_units_of_a_commit_are_those_of_its_requests(memory_engine: Engine, store: str, inline_bytes: int) -> None:
+    """Parts and the version list as it is then: with changes in it, and without."""
+    memory_engine.commits.inline_bytes = inline_bytes
+    made = EMPTY
+    for number in range(1, 21):
+        row = {b"%03d" % number: random.Random(number).randbytes(190)}  # noqa: S311  # no secret
+        committed = begin(memory_engine, store, attempt(number), row, base=made).commit({0: 100}, SCHEMA)
+        made = committed.entry.id
+        if number > 1:  # the first one also writes schema and meta item
+            assert commit_units(store, committed.entry) == committed.meter.write_units
