@@ -14,7 +14,7 @@ from tests.simulation.runs import digest_of, failure_of, failures, processes
 
 #: CI runs the same schedules each time.
 SEED = 0
-RUNS = 400
+RUNS = 1_000
 #: Schedules from the known seed on that are tried until one finds a mutation.
 TRIES = 600
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
@@ -13,7 +14,15 @@ import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
 from dynastate.dynamodb.client import make_s3_client
-from dynastate.dynamodb.failures import Fate, about_credentials, code_of, fate_of, lacks_credentials, status_of
+from dynastate.dynamodb.failures import (
+    NO_CREDENTIALS,
+    Fate,
+    about_credentials,
+    code_of,
+    fate_of,
+    lacks_credentials,
+    status_of,
+)
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
@@ -48,6 +57,9 @@ class S3Objects:
         self._given = self._client = client
         self._is_stopped = False
         self._lock = threading.Lock()
+        if settings.blocks:  # to make the client takes time, which the first batch is not to wait for
+            with suppress(*NO_CREDENTIALS):
+                self._current()
 
     def check(self, location: str) -> list[str]:
         bucket, _ = bucket_and_prefix(location)
