@@ -106,11 +106,11 @@ class Commits:
 
     def delete_parts(self, pending: PendingWrites, objects: Sequence[ObjectId], meter: Meter) -> None:
         pending.cancel(2 * self.deadline_s)
-        delete_objects(self._tables.objects, objects, meter)
         # A schema item is not the attempt's own: other versions name it too.
         parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
         delete_all(self._tables, list(parts), meter)
         meter.write_units += sum(map(units_of_write, parts.values()))
+        delete_objects(self._tables.objects, objects, meter)
 
 
 class WriteAttempt:

@@ -106,10 +106,10 @@ class ObjectWriter:
         size = len(data)
         with self._room_came:
             # Whatever the size, it fits where nothing is under way.
-            if not self._room_came.wait_for(
-                lambda: not self._bytes or self._bytes + size <= self._bytes_max, 2 * deadline_s
-            ):
-                raise UnavailableError("writes wait for S3 until the deadline", bytes=self._bytes, seconds=deadline_s)
+            # Those that are under way end at their deadline, or before.
+            limit_s = 2 * deadline_s
+            if not self._room_came.wait_for(lambda: not self._bytes or self._bytes + size <= self._bytes_max, limit_s):
+                raise UnavailableError("writes wait for S3 until the deadline", bytes=self._bytes, seconds=limit_s)
             pending.expect(1)
             self._bytes += size
             self._submitted = time.monotonic()
