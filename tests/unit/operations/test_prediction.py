@@ -357,8 +357,8 @@ def test_prices() -> None:
 
 
 def test_example_of_the_documentation() -> None:
-    """The example of docs/operations.md prints the output shown there."""
-    text = (ROOT / "docs" / "operations.md").read_text()
+    """The examples of costs print the output shown there."""
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("operations.md", "blocks-in-s3.md"))
     programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert programs
     for program, shown in programs:
