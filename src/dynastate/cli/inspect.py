@@ -37,7 +37,6 @@ app = typer.Typer(rich_help_panel="Inspect")
 Version = Annotated[int | None, number(1, "V", "By default the newest that all partitions have committed.")]
 _STORE: Final = headers(
     *("store", "version", "rows", "bytes"),
-    object_bytes="bytes\nin S3",
     snapshot="snapshot\nversion",
     deltas="deltas\nsince",
     age="last\ncommit",
@@ -46,6 +45,7 @@ _STORE: Final = headers(
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _ABANDONED: Final = headers("namespace", "stores", "bytes", dollars="storage,\n$ a month", age="last\ncommit")
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
+_IN_S3: Final = {"object_bytes": "bytes\nin S3"}
 _VERSION: Final = headers(
     "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current"
 )
@@ -91,16 +91,12 @@ def stores(
         rows = [
             dict.fromkeys(each | _STORE) | {"store": each["store"]}
             if each["problem"]
-            else each
-            | {
-                "age": _age(each["committed"]),
-                "snapshot": each["snapshot"] or None,
-                "object_bytes": each["object_bytes"] or None,
-            }
+            else each | {"age": _age(each["committed"]), "snapshot": each["snapshot"] or None}
             for each in found
         ]
-        shown = _STORE | (_EARLIER if has_earlier else {})
-        call.table(rows, shown, group="store", optional=["deltas", "snapshot", "object_bytes"])
+        in_s3 = _IN_S3 if any(each["object_bytes"] for each in found) else {}
+        shown = _STORE | in_s3 | (_EARLIER if has_earlier else {})
+        call.table(rows, shown, group="store", optional=["deltas", "snapshot"])
         if has_earlier:
             call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
         for each in found:
