@@ -138,6 +138,8 @@ EXAMPLES = {
     "NEW": "orders-test",
     "URL": "file:/data/orders",
     "KEY": '{"user": "a"}',
+    "QUERY": "from state",
+    "MB": "64",
     "V": "2",
     "V1": "1",
     "V2": "3",
@@ -284,6 +286,17 @@ def test_output_of_get_is_as_on_the_page(state: None) -> None:
     (block,) = [body for _, body in code(DOCS / "cli.md") if body.startswith("$ dynastate get ")]
     command, shown = re.fullmatch(r"\$ dynastate (.*)\n(\{\n(?: .*\n)*\}\n)(?:\$ .*\n)*", block).groups()  # type: ignore[union-attr]
     assert CliRunner().invoke(app, shlex.split(command)).output == shown
+
+
+def test_sql_is_as_on_the_page(state: None) -> None:
+    """The command prints the answer of the example, and the program runs."""
+    (block,) = [body for _, body in code(DOCS / "reading-state.md") if body.startswith("$ dynastate sql ")]
+    command, _, shown = block.removeprefix("$ dynastate ").partition("\n")
+    assert CliRunner().invoke(app, shlex.split(command)).stdout == shown
+    (program,) = [each for each in reading(DOCS / "reading-state.md") if "to_duckdb" in each]
+    made: dict[str, Any] = {"dynastate": dynastate}
+    exec(program, made)  # noqa: S102  # our own documentation
+    assert made["frame"].to_dict("records") == [{"partition_id": 0, "user": "a", "count": 3}]
 
 
 def reading(page: Path) -> list[str]:

@@ -159,7 +159,13 @@ def test_packages_to_install_are_published() -> None:
     extras = importlib.import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    for extra, named in (("frames", r"\w+"), ("local", r"[\w\[\],]+"), ("spark", "(?s).*"), ("zstd", r"\w+")):
+    for extra, named in (
+        ("frames", r"\w+"),
+        ("sql", r"\w+"),
+        ("local", r"[\w\[\],]+"),
+        ("spark", "(?s).*"),
+        ("zstd", r"\w+"),
+    ):
         packages = sorted(re.match(named, each)[0] for each in extras[extra])  # type: ignore[index]
         quoted = " ".join(each if each.isalpha() else f"'{each}'" for each in packages)
         assert [text for text in said if text.endswith(f"pip install {quoted}")], quoted

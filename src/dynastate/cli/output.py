@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,6 +43,15 @@ class Output:
         if self.as_json:
             typer.echo(json_text(value, indent=2))
         return self.as_json
+
+    def json_list(self, values: Iterable[Any]) -> int:
+        """Print values as a JSON list, each as it comes; return how many."""
+        count = 0
+        typer.echo("[", nl=False)
+        for count, value in enumerate(values, 1):
+            typer.echo("," * (count > 1) + "\n" + textwrap.indent(json_text(value, indent=2), "  "), nl=False)
+        typer.echo("\n]" if count else "]")
+        return count
 
     def say(self, text: str, style: str = "", indent: str = "  ") -> None:
         """Print a text, on several lines where it is longer than one, without breaking a word."""

@@ -1,1 +1,1 @@
-"""Committed state from plain Python, Arrow and pandas."""
+"""Committed state from plain Python, Arrow, pandas and SQL."""

@@ -62,6 +62,11 @@ def batches(columns: Struct, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def stream(columns: Struct, found: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+    """Make a stream of batches, which are made as they are read."""
+    return _extra("pyarrow").RecordBatchReader.from_batches(arrow_schema(columns), found)
+
+
 def write_parquet(columns: Struct, rows: Iterable[Row], file: Path | BinaryIO, progress: Callable[[int], None]) -> int:
     """Write rows into a Parquet file, and return how many. Refuse a type that Parquet does not have."""
     pa, parquet, written = _extra("pyarrow"), _extra("pyarrow.parquet"), 0

@@ -45,6 +45,10 @@ class Partition:
     def store(self) -> str:
         return self.lineage.store
 
+    @property
+    def number(self) -> int:
+        return int(self.store.split("/")[2])
+
     def families(self, entry: VersionEntry) -> dict[str, Family]:
         return families_at(self.lineage, entry)
 
@@ -64,6 +68,12 @@ class Partition:
         digest = key_hash(raw)
         lookup = partial(self.source.engine.lookup, self.store, entry.version, entry.attempt, digest)
         return self._rows(lookup, self.family(entry).id, wanted)
+
+    def find(self, entry: VersionEntry) -> Opening:
+        """Open a version without its rows."""
+        opening = retry_routes(lambda _: self.source.engine.find(self.store, entry.version, entry.attempt))
+        self.source.meter.add(opening.meter)
+        return opening
 
     def rows_at(self, entry: VersionEntry, family: Family) -> Encoded:
         return self._rows(partial(self.source.engine.open, self.store, entry.version, entry.attempt), family.id)

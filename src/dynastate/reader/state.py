@@ -72,7 +72,7 @@ class StateReader(StateView):
     """The state at its newest version, of one store or of an operator in all its partitions.
 
     It stays at its version until `refresh`. Close it, or use it in a `with`. The version of several partitions is the
-    newest that all of them have committed.
+    newest that all of them have committed. A `family` of None is the only one, or none of several.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StateReader(StateView):
         tables: Tables,
         settings: Settings,
         store: str,
-        family: str = "",
+        family: str | None = "",
         close_tables: Callable[[], None] = lambda: None,
     ) -> None:
         source = Source(Engine(tables, settings), Meter())
@@ -148,10 +148,12 @@ def _newest(lineages: Iterable[Lineage]) -> int:
     return min(lineage.newest.version for lineage in lineages)
 
 
-def _choose(store: str, asked: str, known: dict[str, Family]) -> str:
-    """The column family asked for, or the only one."""
+def _choose(store: str, asked: str | None, known: dict[str, Family]) -> str:
+    """The column family asked for, or the only one; of several none, if that is asked for."""
     # transformWithState has its state variables beside a default family that it does not use.
     own = [each.name for each in known.values() if not each.internal and each.name != DEFAULT_FAMILY]
+    if asked is None and len(own) > 1:
+        return ""
     if not asked and len(own) > 1:
         raise ConfigurationError(f"say which column family; this store has {', '.join(own)}", store=store)
     chosen = asked or (own[0] if own else DEFAULT_FAMILY)

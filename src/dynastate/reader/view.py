@@ -14,10 +14,11 @@ from dynastate.format.changes import MERGE
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.reader import arrow
+from dynastate.reader import arrow, sql
 from dynastate.reader.families import Family, Row
 from dynastate.reader.partition import Partition, Source
 from dynastate.reader.placement import Placement
+from dynastate.reader.scan import scan
 from dynastate.unsaferow.nested import Struct
 
 if TYPE_CHECKING:
@@ -146,14 +147,17 @@ class StateView:
         return None
 
     def __iter__(self) -> Iterator[Row]:
-        """Read every row, in no order. The rows of one partition at a time are in memory, encoded."""
+        """Read every row, in no order. About 8 MiB of rows at a time are in memory, before they are decoded."""
+        return (row for _, row in self.rows_by_partition())
+
+    def rows_by_partition(self) -> Iterator[tuple[int, Row]]:
+        """Read every row as `iter` does, with the number of its partition."""
         for partition, entry in self._current():
             family = partition.families(entry).get(self.family)
             if family is not None:
                 with self._reading():
-                    found = partition.rows_at(entry, family)
-                for raw, value in found.items():
-                    yield family.row(raw, value)
+                    for raw, value in scan(partition, entry, family):
+                        yield partition.number, family.row(raw, value)
 
     def at(self, version: int) -> StateView:
         """View the state at another version."""
@@ -163,8 +167,19 @@ class StateView:
             lineage.find(version)
         return StateView(self._source, self._placement, self.store, self.family, lineages, version)
 
+    def of_family(self, name: str) -> StateView:
+        """View another column family at this version."""
+        lineages = [partition.lineage for partition in self._partitions]
+        view = StateView(self._source, Placement(), self.store, name, lineages, self.version)
+        view._schema  # noqa: B018  # refuses a name that is not there
+        return view
+
     def changes(self, after: int, to: int | None = None) -> Iterator[Change]:
         """Read the changes of the versions after one, up to another (by default this one), oldest first."""
+        return (change for _, change in self.changes_by_partition(after, to))
+
+    def changes_by_partition(self, after: int, to: int | None = None) -> Iterator[tuple[int, Change]]:
+        """Read what `changes` does, each with the number of its partition."""
         after, last = _number(after), _number(self.version if to is None else to)
         if last <= after:
             return
@@ -179,7 +194,7 @@ class StateView:
                     family = partition.family(entry)
                     for change in changes:
                         if change.family == family.id:
-                            yield Change(entry.version, _kind(change), family.changed(change))
+                            yield partition.number, Change(entry.version, _kind(change), family.changed(change))
 
     def history(self, key: Mapping[str, Any], progress: ProgressCallback = no_progress) -> list[Past]:
         """Read the row of a key at the oldest version, and at each later version at which it differs from the last.
@@ -220,6 +235,24 @@ class StateView:
     def to_pandas(self) -> pd.DataFrame:
         """Read all rows into a data frame of pandas, with Arrow's conversion of types."""
         return arrow.to_pandas(self.columns, self)
+
+    def to_duckdb(
+        self, *, after: int | None = None, memory_mb: int = sql.MEMORY_MB, external_access: bool = False
+    ) -> sql.Connection:
+        """Open a DuckDB in memory with the tables `state`, `changes` and `versions`, which queries read as they run.
+
+        The view must stay open, and nothing else may read it meanwhile. DuckDB cannot touch files or the network, and
+        its configuration is locked, unless it has `external_access`. It takes up to `memory_mb` MiB. `changes` are
+        those of the versions `after` one; by default all that can be read.
+        """
+        return sql.connect(self, after=after, memory_mb=memory_mb, external_access=external_access)
+
+    def listed(self) -> Iterator[tuple[int, VersionEntry, Mapping[str, Family]]]:
+        """The versions up to this one that can be read, of each partition, by its number. It takes no request."""
+        for partition in self._partitions:
+            for entry in partition.lineage.entries:
+                if entry.version <= self.version:
+                    yield partition.number, entry, partition.families(entry)
 
     def _current(self) -> list[tuple[Partition, VersionEntry]]:
         return [(partition, partition.lineage.find(self.version)) for partition in self._partitions]

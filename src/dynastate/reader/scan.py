@@ -1,0 +1,113 @@
+"""All rows of one column family in one store, in bounded memory: one range of key hashes after the other.
+
+A version is a snapshot, in buckets by hash, and changes since, in the order of their commits. The changes are read
+once, and wait in a temporary file for each range, as in a hash join that does not fit into memory; then the rows of
+each range are read from the snapshot, and its changes applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import chain
+from tempfile import SpooledTemporaryFile
+from typing import IO, Final
+
+from dynastate.engine.opening import ROUTES_MAX, Opening
+from dynastate.errors import ConfigurationError, RouteInvalidError
+from dynastate.format.changes import Change, RowValue, apply_change, decode_changes, encode_changes, key_hash
+from dynastate.format.parts import StoredChunk
+from dynastate.format.version_list import VersionEntry
+from dynastate.reader.families import Family
+from dynastate.reader.partition import Encoded, Partition, fold
+
+#: Buckets of half a megabyte, before compression, whose rows are in memory together.
+RANGE_BUCKETS_BITS: Final = 4
+#: The most ranges, as a power of two: each has a file.
+RANGES_BITS_MAX: Final = 7
+#: Bytes of changes that wait in memory, in all ranges together, before they are in files.
+MEMORY_BYTES: Final = 8 * 1024 * 1024
+
+
+def scan(partition: Partition, entry: VersionEntry, family: Family) -> Iterator[tuple[bytes, RowValue]]:
+    """Read every row of a family at a version, in no order. Those of one range of hashes at a time are in memory.
+
+    A route that becomes invalid meanwhile is replaced by another one, for the ranges that are left: rows of a version
+    are the same by every route.
+
+    Raises:
+        ConfigurationError: changes do not fit on local disk.
+    """
+    bits = ranges_bits(partition.find(entry).bits)
+    if bits == 0:
+        yield from partition.rows_at(entry, family).items()
+        return
+    ranges = _Ranges(partition, entry, family, bits)
+    for _ in range(ROUTES_MAX):
+        with suppress(RouteInvalidError):
+            yield from ranges.rows()
+            return
+    yield from ranges.rows()
+
+
+def ranges_bits(buckets_bits: int) -> int:
+    """The number of ranges, as a power of two, for rows that are best read in 2^`buckets_bits` buckets."""
+    return min(max(0, buckets_bits - RANGE_BUCKETS_BITS), RANGES_BITS_MAX)
+
+
+class _Ranges:
+    """The 2^bits ranges of one version. `done` of them were read."""
+
+    def __init__(self, partition: Partition, entry: VersionEntry, family: Family, bits: int) -> None:
+        self._partition, self._entry, self._family, self._bits = partition, entry, family, bits
+        self._done = 0
+
+    def rows(self) -> Iterator[tuple[bytes, RowValue]]:
+        """The rows of the ranges that are left, by one route. Its changes are spread over a file for each range."""
+        opening = self._partition.source.engine.open(self._partition.store, self._entry.version, self._entry.attempt)
+        with ExitStack() as opened:
+            memory = MEMORY_BYTES >> self._bits
+            files = [opened.enter_context(SpooledTemporaryFile(memory)) for _ in range(1 << self._bits)]
+            self._spread(opening, files)
+            while self._done < len(files):
+                found = self._range(self._done, opening.snapshot, files[self._done])
+                self._done += 1
+                yield from found.items()
+                del found  # before that of the next range is there
+
+    def _spread(self, opening: Opening, files: Sequence[IO[bytes]]) -> None:
+        try:
+            for change in self._own(opening.chunks, opening):
+                files[self._number(change.key)].write(encode_changes([change]))
+        except OSError as full:
+            raise ConfigurationError(
+                f"changes cannot be written to a temporary file: {full}; set TMPDIR to a folder with room for them",
+                store=self._partition.store,
+            ) from full
+
+    def _range(self, number: int, snapshot: int, file: IO[bytes]) -> Encoded:
+        """The rows of one range: those of the snapshot, and then the changes in the file."""
+        engine, store, entry = self._partition.source.engine, self._partition.store, self._entry
+        opening = engine.buckets(store, entry.version, entry.attempt, self._bits, [number])
+        if opening.snapshot != snapshot:
+            raise RouteInvalidError("another snapshot was made meanwhile", store=store, snapshot=opening.snapshot)
+        found: Encoded = {}
+        # A snapshot of few buckets has rows of other ranges in them.
+        is_exact = opening.bits >= self._bits
+        for change in self._own(opening.snapshot_chunks, opening):
+            if is_exact or self._number(change.key) == number:
+                apply_change(found, change.key, change)
+        file.seek(0)
+        fold(found, decode_changes(file.read()), self._family.id)
+        return found
+
+    def _own(self, chunks: Iterable[StoredChunk], opening: Opening) -> Iterator[Change]:
+        """The changes of this family."""
+        try:
+            every = chain.from_iterable(decode_changes(chunk.changes) for chunk in chunks)
+            yield from (change for change in every if change.family == self._family.id)
+        finally:
+            self._partition.source.meter.add(opening.meter)
+
+    def _number(self, key: bytes) -> int:
+        return key_hash(key) >> 32 - self._bits

@@ -1,0 +1,273 @@
+"""SQL over committed state, by DuckDB: tables that are read when a query names them, and as far as it reads them.
+
+Tables (docs/reading-state.md): `state` and `changes` of the column family, `state_NAME` and `changes_NAME` of each
+family where there are several, and `versions`. DuckDB reads them as streams of Arrow, so what is in memory is a range
+of rows, a batch, and what the query itself keeps, up to a limit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
+
+from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.reader.arrow import arrow_schema, batches, stream
+from dynastate.reader.families import DEFAULT_FAMILY, Row
+from dynastate.reader.json_rows import to_json
+from dynastate.unsaferow import types
+from dynastate.unsaferow.nested import Struct, unique
+from dynastate.unsaferow.schema import parse_schema
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as Connection
+
+    from dynastate.reader.view import StateView
+
+    __all__ = ["Connection"]
+
+#: MiB of memory that DuckDB may take.
+MEMORY_MB: Final = 1024
+#: Rows that are fetched from DuckDB at once.
+FETCH_ROWS: Final = 10_000
+#: The type of a statement that answers with rows: select, from, with, values, describe, show, summarize.
+_QUERY: Final = "SELECT"
+#: Advice for DuckDB's errors, by their classes.
+_ADVICE: Final = {
+    "PermissionException": "; --external-access, or external_access=True, lets it use files and extensions",
+    "OutOfMemoryException": "; --memory-mb, or memory_mb, lets it take more",
+}
+_VERSIONS: Final = {
+    "version": "long",
+    "partition_id": "integer",
+    "attempt": "string",
+    "epoch": "long",
+    "rows": "long",
+    "changes": "long",
+    "parts": "long",
+    "bytes": "long",
+    "committed": "timestamp",
+}
+#: Columns of ours beside those of a row.
+_PLACE: Final = {"partition_id": "integer"}
+_CHANGE: Final = {"version": "long", "kind": "string", **_PLACE}
+
+
+def connect(
+    state: StateView, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
+) -> Connection:
+    """Open a DuckDB in memory with the tables of a view.
+
+    Args:
+        state: the view; it must stay open, and nothing else may read it meanwhile.
+        after: `changes` have the versions after this one; by default all that can be read.
+        memory_mb: MiB of memory that DuckDB may take.
+        external_access: let queries read and write files, and load extensions, also from the network.
+
+    Raises:
+        ConfigurationError: DuckDB or pyarrow is not installed.
+    """
+    return _Tables(state, after).connect(memory_mb, external_access=external_access)[0]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a query: the names of its columns, and its rows, which are read as they are fetched."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+    def as_json(self) -> Iterator[dict[str, Any]]:
+        """The rows as JSON objects, with values as `dynastate get` has them."""
+        names = unique(self.columns)
+        return (dict(zip(names, map(_value_to_json, row), strict=True)) for row in self.rows)
+
+
+@contextmanager
+def answer(
+    state: StateView,
+    query: str,
+    *,
+    after: int | None = None,
+    memory_mb: int = MEMORY_MB,
+    external_access: bool = False,
+) -> Iterator[Answer]:
+    """Answer one query; the other arguments are those of `connect`.
+
+    Raises:
+        ConfigurationError: it is no query, or not one, or DuckDB refuses it or fails; the message says why.
+        DynastateError: the state cannot be read.
+    """
+    connection, tables = _Tables(state, after).connect(memory_mb, external_access=external_access)
+    with closing(connection), _errors(tables):
+        statements = connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type.name != _QUERY:
+            given = ", ".join(each.type.name.lower() for each in statements) or "nothing"
+            raise ConfigurationError("give one query, as in: select count(*) from state; state is only read", got=given)
+        connection.execute(statements[0])
+        columns = tuple(column[0] for column in connection.description or ())
+        yield Answer(columns, _fetched(connection, tables))
+
+
+def _fetched(connection: Connection, tables: Mapping[str, _Table]) -> Iterator[tuple[Any, ...]]:
+    with _errors(tables):
+        while rows := connection.fetchmany(FETCH_ROWS):
+            yield from rows
+
+
+@contextmanager
+def _errors(tables: Mapping[str, _Table]) -> Iterator[None]:
+    """Convert DuckDB's errors: to that of the table that could not be read, or to one that says what to do."""
+    duckdb = _duckdb()
+    try:
+        yield
+    except duckdb.Error as wrong:
+        for table in tables.values():
+            if table.failed is not None:
+                raise table.failed from None
+        # Where in the query it is stands below; of memory, settings that are locked.
+        is_memory = isinstance(wrong, duckdb.OutOfMemoryException)
+        said = str(wrong).partition("\n" if is_memory else "\nLINE ")[0]
+        advice = next((text for kind, text in _ADVICE.items() if isinstance(wrong, getattr(duckdb, kind))), "")
+        advice = f"; tables are {', '.join(tables)}" if isinstance(wrong, duckdb.CatalogException) else advice
+        raise ConfigurationError(f"the query fails: {' '.join(said.split()).rstrip('!')}{advice}") from wrong
+
+
+def _duckdb() -> Any:
+    try:
+        return importlib.import_module("duckdb")
+    except ImportError as missing:
+        raise ConfigurationError("duckdb is not installed here; pip install duckdb pyarrow") from missing
+
+
+class _Table:
+    """A table for DuckDB, by Arrow's interface of streams: each scan of a query asks for a new one."""
+
+    def __init__(self, columns: Struct, rows: Callable[[], Iterable[Row]], lock: threading.Lock) -> None:
+        self._columns = columns
+        self._rows = rows
+        self._lock = lock
+        #: The error that ended a scan. DuckDB's own has its text only.
+        self.failed: Exception | None = None
+
+    def __arrow_c_schema__(self) -> object:
+        return arrow_schema(self._columns).__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return stream(self._columns, self._batches()).__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[Any]:
+        """The batches of one scan. DuckDB may scan two tables in two threads, and the state has one reader."""
+        self.failed = None
+        found = batches(self._columns, self._rows())
+        try:
+            while True:
+                with self._lock:
+                    batch = next(found, None)
+                if batch is None:
+                    return
+                yield batch
+        except DynastateError as failed:
+            self.failed = failed
+            raise
+
+
+class _Tables:
+    """The tables of a view."""
+
+    def __init__(self, state: StateView, after: int | None) -> None:
+        readable = state.versions()
+        # Of the oldest version only the rows are sure to be there, unless no version was before it.
+        self._after = max(readable[0] - (readable[0] == 1), after or 0)
+        self._state = state
+        self._lock = threading.Lock()
+
+    def connect(self, memory_mb: int, *, external_access: bool) -> tuple[Connection, Mapping[str, _Table]]:
+        """Make the connection, whose configuration is locked then."""
+        conf: dict[str, Any] = {"memory_limit": f"{memory_mb}MiB", "python_enable_replacements": False}
+        if not external_access:
+            conf |= {"enable_external_access": False, "autoinstall_known_extensions": False}
+            conf |= {"autoload_known_extensions": False}
+        connection = _duckdb().connect(":memory:", config=conf)
+        tables = dict(self._tables())
+        for name, table in tables.items():
+            connection.register(name, table)
+        connection.execute("set lock_configuration = true")
+        return cast("Connection", connection), tables
+
+    def _tables(self) -> Iterator[tuple[str, _Table]]:
+        state, names = self._state, self._state.families
+        if state.family:
+            yield from self._of(state, "")
+        if len(names) > 1:
+            # With transformWithState there is a default family that nothing uses.
+            own = [name for name in names if name != DEFAULT_FAMILY]
+            # DuckDB does not distinguish capitals.
+            for name, folded in zip(own, unique(map(str.casefold, own)), strict=True):
+                yield from self._of(state.of_family(name), f"_{name}{folded[len(name) :]}")
+        yield "versions", _Table(_typed(_VERSIONS), self._versions, self._lock)
+
+    def _of(self, state: StateView, suffix: str) -> Iterator[tuple[str, _Table]]:
+        """The tables of one column family."""
+        columns, names = _joined(_PLACE, state.columns)
+        yield f"state{suffix}", _Table(columns, partial(self._rows, state, names), self._lock)
+        columns, names = _joined(_CHANGE, state.columns)
+        yield f"changes{suffix}", _Table(columns, partial(self._changes, state, names), self._lock)
+
+    def _rows(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
+        (place,) = names
+        return (row | {place: number} for number, row in state.rows_by_partition())
+
+    def _changes(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
+        nothing = dict.fromkeys(state.columns.names)
+        for number, (version, kind, row) in state.changes_by_partition(self._after):
+            yield nothing | row | dict(zip(names, (version, kind, number), strict=True))
+
+    def _versions(self) -> Iterator[Row]:
+        for number, entry, families in self._state.listed():
+            internal = {family.id for family in families.values() if family.internal}
+            yield {
+                "version": entry.version,
+                "partition_id": number,
+                "attempt": entry.attempt.hex(),
+                "epoch": entry.epoch,
+                "rows": sum(keys for family, keys in entry.keys.items() if family not in internal),
+                "changes": entry.records,
+                "parts": entry.parts,
+                "bytes": entry.stored_bytes,
+                "committed": datetime.fromtimestamp(entry.time_ms / 1000, timezone.utc),
+            }
+
+
+def _typed(columns: Mapping[str, str]) -> Struct:
+    return parse_schema({"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]})
+
+
+def _joined(own: Mapping[str, str], columns: Struct) -> tuple[Struct, tuple[str, ...]]:
+    """Columns of ours before those of a row, and their names: where a row has that name, ours is numbered."""
+    names = unique([*columns.names, *own])[len(columns.names) :]
+    fields = [*zip(names, _typed(own).types, strict=True), *zip(columns.names, columns.types, strict=True)]
+    return Struct(fields), names
+
+
+def _value_to_json(value: Any) -> Any:
+    match value:
+        case dict():
+            if all(isinstance(key, str) for key in value):
+                return {key: _value_to_json(each) for key, each in value.items()}
+            return [[_value_to_json(key), _value_to_json(each)] for key, each in value.items()]
+        case list() | tuple():
+            return [_value_to_json(each) for each in value]
+        case UUID():
+            return str(value)
+    return to_json(_ANY, value)
+
+
+#: The type of a value that is no struct, array or map.
+_ANY: Final = types.Binary()

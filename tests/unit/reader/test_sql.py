@@ -1,0 +1,289 @@
+"""SQL over state: tables, what they read, what DuckDB may not, errors, and memory."""
+
+from __future__ import annotations
+
+import gc
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from dynastate.engine.engine import Engine
+from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.format.keys import EMPTY
+from dynastate.format.parts import Chunk
+from dynastate.reader.sql import answer
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
+from dynastate.unsaferow.schema import parse_schema
+from tests.support.engine_driver import attempt, query_run
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, family, user
+from tests.support.store_builder import struct as struct_type
+
+Ask = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def written(memory_engine: Engine, store: str) -> StoreBuilder:
+    """A store of three versions: two rows, one changed and one added, one removed."""
+    made = StoreBuilder(memory_engine, store)
+    made.commit((user("a"), counted(1)), (user("b"), counted(1)))
+    made.commit((user("a"), counted(2)), (user("c"), counted(1)))
+    made.commit((user("b"), None))
+    return made
+
+
+@pytest.fixture
+def state(memory: MemoryTables, written: StoreBuilder) -> Iterator[StateReader]:
+    """That store, opened."""
+    with StateReader(memory, Settings(), written.store) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ask(memory: MemoryTables) -> Ask:
+    """Ask a query of a store."""
+
+    def one(store: str, query: str, family: str | None = None, **options: Any) -> list[dict[str, Any]]:
+        with StateReader(memory, Settings(), store, family) as opened, answer(opened, query, **options) as found:
+            return list(found.as_json())
+
+    return one
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def test_state(state: StateReader) -> None:
+    """It has the rows of the view's version, each with its partition, and Arrow's types."""
+    with state.to_duckdb() as connection:
+        assert connection.sql("from state order by user").fetchall() == [(0, "a", 2, ""), (0, "c", 1, "")]
+        types = dict(connection.sql("select column_name, column_type from (describe state)").fetchall())
+    assert types == {"partition_id": "INTEGER", "user": "VARCHAR", "count": "BIGINT", "note": "VARCHAR"}
+    with state.at(1).to_duckdb() as connection:
+        assert connection.sql("select user, count from state order by all").fetchall() == [("a", 1), ("b", 1)]
+
+
+def test_changes(written: StoreBuilder, ask: Ask) -> None:
+    """They are those of all versions that can be read, or of those after one; a removed key has no value."""
+    found = ask(written.store, "select version, kind, user, count from changes order by all")
+    assert [tuple(each.values()) for each in found] == [
+        (1, "put", "a", 1),
+        (1, "put", "b", 1),
+        (2, "put", "a", 2),
+        (2, "put", "c", 1),
+        (3, "remove", "b", None),
+    ]
+    assert ask(written.store, "select distinct version from changes", after=2) == [{"version": 3}]
+    assert ask(written.store, "from changes", after=3) == []
+
+
+def test_versions(written: StoreBuilder, ask: Ask) -> None:
+    """Each version of each partition has what its version entry says; those above the view's are left out."""
+    found = ask(written.store, "from versions order by version")
+    assert [(each["version"], each["rows"], each["changes"], each["partition_id"]) for each in found] == [
+        (1, 2, 2, 0),
+        (2, 3, 2, 0),
+        (3, 2, 1, 0),
+    ]
+    assert found[0]["attempt"] == attempt(1).hex()
+    assert found[0]["committed"] == "2025-01-01T00:00:00Z"
+
+
+def test_column_families(memory_engine: Engine, store: str, ask: Ask) -> None:
+    """Of several, each has tables by its name, Spark's own included; the chosen one has the short names too."""
+    families = family(), family(1, "Seen"), family(2, "seen", multiple=True), family(3, "$ttl", internal=True)
+    made = StoreBuilder(memory_engine, store, *families)
+    made.commit((user("a"), counted(1)), of=1)
+    made.commit((user("a"), counted(1)), (user("a"), counted(2)), of=2)
+    tables = {each["name"] for each in ask(store, "show tables")}
+    names = ("Seen", "seen#2", "$ttl")
+    assert tables == {"versions", *(f"{of}_{name}" for of in ("state", "changes") for name in names)}
+    values = [{"count": number, "note": ""} for number in (1, 2)]
+    assert ask(store, 'select values from "state_seen#2"') == [{"values": values}]
+    assert ask(store, 'select values from "changes_seen#2"') == [{"values": [each]} for each in values]
+    assert ask(store, "select count from state", "Seen") == [{"count": 1}]
+    assert ask(store, "select sum(rows) as rows from versions where version = 2") == [{"rows": 2}]
+    with pytest.raises(ConfigurationError, match=r"Table with name state does not exist.*; tables are state_Seen, "):
+        ask(store, "select user from state")
+
+
+def test_columns_of_our_names(memory_engine: Engine, store: str, ask: Ask) -> None:
+    """Where a row has a column of that name, ours is numbered."""
+    made = StoreBuilder(memory_engine, store, family(key=(("version", "string"),), value=(("partition_id", "long"),)))
+    made.commit(({"version": "a"}, {"partition_id": 7}))
+    assert ask(store, "from state") == [{"partition_id#2": 0, "version": "a", "partition_id": 7}]
+    (change,) = ask(store, "from changes")
+    assert (change["version#2"], change["kind"], change["version"]) == (1, "put", "a")
+
+
+def test_partitions_are_joined(memory: MemoryTables, memory_engine: Engine, ask: Ask) -> None:
+    """A query over an operator reads all of them, and two tables in one query."""
+    for partition in range(3):
+        made = StoreBuilder(memory_engine, f"many/0/{partition}/default")
+        made.commit(*((user(f"{partition}-{number}"), counted(number)) for number in range(partition + 1)))
+        made.commit((user(f"{partition}-0"), counted(9)))
+    found = ask("many/0", "select partition_id, count(*) as rows from state group by all order by all")
+    assert [tuple(each.values()) for each in found] == [(0, 1), (1, 2), (2, 3)]
+    joined = "select count(*) as n from state join changes using (user, count) where version = 2"
+    assert ask("many/0", joined) == [{"n": 3}]
+
+
+def test_values_are_spelt_as_in_other_commands(memory_engine: Engine, store: str, ask: Ask) -> None:
+    """Nested values, times, decimals and bytes; and values that only DuckDB makes."""
+    kinds = [
+        ("since", "timestamp"),
+        ("price", "decimal(5,2)"),
+        ("raw", "binary"),
+        ("m", struct_type([("x", "double")])),
+    ]
+    made = StoreBuilder(memory_engine, store, family(value=kinds))
+    made.commit((user("a"), {"since": None, "price": None, "raw": b"\x00\xff", "m": {"x": float("nan")}}))
+    assert ask(store, "select since, price, raw, m from state") == [
+        {"since": None, "price": None, "raw": "AP8=", "m": {"x": "nan"}}
+    ]
+    made_up = (
+        "select map([1], ['a']) m, {'a': [1.50]} s, '00000000-0000-0000-0000-000000000001'::uuid u, 1 as a, 2 as a"
+    )
+    assert ask(store, made_up) == [
+        {"m": [[1, "a"]], "s": {"a": ["1.50"]}, "u": "00000000-0000-0000-0000-000000000001", "a": 1, "a#2": 2}
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------- laziness, safety
+
+
+def test_a_table_that_is_not_named_is_not_read(state: StateReader) -> None:
+    """Names of tables and columns, and the versions, take no request; a query reads its tables each time."""
+    with state.to_duckdb() as connection:
+        before = state.meter.requests
+        connection.sql("show tables").fetchall()
+        connection.sql("describe changes").fetchall()
+        assert len(connection.sql("from versions").fetchall()) == 3
+        assert state.meter.requests == before
+        for _ in range(2):
+            assert connection.sql("select count(*) from state").fetchall() == [(2,)]
+        assert state.meter.requests > before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from read_csv('{file}')",
+        "from read_text('{file}')",
+        "from glob('{file}')",
+        "from '{file}'",
+        "copy state to '{file}.csv'",
+        "attach '{file}.db'",
+        "export database '{file}.d'",
+        "install httpfs",
+        "load httpfs",
+        "set enable_external_access = true",
+        "set lock_configuration = false",
+        "set temp_directory = '{file}.t'",
+        "from read_csv('https://localhost:1/x.csv')",
+    ],
+)
+def test_duckdb_touches_nothing(state: StateReader, tmp_path: Path, query: str) -> None:
+    """No statement reads or writes a file, loads an extension, or changes the configuration."""
+    file = tmp_path / "secret"
+    file.write_text("a\n1\n")
+    with state.to_duckdb() as connection, pytest.raises(duckdb.Error, match=r"disabled|locked|does not exist"):
+        connection.execute(query.format(file=file))
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_external_access_is_opened_on_request(state: StateReader, tmp_path: Path) -> None:
+    """Then a query reads files beside the state; variables of the program are no tables in either case."""
+    users = tmp_path / "users.csv"
+    users.write_text("user,name\na,Anna\n")
+    with state.to_duckdb(external_access=True) as connection:
+        joined = connection.sql(f"select name, count from state join '{users}' using (user)")  # noqa: S608  # a file of ours
+        assert joined.fetchall() == [("Anna", 2)]
+        with pytest.raises(duckdb.CatalogException):
+            connection.sql("from joined")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("selec 1", r'the query fails: Parser Error: syntax error at or near "selec"$'),
+        ("select cuont from state", r"Referenced column \"cuont\" not found .*count"),
+        ("from stat", r"Table with name stat does not exist.*; tables are state, changes, versions$"),
+        ("select 1 / 'a' from state", r"the query fails: Conversion Error"),
+        ("from read_csv('/etc/hosts')", r"disabled by configuration; --external-access, or external_access=True"),
+        ("", r"give one query, as in: select count\(\*\) from state; state is only read got=nothing"),
+        ("select 1; select 2", r"give one query.* got=select, select"),
+        ("create table x as from state", r"give one query.* got=create"),
+        ("drop view state", r"give one query.* got=drop"),
+    ],
+)
+def test_errors_say_what_to_do(written: StoreBuilder, ask: Ask, query: str, said: str) -> None:
+    """In one line, without the place in the query."""
+    with pytest.raises(ConfigurationError, match=said) as error:
+        ask(written.store, query)
+    assert "\n" not in str(error.value)
+
+
+def test_too_much_memory_is_an_error(written: StoreBuilder, ask: Ask) -> None:
+    """DuckDB takes as much as it may, and says so; it has no file to spill to."""
+    large = "select list(repeat('x', 1000) || range) from range(200000)"
+    with pytest.raises(ConfigurationError, match=r"Out of Memory Error.*; --memory-mb, or memory_mb, lets it take"):
+        ask(written.store, large, memory_mb=32)
+
+
+def test_an_error_of_the_state_is_its_own(memory: MemoryTables, written: StoreBuilder, ask: Ask) -> None:
+    """A lost part is reported as everywhere, not as an error of the query; of the next query, there is none left."""
+    part = next(key for key in memory.items if key.role == "delta")
+    lost = memory.items.pop(part)
+    with StateReader(memory, Settings(cache_mb=0), written.store) as state:
+        with pytest.raises(CorruptStateError, match="is not in its table"), answer(state, "from state"):
+            pass
+        memory.items[part] = lost
+        with answer(state, "select count(*) from state") as found:
+            assert list(found.rows) == [(2,)]
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def rss_mb(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) // 1024
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_memory_is_bounded_at_a_million_rows(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
+    """Of 1,000,000 rows of 250 bytes in one partition, less than 250 MB more are in memory, whatever is asked."""
+    rows, described = 1_000_000, family(key=(("id", "long"),), value=(("count", "long"), ("note", "string")))
+    value = parse_schema(described["value"]).encode({"count": 7, "note": "x" * 200})
+    head, key = struct_of_record(16, len(value)), struct.Struct("<qq").pack
+    under_way = memory_engine.begin(store, query_run(), *EMPTY, attempt(1))
+    for first in range(0, rows, 800):
+        raw = b"".join(head + key(0, number) + value for number in range(first, first + 800))
+        under_way.append(Chunk(800, 0, (1 << 32) - 1, raw))
+    under_way.commit({0: rows}, json.dumps({"families": [described]}))
+    queries = {
+        "select count(*), sum(count), max(length(note)), count(distinct id) from state": [(rows, 7 * rows, 200, rows)],
+        "select id, note from state": None,
+    }
+    with StateReader(memory, Settings(), store) as state:
+        for query, expected in queries.items():
+            gc.collect()
+            Path("/proc/self/clear_refs").write_text("5")  # the peak is reset
+            before = rss_mb("VmRSS")
+            with answer(state, query) as found:
+                fetched = sum(expected is None or row == expected[0] for row in found.rows)
+            assert fetched == (rows if expected is None else 1)
+            assert rss_mb("VmHWM") - before < 250, query
+
+
+def struct_of_record(key_length: int, value_length: int) -> bytes:
+    """The header of a put into the first family."""
+    return struct.Struct("<HIi").pack(0, key_length, value_length)
