@@ -24,8 +24,8 @@ _SHOWN_MAX: Final = 1_000
 @command(
     app,
     'sql orders/0 "select count(*) from state"',
-    'sql orders/0 "from changes where version > 40" --after 40',
-    'sql orders/0 "select partition_id, count(*) as rows from state group by all" --json',
+    'sql orders/0 "from changes limit 9" --after 40',
+    'sql orders/0 "from versions" --json',
 )
 def sql(
     call: Call,
