@@ -107,6 +107,9 @@ def spark_conf(scratch: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+        # Spark 4.2 stops its stores under a lock that a maintenance thread may wait for: it waits all this time.
+        f"{CONF}.maintenanceShutdownTimeout": "2s",
+        f"{CONF}.maintenanceForceShutdownTimeout": "1s",
     }
 
 
