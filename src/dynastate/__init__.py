@@ -15,6 +15,7 @@ from dynastate.settings import Settings
 if TYPE_CHECKING:
     from dynastate.reader.state import StateReader, open_state
     from dynastate.spark.configure import configure
+    from dynastate.spark.exporting import export_metrics
     from dynastate.spark.importing import import_checkpoint
 
 __version__ = "0.2.0"
@@ -22,7 +23,16 @@ __version__ = "0.2.0"
 # What to show of our log is for whoever uses the package to say, as the sidecar does.
 logging.getLogger("dynastate").addHandler(logging.NullHandler())
 
-__all__ = ["DynastateError", "Settings", "StateReader", "__version__", "configure", "import_checkpoint", "open_state"]
+__all__ = [
+    "DynastateError",
+    "Settings",
+    "StateReader",
+    "__version__",
+    "configure",
+    "export_metrics",
+    "import_checkpoint",
+    "open_state",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -32,6 +42,10 @@ def __getattr__(name: str) -> object:
         from dynastate.spark.configure import configure
 
         return configure
+    if name == "export_metrics":
+        from dynastate.spark.exporting import export_metrics
+
+        return export_metrics
     if name == "import_checkpoint":
         from dynastate.spark.importing import import_checkpoint
 

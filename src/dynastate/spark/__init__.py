@@ -1,4 +1,4 @@
-"""The only package that imports pyspark: `configure`, the jar, and the import of checkpoints."""
+"""The only package that imports pyspark: `configure`, the jar, the import of checkpoints, the export of metrics."""
 
 from dynastate.errors import ConfigurationError
 

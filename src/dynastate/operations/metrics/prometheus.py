@@ -1,0 +1,59 @@
+"""Metrics for Prometheus, which asks a server in this process for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynastate.errors import ConfigurationError
+from dynastate.operations.metrics.table import BUCKETS_S, METRICS, Report, Sample
+from dynastate.operations.metrics.targets import Target
+
+try:
+    import prometheus_client as prometheus
+except ImportError as missing:
+    raise ConfigurationError(
+        "metrics for Prometheus need prometheus-client; pip install prometheus-client"
+    ) from missing
+
+
+class PrometheusTarget(Target):
+    """A server at a port, 0 for any that is free; without a host on every address of this machine."""
+
+    def __init__(self, host: str, port: int) -> None:
+        registry = prometheus.CollectorRegistry()
+        self._metrics: dict[str, prometheus.Counter | prometheus.Gauge | prometheus.Histogram] = {}
+        for each in METRICS:
+            if each.kind == "counter":
+                self._metrics[each.name] = prometheus.Counter(each.name, each.help, each.labels, registry=registry)
+            elif each.kind == "gauge":
+                self._metrics[each.name] = prometheus.Gauge(each.name, each.help, each.labels, registry=registry)
+            else:
+                self._metrics[each.name] = prometheus.Histogram(
+                    each.name, each.help, each.labels, registry=registry, buckets=BUCKETS_S
+                )
+        try:
+            self._server, self._thread = prometheus.start_http_server(port, host or "0.0.0.0", registry)  # noqa: S104
+        except OSError as wrong:
+            raise ConfigurationError(
+                f"the metrics for Prometheus cannot be served: {wrong}; take another port, or 0 for one that is free",
+                port=port,
+            ) from wrong
+        self.address = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
+
+    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
+        self.add_state(found)
+
+    def add_state(self, found: Sequence[Sample]) -> None:
+        for metric, labels, value in found:
+            child = self._metrics[metric.name].labels(*labels)
+            if isinstance(child, prometheus.Counter):
+                child.inc(value)
+            elif isinstance(child, prometheus.Gauge):
+                child.set(value)
+            else:
+                child.observe(value)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

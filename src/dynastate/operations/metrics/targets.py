@@ -1,0 +1,228 @@
+"""Targets of exported metrics, and the thread that writes to one: no failure and no wait of it reaches a query."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from dynastate.errors import ConfigurationError
+from dynastate.operations.metrics.table import (
+    ACTIVE,
+    FAILURES,
+    Report,
+    Sample,
+    batch_time,
+    has_batch,
+    labels_of,
+    samples,
+)
+
+#: Reports that wait for the thread. More are dropped.
+WAITING_MAX: Final = 1_000
+#: Seconds that `close` waits for what is left to be exported.
+CLOSE_S: Final = 10.0
+#: CloudWatch's namespace of the metrics.
+NAMESPACE: Final = "dynastate"
+
+
+class Target(ABC):
+    """A destination of metrics. Its methods run in one thread, but for `close`, after that has ended."""
+
+    #: Where it can be found, if that was not given: the address of a server.
+    address: str = ""
+
+    @abstractmethod
+    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:
+        """Take the report of a batch, with its samples and as Spark spelt it."""
+
+    def add_state(self, found: Sequence[Sample]) -> None:  # noqa: B027  # not every target has it
+        """Take what is in no report: that a query began or ended."""
+
+    def flush(self) -> None:  # noqa: B027  # not every target has anything to send
+        """Send what was added, once nothing else waits."""
+
+    def close(self) -> None:  # noqa: B027  # the same
+        """Release what the target holds."""
+
+
+def make_target(where: str) -> Target:
+    """Make the target of a text: prometheus:[HOST:]PORT, otlp:URL, emf or file:PATH.
+
+    Raises:
+        ConfigurationError: it is none of these, its package is not installed, or it cannot be opened.
+    """
+    kind, _, place = where.partition(":")
+    match kind:
+        case "prometheus":
+            from dynastate.operations.metrics.prometheus import PrometheusTarget
+
+            host, _, port = place.rpartition(":")
+            if not port.isdigit() or int(port) > 65_535:
+                raise ConfigurationError(
+                    "a target for Prometheus is prometheus:PORT, or prometheus:HOST:PORT", got=where
+                )
+            return PrometheusTarget(host, int(port))
+        case "otlp":
+            from dynastate.operations.metrics.otlp import OtlpTarget
+
+            if not place.startswith(("http://", "https://")):
+                raise ConfigurationError("a target for OpenTelemetry is otlp:URL, as otlp:http://host:4318", got=where)
+            return OtlpTarget(place)
+        case "emf" if not place:
+            return EmfTarget()
+        case "file" if place:
+            return FileTarget(Path(place))
+    raise ConfigurationError("a target is prometheus:PORT, otlp:URL, emf or file:PATH", got=where)
+
+
+class FileTarget(Target):
+    """One line a batch: its report as Spark spells it, which `dynastate cost` and `top` read with --progress."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.open("a").close()
+        except OSError as wrong:
+            raise ConfigurationError(f"the file for metrics cannot be written: {wrong}") from wrong
+
+    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # as Spark has them
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(" ".join(text.splitlines()) + "\n")
+
+
+class EmfTarget(Target):
+    """Lines of CloudWatch's embedded metric format on standard output, for the query and for each operator.
+
+    Values are those of the batch, also of what Prometheus adds up: CloudWatch adds up itself.
+    """
+
+    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
+        at_ms = int(batch_time(report).timestamp() * 1000)
+        by_labels: dict[tuple[str, ...], list[Sample]] = {}
+        for sample in found:
+            by_labels.setdefault(sample.labels, []).append(sample)
+        lines = [json.dumps(emf_line(each, at_ms)) + "\n" for each in by_labels.values()]
+        # One write, so that no other line of the program comes in between.
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+
+
+def emf_line(found: Sequence[Sample], at_ms: int) -> dict[str, Any]:
+    """One object of the embedded metric format: samples with the same labels."""
+    labels = dict(zip(found[0].metric.labels, found[0].labels, strict=True))
+    dimensions = [["query", "operator"] if "operator" in labels else ["query"]]
+    metrics = [
+        {"Name": emf_name(each.metric.name), "Unit": _EMF_UNITS.get(each.metric.unit, "Count")} for each in found
+    ]
+    directive = {"Namespace": NAMESPACE, "Dimensions": dimensions, "Metrics": metrics}
+    values = {emf_name(each.metric.name): each.value for each in found}
+    return {"_aws": {"Timestamp": at_ms, "CloudWatchMetrics": [directive]}, **labels, **values}
+
+
+def emf_name(name: str) -> str:
+    """The name in CloudWatch of a metric: without `_total`, as its values are not added up."""
+    return name.removesuffix("_total")
+
+
+_EMF_UNITS: Final[Mapping[str, str]] = {"seconds": "Seconds", "bytes": "Bytes", "dollars": "None"}
+
+
+class Exporter:
+    """Takes reports from any thread, at once, and gives them to a target in a thread of its own.
+
+    What fails, or does not fit into memory, is dropped, with one warning.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._waiting: queue.Queue[tuple[str, Any] | None] = queue.Queue(WAITING_MAX)
+        self._has_warned = False
+        #: The names of queries by their ids: the event of an end has no name.
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._thread = threading.Thread(target=self._run, name="dynastate-metrics", daemon=True)
+        self._thread.start()
+
+    def report(self, text: Callable[[], str]) -> None:
+        """Take a progress report, as JSON, which is asked for in the exporter's thread."""
+        self._put("report", text)
+
+    def started(self, query: str, name: str | None) -> None:
+        self._put("started", (name or query, query))
+
+    def ended(self, query: str, *, failed: bool) -> None:
+        self._put("ended", (query, failed))
+
+    def close(self) -> None:
+        """Export what waits, for up to `CLOSE_S`, and end the thread."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=CLOSE_S)
+        self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._safely(self.target.close)
+
+    def _put(self, kind: str, what: Any) -> None:
+        try:
+            self._waiting.put_nowait((kind, what))
+        except queue.Full:
+            self._warn("reports come faster than they can be exported, and some are dropped")
+
+    def wait(self) -> None:
+        """Wait until everything that was taken is exported, or dropped."""
+        self._waiting.join()
+
+    def _run(self) -> None:
+        each = self._waiting.get()
+        while each is not None:
+            taken = [each, *self._others()]
+            found = [each for each in taken if each is not None]
+            for kind, what in found:
+                self._safely(partial(self._add, kind, what))
+            self._safely(self.target.flush)
+            for _ in found:
+                self._waiting.task_done()
+            each = self._waiting.get() if taken[-1] is not None else None
+
+    def _others(self) -> Iterator[tuple[str, Any] | None]:
+        """The others that wait, up to the end."""
+        with suppress(queue.Empty):
+            while (each := self._waiting.get_nowait()) is not None:
+                yield each
+            yield None
+
+    def _add(self, kind: str, what: Any) -> None:
+        if kind == "report":
+            text = what()
+            report = json.loads(text)
+            self._names[str(report["id"])] = labels_of(report)
+            if has_batch(report):
+                self.target.add(report, list(samples(report)), text)
+        elif kind == "started":
+            name, query = what
+            self._names[query] = (name, query)
+            # Failures are there from the start, so that their rate is known at the first one.
+            self.target.add_state([Sample(ACTIVE, (name, query), 1), Sample(FAILURES, (name, query), 0)])
+        else:
+            query, has_failed = what
+            labels = self._names.pop(query, (query, query))
+            self.target.add_state([Sample(ACTIVE, labels, 0), Sample(FAILURES, labels, int(has_failed))])
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as failed:  # noqa: BLE001  # whatever a target does, the query goes on
+            self._warn(f"metrics are not exported: {failed!r}")
+
+    def _warn(self, text: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            with suppress(Warning):  # where warnings are errors
+                warnings.warn(f"dynastate: {text}; this is said once", RuntimeWarning, stacklevel=2)

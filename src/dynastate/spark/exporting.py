@@ -1,0 +1,119 @@
+"""Export of the metrics of a session's queries: `export_metrics`."""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from dynastate.operations.metrics.targets import Exporter, make_target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def export_metrics(spark: SparkSession, target: str) -> MetricsExport:
+    """Export the progress of every query of a session, those that run included, until it is closed.
+
+    Targets, each of which may be used beside others:
+
+    - `prometheus:PORT`, or `prometheus:HOST:PORT`: a server for Prometheus in this process; port 0 is one that is free.
+    - `otlp:URL`: OpenTelemetry's protocol over HTTP, to the collector at `URL`, such as `http://localhost:4318`.
+    - `emf`: lines of CloudWatch's embedded metric format on standard output.
+    - `file:PATH`: each batch's progress report as a line of JSON, for `dynastate cost --progress`.
+
+    A thread of its own exports: a query never waits, and never fails, for a target. What cannot be exported is dropped,
+    with one warning.
+
+    Raises:
+        ConfigurationError: it is no target, its package is not installed, or it cannot be opened.
+    """
+    return MetricsExport(spark, target)
+
+
+class MetricsExport:
+    """An export under way. It ends with the program, with `close`, or with its `with` block."""
+
+    def __init__(self, spark: SparkSession, target: str) -> None:
+        made = make_target(target)
+        self.address = made.address
+        """Where Prometheus finds the metrics; empty for other targets."""
+        self._exporter = Exporter(made)
+        self._listener = _Listener(self._exporter)
+        self._streams = spark.streams
+        for query in self._streams.active:
+            self._exporter.started(query.id, query.name)
+        self._streams.addListener(self._listener)
+        atexit.register(self._exporter.close)
+
+    def __enter__(self) -> MetricsExport:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclasses
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Export what waits, and release the target."""
+        with suppress(Exception):  # the session may have ended
+            self._streams.removeListener(self._listener)
+        atexit.unregister(self._exporter.close)
+        self._exporter.close()
+
+
+class _Listener(StreamingQueryListener):
+    """Hands events to the exporter. Spark calls it in a thread of its own, not in that of the query."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    @property
+    def _jlistener(self) -> Any:
+        """The JVM's side of this listener, without PySpark's copies of events, which take 75 ms for each batch."""
+        if self._jvm_side is None:
+            jvm: Any = SparkContext._jvm  # noqa: SLF001  # py4j's, as pyspark's own listener uses it
+            self._jvm_side = jvm.PythonStreamingQueryListenerWrapper(_Events(self._exporter))
+        return self._jvm_side
+
+    _jvm_side: Any = None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+        """Do nothing: see `_Events`."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Do nothing: see `_Events`."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Do nothing: see `_Events`."""
+
+
+class _Events:
+    """Events as the JVM has them. A report is spelt as JSON in the exporter's thread."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self._exporter.started(event.id().toString(), event.name())
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self._exporter.report(lambda: event.progress().json())
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Ignore it: there is no batch."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._exporter.ended(event.id().toString(), failed=event.exception().isDefined())
+
+    class Java:
+        """The interface that PySpark's own listeners have."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
