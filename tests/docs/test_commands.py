@@ -140,6 +140,8 @@ EXAMPLES = {
     "KEY": '{"user": "a"}',
     "QUERY": "from state",
     "MB": "64",
+    "GB": "32",
+    "USD": "500",
     "V": "2",
     "V1": "1",
     "V2": "3",

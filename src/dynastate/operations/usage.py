@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
+from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
 from dynastate.format.keys import Key, group_key, versions_of
 from dynastate.format.storage import parts_size, store_size
@@ -104,7 +105,12 @@ def usage_of_stores(
 
 def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
     """Storage used by one store, by one Query: version lists and manifests count their parts and buckets."""
-    graph, items = read_lists(tables, store, meter)
+    return usage_of_lists(*read_lists(tables, store, meter))
+
+
+def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsage:
+    """Storage used by one store, by its version lists and manifests as one Query returned them."""
+    store = graph.store
     snapshots = graph.done_snapshots()
     entries = list(graph.entries())
     newest = entries[-1] if entries else None

@@ -1,0 +1,62 @@
+"""The command `skew`: tables for people, JSON for programs, and what a wrong argument says."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynastate.engine.engine import Engine
+from tests.support.command_line import refused, run, shown
+from tests.support.store_builder import StoreBuilder, counted, user
+
+
+@pytest.fixture(scope="module", autouse=True)
+def uneven(engine: Engine) -> None:
+    """Two partitions, one of which has most rows, and a heavy one."""
+    now_ms = [1_700_000_000_000]
+    stores = [StoreBuilder(engine, f"uneven/0/{partition}/default") for partition in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.commits, "now_ms", lambda: now_ms[0])
+        for batch in range(6):
+            now_ms[0] += 60_000
+            for store, rows in zip(stores, (30, 10), strict=True):
+                store.commit(*((user(f"{batch}-{number}"), counted(1)) for number in range(rows)))
+        stores[1].commit((user("whale"), counted(1, "x" * 1_000)))
+
+
+def test_skew() -> None:
+    """Partitions, keys, sizes and limits, in 80 columns."""
+    done = run("skew", "uneven", "--heap", "1", "--budget", "100")
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.lines)) <= 80
+    assert done.lines[0].startswith("uneven/0/*/default: 241 rows, ")
+    words = [line.split() for line in done.lines]
+    partitions = [each[:2] for each in words if len(each) == 6 and each[0] in "01"]
+    assert partitions == [["0", "180"], ["1", "61"]]
+    assert any('{"user": "whale"}' in line for line in done.lines)
+    assert [each[:2] for each in words if each[:1] in (["write"], ["dollars"], ["bytes"])]
+    assert done.lines[-1].startswith("reading this took ")
+    for line in ("bytes on the heap", "dollars a month", "write units a second"):
+        assert any(each.startswith(line) for each in done.lines), line
+
+
+def test_skew_as_json() -> None:
+    """The same figures; without keys no rows are read."""
+    found = shown("skew", "uneven/0", "--keys", "1", "--budget", "100")
+    (group,) = found["operators"]
+    assert (group["partitions"], group["rows"], group["largest"][0]["store"]) == (2, 241, "uneven/0/0/default")
+    assert group["rows_ratio"] == pytest.approx(1.49)
+    assert [each["key"] for each in found["keys"]["heaviest"]] == [{"user": "whale"}]
+    assert found["keys"]["is_whole"]
+    assert [each["limit"] for each in found["limits"]] == ["write units a second", "dollars a month"]
+    assert found["limits"][1]["days"] > 0
+    cheap = shown("skew", "uneven", "--keys", "0")
+    assert (cheap["keys"], len(cheap["limits"])) == (None, 1)
+    assert cheap["read_units"] < found["read_units"]
+
+
+def test_wrong_arguments() -> None:
+    """Each error says in a line what to do."""
+    assert "no store of this namespace" in refused("skew", "missing")
+    assert "no store of this scope" in refused("skew", "uneven/7")
+    for option, value in (("--keys", "-1"), ("--read-mb", "0"), ("--heap", "0"), ("--budget", "x")):
+        assert f"Invalid value for '{option}'" in refused("skew", "uneven", option, value)

@@ -1,0 +1,150 @@
+"""Skew and growth: the largest partitions, the heaviest keys, and when limits are reached."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.engine import Engine
+from dynastate.operations.advice import Month
+from dynastate.operations.compact import compact_store
+from dynastate.operations.scenarios import workload
+from dynastate.operations.skew import Limit, StoreLoad, limits_of, read_keys, read_loads, skew_of
+from dynastate.operations.usage import usage_of_namespace
+from dynastate.prices import DEFAULT_PRICES
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, family, user
+
+DAY_S = 86_400
+#: Rows that each partition gets in a batch.
+ROWS = (10, 40, 10)
+BATCHES = 9
+EVERY_S = 60
+
+
+@pytest.fixture
+def grown(memory_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StoreBuilder]:
+    """An operator of three partitions, one of which gets more rows; a batch a minute."""
+    now_ms = [1_700_000_000_000]
+    monkeypatch.setattr(memory_engine.commits, "now_ms", lambda: now_ms[0])
+    made = [StoreBuilder(memory_engine, f"grown/0/{partition}/default") for partition in range(len(ROWS))]
+    for batch in range(BATCHES):
+        for partition, rows in enumerate(ROWS):
+            names = (f"{batch}-{number}" for number in range(rows))
+            made[partition].commit(*((user(name), counted(1, "x" * 50)) for name in names))
+        now_ms[0] += EVERY_S * 1000
+    return made
+
+
+@pytest.fixture
+def loads(memory: MemoryTables, grown: list[StoreBuilder]) -> list[StoreLoad]:
+    """Size and load of its stores."""
+    return read_loads(memory, [each.store for each in grown], Meter())
+
+
+def test_partitions(loads: Sequence[StoreLoad]) -> None:
+    """The largest comes first, with its ratio to the mean; growth is that of the listed versions."""
+    (group,) = skew_of(loads)
+    assert (group.stores, group.partitions, group.rows) == ("grown/0/*/default", 3, BATCHES * sum(ROWS))
+    assert [each.store.split("/")[2] for each in group.largest] == ["1", "0", "2"]
+    assert group.rows_ratio == group.bytes_ratio == 2.0
+    # The oldest listed version has the rows of the first batch.
+    assert group.rows_a_day == pytest.approx(sum(ROWS) / EVERY_S * DAY_S)
+    assert loads[0].rows == BATCHES * ROWS[0]
+    assert loads[0].batch_s == EVERY_S
+
+
+def test_bytes_are_estimated_from_the_newest_snapshot(
+    memory: MemoryTables, memory_engine: Engine, grown: list[StoreBuilder], loads: Sequence[StoreLoad]
+) -> None:
+    """Of a state that is as its snapshot they are exact, and without one those of the changes."""
+    compact_store(memory_engine, memory, grown[1].store)
+    (after,) = read_loads(memory, [grown[1].store], Meter())
+    assert after.bytes == loads[1].bytes
+    rows = sum(len(key) + sum(map(len, values)) + 10 for (_, key), values in grown[1].state.items())
+    assert after.bytes == rows
+
+
+def test_trend_is_that_of_the_halves(
+    memory: MemoryTables, grown: list[StoreBuilder], loads: Sequence[StoreLoad]
+) -> None:
+    """Batches that are alike do not grow; of a batch with more changes the units of the newer half do."""
+    assert loads[0].units_s_a_day == loads[0].changes_growth_a_day == 0
+    assert loads[0].units_s == pytest.approx(2 / EVERY_S)  # a part, and the version list
+    texts = random.Random(1)  # noqa: S311  # test data
+    large = ((user(f"large-{number}"), counted(1, texts.randbytes(200).hex())) for number in range(100))
+    grown[0].commit(*large)
+    (more,) = read_loads(memory, [grown[0].store], Meter())
+    assert more.units_s_a_day is not None
+    assert more.units_s_a_day > 0
+    assert more.key_units_s == (more.units_s or 0) / 4
+
+
+def test_few_versions_have_no_trend(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
+    """One version has no growth; of a store without a version there is nothing."""
+    StoreBuilder(memory_engine, store).commit((user("a"), counted(1)))
+    (load,) = read_loads(memory, [store], Meter())
+    assert (load.rows_a_day, load.units_s, load.batch_s) == (None, None, None)
+    (units,) = limits_of([load], DEFAULT_PRICES)
+    assert (units.now, units.days) == (0, None)
+    assert not read_loads(memory, [f"{store}-none"], Meter())
+    assert limits_of([], DEFAULT_PRICES, 1.0, 1.0)[0].now == 0
+
+
+def test_limits(memory: MemoryTables, loads: Sequence[StoreLoad]) -> None:
+    """Days are what is left, over the growth; the budget is the formula's price of a month."""
+    heap_gb = 1.0
+    units, heap, budget = limits_of(loads, DEFAULT_PRICES, heap_gb, 1_000)
+    assert (units.store in {load.store for load in loads}, units.most, units.days) == (True, 1000, None)
+    expected = sum(load.bytes + 20 * load.keys for load in loads)
+    assert (heap.now, heap.most) == (expected, 0.5 * 2**30)
+    a_row = expected / sum(load.keys for load in loads)
+    assert heap.days == pytest.approx((heap.most - heap.now) / (sum(ROWS) * DAY_S / EVERY_S * a_row))
+    usage = usage_of_namespace(memory, "grown", Meter())[0]
+    month = Month.of([workload(usage, EVERY_S)])
+    assert budget.now == pytest.approx(month.dollars(DEFAULT_PRICES))
+    a_day_later = replace(workload(usage, EVERY_S), state_rows=usage.rows + sum(ROWS) * DAY_S / EVERY_S)
+    assert budget.a_day == pytest.approx(Month.of([a_day_later]).dollars(DEFAULT_PRICES) - budget.now)
+    assert limits_of(loads, DEFAULT_PRICES, budget=0)[1].days == 0
+
+
+def test_days_of_a_limit() -> None:
+    """Reached, not reached at this growth, and not known."""
+    assert [Limit("l", 2, 1, a_day).days for a_day in (None, 1)] == [0, 0]
+    assert [Limit("l", 1, 3, a_day).days for a_day in (0.5, 0, -1, None)] == [4, None, None, None]
+
+
+def test_heaviest_keys(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
+    """Rows of all families but Spark's own, lists with the number of their values; sizes by powers of two."""
+    families = family(), family(1, "seen", multiple=True), family(2, "$ttl", internal=True)
+    made = StoreBuilder(memory_engine, store, *families)
+    made.commit((user("whale"), counted(1, "x" * 5_000)), *((user(f"u{n}"), counted(1)) for n in range(100)))
+    made.commit(*((user("list"), counted(number, "y" * 400)) for number in range(10)), of=1)
+    made.commit((user("internal"), counted(1, "z" * 9_000)), of=2)
+    loads = read_loads(memory, [store], Meter())
+    found = read_keys(memory_engine, loads, 3, 1 << 20, Meter())
+    assert [(each.family, each.key["user"], each.values) for each in found.heaviest[:2]] == [
+        ("default", "whale", 1),
+        ("seen", "list", 10),
+    ]
+    assert found.heaviest[0].bytes > 5_000 > found.heaviest[1].bytes > 4_000 > found.heaviest[2].bytes
+    assert (found.rows, found.is_whole, sum(each.rows for each in found.sizes)) == (102, True, 102)
+    assert found.bytes == sum(each.bytes for each in found.sizes)
+    assert (found.quantile_bytes(0.5), found.quantile_bytes(1)) == (found.sizes[0].bytes_max, 8192)
+
+
+def test_reading_ends_at_its_limit(memory_engine: Engine, loads: Sequence[StoreLoad]) -> None:
+    """The largest partition is read first; what was not read is not counted."""
+    one = loads[1].bytes
+    whole = read_keys(memory_engine, loads, 5, 10 * one, Meter())
+    assert (whole.stores, whole.rows, whole.is_whole) == (3, BATCHES * sum(ROWS), True)
+    part = read_keys(memory_engine, loads, 5, one // 2, Meter())
+    assert (part.stores, part.is_whole) == (1, False)
+    assert part.rows < BATCHES * ROWS[1]
+    assert part.bytes < one
+    assert {each.store for each in part.heaviest} == {"grown/0/1/default"}
+    assert read_keys(memory_engine, [], 5, 1, Meter()).rows == 0
