@@ -141,6 +141,7 @@ EXAMPLES = {
     "QUERY": "from state",
     "MB": "64",
     "GB": "32",
+    "COLUMN": "lag",
     "USD": "500",
     "V": "2",
     "V1": "1",

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 import dynastate
-from dynastate.cli import cost, import_checkpoint, inspect, local, maintain, skew, sql, tables
+from dynastate.cli import cost, import_checkpoint, inspect, local, maintain, skew, sql, tables, top
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
 from dynastate.errors import DynastateError
@@ -40,7 +40,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for each in (inspect.app, sql.app, skew.app, cost.app, maintain.app, import_checkpoint.app, tables.app, local.app):
+for each in (
+    inspect.app,
+    sql.app,
+    skew.app,
+    cost.app,
+    top.app,
+    maintain.app,
+    import_checkpoint.app,
+    tables.app,
+    local.app,
+):
     app.add_typer(each)
 
 

@@ -1,12 +1,12 @@
-"""Commands that look inside stores: stores, show, versions, get, history, diff, export, verify, top. They only read."""
+"""Commands that look inside stores: stores, show, versions, get, history, diff, export, verify. They only read."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
-from dynastate.cli.output import console, dollars, progress
+from dynastate.cli.output import dollars, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
@@ -29,7 +29,6 @@ from dynastate.reader.json_rows import json_text
 
 if TYPE_CHECKING:
     from dynastate.operations.inspect import StoreSummary
-    from dynastate.operations.monitor import StoreActivity
     from dynastate.reader.view import StateView
 
 app = typer.Typer(rich_help_panel="Inspect")
@@ -49,13 +48,6 @@ _IN_S3: Final = {"object_bytes": "bytes\nin S3"}
 _VERSION: Final = headers(
     "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current"
 )
-_MONITORED: Final = headers(
-    *("stores", "partitions", "version", "lag", "rows"),
-    versions_s="versions\n/s",
-    changes_s="changes\n/s",
-    write_units_s="write\nunits/s",
-)
-_REPORTED: Final = headers("commit_ms", "throttles")
 
 
 @command(
@@ -323,64 +315,6 @@ def verify(call: Call, scope: Scope) -> None:
     end(found)
     if not all(each.is_whole for each in reports):
         raise typer.Exit(1)
-
-
-@command(
-    app,
-    "top orders",
-    "top orders --interval 10 --progress progress.json",
-    "top orders --looks 1 --json | jq .lag",
-    json="A JSON object a line, for each operator and look.",
-)
-def top(
-    call: Call,
-    namespace: Namespace,
-    *,
-    interval: Annotated[float, number(0.1, "S", "Seconds between two looks.")] = 5.0,
-    looks: Annotated[int, number(0, "N", "How often to look; 0: until Ctrl-C.")] = 0,
-    report: Annotated[
-        str,
-        typer.Option(
-            "--progress", metavar="FILE", help="Spark's progress reports as they come, for commit ms and throttles."
-        ),
-    ] = "",
-) -> None:
-    """Monitor the stores of a running query: version, lag, changes and write units a second.
-
-    Each look reads the ends of the version lists, a read unit or two for each store. How long commits take, and
-    throttles, are not in the tables: give Spark's progress reports for them.
-    """
-    from dynastate.operations.monitor import Monitor, with_report
-    from dynastate.operations.reports import ReportFile
-    from dynastate.operations.runs import read_meta
-
-    with call.engine() as (engine, tables), suppress(KeyboardInterrupt):
-        names = catalog.of_namespace(tables, namespace, Meter()).current
-        monitor, look = Monitor(engine, names, time.monotonic), 0
-        reports = ReportFile(report) if report else None
-        while True:
-            look += 1
-            found = monitor.look()
-            if reports is not None:
-                _, meta = read_meta(tables, names[0], Meter())
-                found = with_report(found, reports.last_batch(meta.epochs.keys()))
-            _show_look(call, found, look, with_reports=reports is not None)
-            if look == looks:
-                return
-            time.sleep(interval)
-
-
-def _show_look(call: Call, found: Iterable[StoreActivity], look: int, *, with_reports: bool) -> None:
-    rows = [asdict(each) for each in found]
-    if call.as_json:
-        for row in rows:
-            typer.echo(json.dumps({"look": look} | row))
-        sys.stdout.flush()
-        return
-    screen = console()
-    if screen.is_terminal:
-        screen.clear()
-    call.table(rows, _MONITORED | (_REPORTED if with_reports else {}), group="stores")
 
 
 @contextmanager

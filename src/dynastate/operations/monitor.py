@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from math import inf
+from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import families_of, rows_of
+from dynastate.operations.prediction import DAY_S
 from dynastate.operations.usage import commit_units
+from dynastate.prices import DEFAULT_PRICES, Prices
+
+#: Write units that follow from one of a part: snapshots, and deletes of both (docs/operations.md, "Rule of thumb").
+CHANGED_UNITS: Final = 3.6
+#: Versions over which the time of a batch is averaged.
+BATCHES: Final = 10
 
 
 @dataclass(frozen=True)
@@ -22,9 +32,12 @@ class StoreActivity:
     """Activity of the stores of one operator with one name, all partitions together.
 
     `version` is the newest that all have committed; `lag` is the number of versions between the most and the least
-    advanced partition. Per second, since the previous look: versions, write units of commits (not of maintenance),
-    changed rows; None at the first look. From the operator's last progress report: average milliseconds of a store's
-    commit, and throttled requests; None without a report, and where another store name of the operator has them.
+    advanced partition; `batch_s` the seconds from one version to the next, on average over the last ones. Per second,
+    since the previous look: versions, write units of commits (not of maintenance), changed rows; `dollars_a_day`: the
+    price of these, of the snapshots and of the deletes that follow, by the rule of thumb of docs/operations.md. None at
+    the first look. From the operator's last progress report: average milliseconds of a store's commit, throttled
+    requests, and milliseconds of the batch; None without a report, and where another store name of the operator has
+    them.
     """
 
     stores: str
@@ -35,19 +48,66 @@ class StoreActivity:
     versions_s: float | None
     write_units_s: float | None
     changes_s: float | None
+    batch_s: float | None = None
+    dollars_a_day: float | None = None
     commit_ms: float | None = None
     throttles: int | None = None
+    batch_ms: int | None = None
 
     @property
     def operator(self) -> int:
         return int(self.stores.split("/")[1])
 
 
+class Order(str, Enum):
+    """The column by which operators are sorted: by name, or the largest first."""
+
+    NAME = "name"
+    VERSION = "version"
+    LAG = "lag"
+    ROWS = "rows"
+    BATCH = "batch"
+    CHANGES = "changes"
+    UNITS = "units"
+    DOLLARS = "dollars"
+    COMMIT = "commit"
+    THROTTLES = "throttles"
+
+
+#: What is compared.
+_COMPARED: Final = {
+    Order.VERSION: "version",
+    Order.LAG: "lag",
+    Order.ROWS: "rows",
+    Order.BATCH: "batch_s",
+    Order.CHANGES: "changes_s",
+    Order.UNITS: "write_units_s",
+    Order.DOLLARS: "dollars_a_day",
+    Order.COMMIT: "commit_ms",
+    Order.THROTTLES: "throttles",
+}
+
+
+def in_order(found: Sequence[StoreActivity], order: Order) -> list[StoreActivity]:
+    """Sort operators; those of which the figure is not known come last."""
+    if order is Order.NAME:
+        return sorted(found, key=lambda each: (each.operator, each.stores))
+
+    def size(each: StoreActivity) -> float:
+        value = getattr(each, _COMPARED[order])
+        return -inf if value is None else float(value)
+
+    return sorted(found, key=size, reverse=True)
+
+
 class Monitor:
     """Monitor of some stores. Each look reads only what is new. `clock` is in seconds."""
 
-    def __init__(self, engine: Engine, stores: Sequence[str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, engine: Engine, stores: Sequence[str], clock: Callable[[], float], prices: Prices = DEFAULT_PRICES
+    ) -> None:
         self.meter = Meter()
+        self._prices = prices
         self._engine = engine
         self._clock = clock
         self._known: dict[str, Lineage | None] = dict.fromkeys(stores)
@@ -76,6 +136,10 @@ class Monitor:
         versions = [each.newest.version for each in known]
         entries = [(store, entry) for store in stores for entry in new[store]]
 
+        units = [commit_units(store, entry) for store, entry in entries]
+        # Each commit has one unit of a version list; what changed is written and deleted again later.
+        spent = len(units) + CHANGED_UNITS * (sum(units) - len(units))
+
         def per_second(total: float) -> float | None:
             return None if seconds is None else round(total / seconds, 2)
 
@@ -86,13 +150,29 @@ class Monitor:
             lag=max(versions) - min(versions),
             rows=sum(rows_of(families_of(each.schema(each.newest), each.newest)) for each in known),
             versions_s=per_second(len(entries) / len(stores)),
-            write_units_s=per_second(sum(commit_units(store, entry) for store, entry in entries)),
+            write_units_s=per_second(sum(units)),
             changes_s=per_second(sum(entry.records for _, entry in entries)),
+            batch_s=_batch_s(known),
+            dollars_a_day=None
+            if seconds is None
+            else self._prices.nanodollars(round(DAY_S * spent / seconds), 0) / 1e9,
         )
 
 
-def with_report(found: Sequence[StoreActivity], operators: Sequence[Mapping[str, int]]) -> list[StoreActivity]:
-    """Add the metrics of a batch, which are by operator id.
+def _batch_s(known: Sequence[Lineage]) -> float | None:
+    """Seconds from one version to the next, on average over the last ones of some stores."""
+    gaps = []
+    for lineage in known:
+        times = [entry.time_ms for entry in lineage.entries[-BATCHES:]]
+        if len(times) > 1:
+            gaps.append((times[-1] - times[0]) / 1000 / (len(times) - 1))
+    return round(sum(gaps) / len(gaps), 2) if gaps else None
+
+
+def with_report(
+    found: Sequence[StoreActivity], operators: Sequence[Mapping[str, int]], batch_ms: int | None = None
+) -> list[StoreActivity]:
+    """Add the metrics of a batch, which are by operator id, and its duration.
 
     Spark adds up the stores of an operator; where they have several names, as those of a join, the first one gets them.
     """
@@ -107,7 +187,8 @@ def with_report(found: Sequence[StoreActivity], operators: Sequence[Mapping[str,
             completed.append(each)
             continue
         commit_ms = round(metrics.get("dynastateCommitMs", 0) / stores[each.operator], 1)
-        completed.append(replace(each, commit_ms=commit_ms, throttles=metrics.get("dynastateThrottles", 0)))
+        throttles = metrics.get("dynastateThrottles", 0)
+        completed.append(replace(each, commit_ms=commit_ms, throttles=throttles, batch_ms=batch_ms))
     return completed
 
 

@@ -73,6 +73,7 @@ class _Batch:
     at: datetime
     operators: tuple[Mapping[str, int], ...]
     """Metrics by operator id: Spark numbers operators, and reports them, in the order of its plan."""
+    duration_ms: int
 
     @cached_property
     def metrics(self) -> Mapping[str, int]:
@@ -134,7 +135,16 @@ class ReportFile:
                 self._read_new(file)
         except OSError as wrong:
             raise ConfigurationError(f"the progress reports cannot be read: {wrong}") from wrong
-        return next((batch.operators for run, batch in reversed(self._last.items()) if run in runs), ())
+        batch = self._last_of(runs)
+        return () if batch is None else batch.operators
+
+    def last_duration_ms(self, runs: Collection[str]) -> int | None:
+        """Milliseconds of the batch that `last_batch` has found."""
+        batch = self._last_of(runs)
+        return None if batch is None else batch.duration_ms
+
+    def _last_of(self, runs: Collection[str]) -> _Batch | None:
+        return next((batch for run, batch in reversed(self._last.items()) if run in runs), None)
 
     def _read_new(self, file: BinaryIO) -> None:
         now = os.fstat(file.fileno())
@@ -174,7 +184,9 @@ def _batch(line: str, where: str) -> _Batch | None:
         if not any(name.startswith("dynastate") for operator in operators for name in operator):
             return None
         at = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
-        batch = _Batch(report["id"], report.get("name") or "", report["runId"], report["batchId"], at, operators)
+        of = report["id"], report.get("name") or "", report["runId"], report["batchId"]
+        durations = report["durationMs"]
+        batch = _Batch(*of, at, operators, int(durations.get("triggerExecution", durations["addBatch"])))
         batch.spent()
     except (KeyError, TypeError, AttributeError, ValueError) as missing:
         raise ConfigurationError(

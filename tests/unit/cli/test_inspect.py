@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY
-from tests.support.command_line import refused, reported, run, shown
+from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
@@ -282,60 +282,6 @@ def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:
     reports = shown("verify", "wide", code=1)
     assert [each["store"] for each in reports if not each["whole"]] == [stores[3].store]
     assert "no store of this namespace" in refused("verify", "missing")
-
-
-def test_top(engine: Engine, tmp_path: Path) -> None:
-    """Look by look, what the partitions of an operator have done since; commit times from progress reports."""
-    first, second = (StoreBuilder(engine, f"busy/0/{partition}/default") for partition in range(2))
-    first.count_to(2)
-    second.commit((user("b"), counted(1)))
-    done = run("top", "busy", "--looks", "2", "--interval", "0.1", "--json")
-    assert done.code == 0, done.err
-    looks = [json.loads(line) for line in done.lines]
-    assert [each["look"] for each in looks] == [1, 2]
-    assert looks[0] | {"look": 2, "versions_s": 0, "write_units_s": 0, "changes_s": 0} == looks[1]
-    assert (looks[0]["stores"], looks[0]["partitions"], looks[0]["version"]) == ("busy/0/*/default", 2, 1)
-    assert (looks[0]["lag"], looks[0]["rows"], looks[0]["versions_s"]) == (1, 2, None)
-    assert "no store of this namespace" in refused("top", "missing", "--looks", "1")
-    missing = str(tmp_path / "missing")
-    assert "cannot be read" in refused("top", "busy", "--looks", "1", "--progress", missing)
-
-
-def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
-    """Commit times and throttles are those of the row's own operator, and of this query; a join's are shown once."""
-    for partition in range(2):
-        for place in (f"two/0/{partition}/default", *(f"two/1/{partition}/{name}" for name in JOINED)):
-            StoreBuilder(engine, place, run="its-run").count_to(1)
-    words = ("top", "two", "--looks", "1")
-    before = [json.loads(line) for line in run(*words, "--json").lines]
-    file = tmp_path / "progress.json"
-    known = json.loads(Path(reported(tmp_path, 1)).read_text())
-    (operator,) = known["stateOperators"]
-
-    def of(run: str, *figures: tuple[int, int]) -> str:
-        """A report of operators, of milliseconds in commits and requests throttled."""
-        operators = [
-            {"customMetrics": operator["customMetrics"] | {"dynastateCommitMs": ms, "dynastateThrottles": throttles}}
-            for ms, throttles in figures
-        ]
-        return json.dumps(known | {"runId": run, "stateOperators": operators}) + "\n"
-
-    file.write_text(of("its-run", (1, 1), (1, 1)) + of("its-run", (25, 0), (3_000, 7)) + of("another", (5, 5), (5, 5)))
-    done = run(*words, "--progress", str(file), "--json")
-    assert done.code == 0, done.err
-    looked = [json.loads(line) for line in done.lines]
-    names = ["two/0/*/default", *(f"two/1/*/{name}" for name in JOINED)]
-    figures = [(12.5, 0), (750.0, 7), (None, None)]
-    assert [(each["stores"], each["commit_ms"], each["throttles"]) for each in looked] == [
-        (name, *figure) for name, figure in zip(names, figures, strict=True)
-    ]
-    assert [each | {"commit_ms": None, "throttles": None} for each in looked] == before
-    table = run(*words, "--progress", str(file))
-    assert table.lines[1].endswith("  ms  throttles")
-    found = [line.split()[-2:] for line in table.lines[2:] if not line.startswith("two/")]
-    assert found == [["12.5", "0"], ["750.0", "7"], ["-", "-"]]
-    file.write_text(of("another", (5, 5)))
-    assert run(*words, "--progress", str(file)).lines[0].endswith("  commit")
 
 
 def test_no_command_breaks_a_word_at_80_columns(engine: Engine) -> None:

@@ -1,0 +1,141 @@
+"""The command `top`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from dynastate.cli.keys import pressed
+from dynastate.cli.options import Call, Namespace, command, number
+from dynastate.cli.output import console, dollars
+from dynastate.cli.table import Table, headers
+from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
+from dynastate.operations.monitor import Order, StoreActivity
+
+app = typer.Typer(rich_help_panel="Inspect")
+
+_MONITORED: Final = headers(
+    *("stores", "partitions", "version", "lag", "rows"),
+    batch_s="batch\ns",
+    changes_s="changes\n/s",
+    write_units_s="write\nunits/s",
+    dollars_a_day="$\na day",
+)
+_REPORTED: Final = headers("commit_ms", "batch_ms", "throttles")
+#: Columns that a narrow terminal does without, the first ones first.
+_OPTIONAL: Final = ("partitions", "batch_ms", "changes_s")
+#: Escape sequences of terminals: to the first line; delete the rest of the line, of the screen.
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+@command(
+    app,
+    "top orders",
+    "top orders --sort lag --interval 10 --progress progress.json",
+    "top orders --looks 1 --json | jq .lag",
+    json="A JSON object a line, for each operator and look.",
+)
+def top(
+    call: Call,
+    namespace: Namespace,
+    *,
+    sort: Annotated[
+        Order, typer.Option(metavar="COLUMN", help=f"Sort by {', '.join(Order)}; numbers with the largest first.")
+    ] = Order.NAME,
+    interval: Annotated[float, number(0.1, "S", "Seconds between two looks.")] = 5.0,
+    looks: Annotated[int, number(0, "N", "How often to look; 0: until Ctrl-C.")] = 0,
+    report: Annotated[
+        str,
+        typer.Option(
+            "--progress", metavar="FILE", help="Spark's progress reports as they come, for commit ms and throttles."
+        ),
+    ] = "",
+) -> None:
+    """Monitor the stores of a running query: version, lag, batch time, changes, write units a second, dollars a day.
+
+    Each look reads the ends of the version lists, a read unit or two for each store. How long commits take, and
+    throttles, are not in the tables: give Spark's progress reports for them. In a terminal, q ends it, and s sorts by
+    the next column.
+    """
+    from dynastate.engine import catalog
+    from dynastate.operations.monitor import Monitor, in_order, with_report
+    from dynastate.operations.reports import ReportFile
+    from dynastate.operations.runs import read_meta
+    from dynastate.prices import Prices
+
+    with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):
+        names = catalog.of_namespace(tables, namespace, Meter()).current
+        monitor, look = Monitor(engine, names, time.monotonic, Prices.of(call.settings)), 0
+        reports = ReportFile(report) if report else None
+        while True:
+            look += 1
+            found = monitor.look()
+            if reports is not None:
+                runs = read_meta(tables, names[0], Meter())[1].epochs.keys()
+                operators = reports.last_batch(runs)
+                found = with_report(found, operators, reports.last_duration_ms(runs))
+            _show(call, in_order(found, sort), look, sort, with_reports=reports is not None)
+            if look == looks:
+                return
+            ends_s = time.monotonic() + interval
+            while (left_s := ends_s - time.monotonic()) > 0:
+                key = wait(left_s)
+                if key == "q":
+                    return
+                if key == "s":
+                    sort = _next(sort)
+                    _show(call, in_order(found, sort), look, sort, with_reports=reports is not None)
+
+
+def _next(order: Order) -> Order:
+    every = list(Order)
+    return every[(every.index(order) + 1) % len(every)]
+
+
+def _show(call: Call, found: Sequence[StoreActivity], look: int, order: Order, *, with_reports: bool) -> None:
+    """Print a look: as lines of JSON, or a table, which in a terminal takes the place of the one before."""
+    if call.as_json:
+        for each in found:
+            typer.echo(json.dumps({"look": look} | asdict(each)))
+        sys.stdout.flush()
+        return
+    columns = _MONITORED | (_REPORTED if with_reports else {})
+    rows = [asdict(each) | {"dollars_a_day": _dollars(each.dollars_a_day)} for each in found]
+    table = Table(rows, columns, call.width, figures=True).fit(group="stores", optional=_OPTIONAL)
+    screen = console()
+    # In a file looks are compared, and in a terminal one wants to see that it goes on.
+    clock = f"{datetime.now().astimezone():%H:%M:%S}, " if screen.is_terminal else ""
+    lines = [(f"{clock}{_totals(found)}, by {order.value}", False), *table.lines()]
+    if not screen.is_terminal:
+        for line, is_header in lines:
+            screen.print(line, style="bold" if is_header else None, markup=False)
+        return
+    with screen.capture() as drawn:
+        for line, is_header in lines[: max(1, screen.height - 1)]:
+            screen.print(line, style="bold" if is_header else None, markup=False)
+    # One write, over the look before, so that nothing flickers.
+    begin = _HOME + _END_OF_SCREEN if look == 1 else _HOME
+    sys.stdout.write(begin + drawn.get().replace("\n", f"{_END_OF_LINE}\n") + _END_OF_SCREEN)
+    sys.stdout.flush()
+
+
+def _totals(found: Sequence[StoreActivity]) -> str:
+    """All operators together."""
+    said = [plural(sum(each.rows for each in found), "row")]
+    if all(each.write_units_s is not None for each in found):
+        said.append(f"{sum(each.write_units_s or 0 for each in found):,.1f} write units/s")
+        said.append(f"${_dollars(sum(each.dollars_a_day or 0 for each in found))} a day")
+    return ", ".join(said)
+
+
+def _dollars(amount: float | None) -> Any:
+    return None if amount is None else dollars(amount, 2)
