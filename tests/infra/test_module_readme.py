@@ -10,7 +10,7 @@ from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 from tests.infra.conftest import INFRA
 
 #: Where each root says which provider it takes.
-FILES = ("versions.tf", "main.tf", "main.tf")
+FILES = ("versions.tf", "main.tf", "main.tf", "versions.tf")
 README = (INFRA / "README.md").read_text()
 
 
@@ -59,13 +59,13 @@ def test_the_readme_lists_the_outputs_as_they_are() -> None:
 
 def test_lock_files_name_the_provider_that_is_tested() -> None:
     """The module and its examples accept one major version, and lock the version that the README says."""
-    roots = [INFRA, INFRA / "examples" / "basic", INFRA / "examples" / "production"]
+    roots = [INFRA, *(INFRA / root for root in ("examples/basic", "examples/production", "observability/cloudwatch"))]
     accepted = [
         re.findall(r'^ +version = "(.*)"', (root / file).read_text(), re.MULTILINE)
         for root, file in zip(roots, FILES, strict=True)
     ]
     locks = {(root / ".terraform.lock.hcl").read_text() for root in roots}
-    assert accepted == 3 * [[">= 5.80, < 6.0"]]
+    assert accepted == 4 * [[">= 5.80, < 6.0"]]
     assert len(locks) == 1
     (lock,) = locks
     assert re.findall(r'constraints = "(.*)"', lock) == [">= 5.80.0, < 6.0.0"]

@@ -26,7 +26,7 @@ from tests.support.jvm import LOG4J
 from tests.support.processes import wait_until
 
 REGION = "us-east-1"
-ROOTS = [".", "examples/basic", "examples/production"]
+ROOTS = [".", "examples/basic", "examples/production", "observability/cloudwatch"]
 UNPROTECTED = "-var=deletion_protection=false"
 QUERY = Path(__file__).with_name("query.py")
 #: A JVM starts, and runs a query of two partitions: ten seconds, and minutes on a machine that has much else to do.

@@ -1,0 +1,78 @@
+"""Dashboards, rules and alarms of infra/observability compared with the metrics that are exported."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from dynastate.operations.metrics.table import METRICS, OPERATOR_METRICS
+from dynastate.operations.metrics.targets import NAMESPACE, emf_name
+from tests.support import observability
+
+CLOUDWATCH = observability.FOLDER / "cloudwatch"
+
+
+def series() -> dict[str, set[str]]:
+    """The series that Prometheus has, with their labels."""
+    found: dict[str, set[str]] = {}
+    for metric in METRICS:
+        names = [metric.name]
+        if metric.kind == "histogram":
+            names = [f"{metric.name}{end}" for end in ("_bucket", "_sum", "_count")]
+        found |= {name: {*metric.labels, *(["le"] if name.endswith("_bucket") else [])} for name in names}
+    return found
+
+
+def test_expressions_are_over_exported_metrics() -> None:
+    """Every panel and every rule reads series and labels that are exported; a real query's are in tests/spark."""
+    known = series()
+    for where, expression in (observability.of_dashboard() | observability.of_rules()).items():
+        assert observability.names(expression) <= known.keys(), where
+        for name in observability.names(expression):
+            assert observability.labels(expression) <= known[name], (where, name)
+
+
+def test_the_dashboard_has_what_matters() -> None:
+    """Panels have ids and titles of their own, and no two lie on each other."""
+    panels = json.loads((observability.FOLDER / "grafana.json").read_text())["panels"]
+    assert len({each["id"] for each in panels}) == len({each["title"] for each in panels}) == len(panels)
+    places = [
+        (x, y)
+        for each in panels
+        for x in range(each["gridPos"]["x"], each["gridPos"]["x"] + each["gridPos"]["w"])
+        for y in range(each["gridPos"]["y"], each["gridPos"]["y"] + each["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places))
+    shown = {name for expression in observability.of_dashboard().values() for name in observability.names(expression)}
+    for wanted in (
+        "batch_duration",
+        "commit",
+        "rows",
+        "bytes",
+        "units",
+        "dollars",
+        "cache",
+        "throttles",
+        "retries",
+        "lag",
+    ):
+        assert any(wanted in name for name in shown), wanted
+
+
+def test_cloudwatch_reads_exported_metrics() -> None:
+    """Alarms and panels name metrics as the embedded metric format has them, by the same dimensions."""
+    text = (CLOUDWATCH / "main.tf").read_text()
+    assert f'namespace = "{NAMESPACE}"' in text
+    exported = {emf_name(each.name): each in OPERATOR_METRICS for each in METRICS}
+    named = set(re.findall(r"dynastate_\w+", text))
+    assert len(named) > 20
+    assert named <= exported.keys()
+    panels = re.findall(r'dimensions = "([\w,]+)", metrics = \{(.*?)\} \}', text)
+    assert len(panels) > 10
+    for dimensions, metrics in panels:
+        for name in re.findall(r"(dynastate_\w+) =", metrics):
+            assert dimensions == ("query,operator" if exported[name] else "query"), name
+    for key, of_operator in (("metrics", False), ("operators", True)):
+        for block in re.findall(rf"^      {key} += \{{(.*?)\}}\n", text, re.MULTILINE | re.DOTALL):
+            for name in re.findall(r'name = "(\w+)"', block):
+                assert exported[name] is of_operator, name
