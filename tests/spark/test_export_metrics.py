@@ -156,6 +156,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.every_spark
 def test_a_failed_query_is_counted(sessions: Sessions, folder: Path) -> None:
     """Its end and its error are exported; the error is the query's own."""
     session = sessions({})

@@ -31,7 +31,7 @@ _KEY_CHARS: Final = 60
 @command(
     app,
     *("skew orders", "skew orders/0 --keys 20", "skew orders --heap 32 --budget 500"),
-    "skew orders --keys 0 --json | jq '.operators[] | select(.bytes_ratio > 2)'",
+    "skew orders --keys 0 --json | jq .limits",
 )
 def skew(
     call: Call,

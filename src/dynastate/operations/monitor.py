@@ -18,7 +18,7 @@ from dynastate.engine.reader import Lineage
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import families_of, rows_of
 from dynastate.operations.prediction import DAY_S
-from dynastate.operations.usage import commit_units
+from dynastate.operations.usage import commit_units, part_units
 from dynastate.prices import DEFAULT_PRICES, Prices
 
 #: Write units that follow from one of a part: snapshots, and deletes of both (docs/operations.md, "Rule of thumb").
@@ -137,8 +137,8 @@ class Monitor:
         entries = [(store, entry) for store in stores for entry in new[store]]
 
         units = [commit_units(store, entry) for store, entry in entries]
-        # Each commit has one unit of a version list; what changed is written and deleted again later.
-        spent = len(units) + CHANGED_UNITS * (sum(units) - len(units))
+        # What changed is written into snapshots, and deleted, later.
+        spent = sum(units) + (CHANGED_UNITS - 1) * sum(part_units(store, entry) for store, entry in entries)
 
         def per_second(total: float) -> float | None:
             return None if seconds is None else round(total / seconds, 2)

@@ -49,10 +49,10 @@ REPORT_ROWS: Final = 1_000
 class StoreLoad:
     """Size and load of one store.
 
-    `bytes` are those of its rows before compression, estimated from its newest snapshot and the changes since;
-    `stored_bytes` those in the tables. Since the oldest listed version, `span_s` before the newest: `rows_a_day` more
-    rows. `units_s`: write units a second of the commits of the newer half of the versions, in which `units_s_a_day`
-    more came than in the older half. None: too few versions.
+    `bytes` are those of its rows before compression, estimated from its newest snapshot, or without one from its
+    changes; `stored_bytes` those in the tables and in objects of S3. Since the oldest listed version, `span_s` before
+    the newest: `rows_a_day` more rows. `units_s`: write units a second of the commits of the newer half of the
+    versions, which grow by `units_s_a_day` from the older half on. None: too few versions.
     """
 
     store: str
@@ -197,7 +197,7 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
         rows=rows,
         keys=keys,
         bytes=round(keys * raw / records) if records else 0,
-        stored_bytes=usage.stored.bytes,
+        stored_bytes=usage.stored.bytes + usage.stored.object_bytes,
         shards=graph.required_meta.shards,
         span_s=span_s,
         batch_s=span_s / (len(lineage) - 1) if span_s > 0 else None,

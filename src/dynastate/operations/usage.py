@@ -120,7 +120,7 @@ def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsa
         stored=store_size(graph, items),
         rows=sum(newest.keys.values()) if newest else 0,
         versions=len(entries),
-        write_units=sum(_part_units(store, entry) for entry in entries)
+        write_units=sum(part_units(store, entry) for entry in entries)
         + sum(_list_units(key, [raw for raw, _ in group]) for key, group in graph.groups.items()),
         families=len(newest.keys) if newest else 0,
         records=sum(entry.records for entry in entries),
@@ -139,10 +139,11 @@ def commit_units(store: str, entry: VersionEntry) -> int:
     """
     key = group_key(store, entry.version)
     entries = [encode_entry(store, entry)] * (entry.version + 1 - max(1, versions_of(key).start))
-    return _part_units(store, entry) + units_of_write(item_bytes(list_item(key, entries)))
+    return part_units(store, entry) + units_of_write(item_bytes(list_item(key, entries)))
 
 
-def _part_units(store: str, entry: VersionEntry) -> int:
+def part_units(store: str, entry: VersionEntry) -> int:
+    """Approximate write units of the parts of a version."""
     own = parts_size(store, [entry])
     return own.items * units_of_write(own.bytes // own.items) if own.items else 0
 

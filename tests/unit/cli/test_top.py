@@ -131,7 +131,7 @@ def test_figures_of_a_running_query(engine: Engine, monkeypatch: pytest.MonkeyPa
 
 def test_80_columns(engine: Engine, tmp_path: Path) -> None:
     """With large figures and reports everything is in one table, without a broken word."""
-    store = StoreBuilder(engine, "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11/0/0/left-keyWithIndexToValue", run="r")
+    store = StoreBuilder(engine, "0c64c9d2a24f3d2d7f3e6f0b8a119f2c/0/0/left-keyWithIndexToValue", run="r")
     store.commit(*((user(f"u{number}"), counted(number)) for number in range(2_000)))
     store.commit(*((user(f"u{number}"), counted(number)) for number in range(2_000)))
     words = ("top", store.store.split("/")[0], "--looks", "2", "--interval", "0.1", "--progress", reported(tmp_path, 1))
