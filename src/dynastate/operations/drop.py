@@ -98,8 +98,9 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     A query that still runs is refused its next commit, and cannot be restarted from its checkpoint.
 
     1. Refuse if forks depend on a store. Items that are pinned for deleted forks are unpinned. 2. Mark all stores as
-    dropped, so that no fork is made of what is left. 3. Empty them, several at once. 4. Delete their meta items, the
-    last first: stores are found from the first on, so a drop that was cut off is finished by another.
+    dropped, several at once, so that no fork is made of what is left. 3. When all are, empty them, several at once.
+    4. Delete their meta items, the last first: stores are found from the first on, so a drop that was cut off is
+    finished by another.
 
     Raises:
         CorruptStateError: a meta item is corrupt, so that the places of the other items are unknown.
@@ -108,7 +109,9 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
         UnavailableError: a version list changes again and again.
     """
     refuse_forked(tables, stores, meter)  # 1
-    marked = {store for store in stores if _mark_dropped(tables, store, meter)}  # 2
+    mark = metered(partial(_mark_dropped, tables), meter)  # 2
+    found = each_store(tables, stores, mark, until_failure=True).all()
+    marked = {store for store, has_meta in zip(stores, found, strict=True) if has_meta}
     empty = metered(partial(_empty, tables), meter)  # 3
     there = [store for store in stores if store in marked]
     deleted = sum(each_store(tables, there, empty, progress, until_failure=True).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Barrier
 
 import pytest
 
@@ -18,6 +19,7 @@ from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store, inspect_stores
+from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.verify import verify
 from dynastate.progress import no_progress
 from tests.support.engine_driver import (
@@ -213,6 +215,33 @@ def test_meta_items_go_last_and_backwards(memory: MemoryTables, engines: Engines
     assert drop_stores(memory, stores, Meter()) == 30 * 3
     deleted = [key for call in memory.calls if call.verb.startswith("delete") for key in call.keys]
     assert deleted[-30:] == [meta_key(each) for each in reversed(stores)]
+
+
+def test_stores_are_marked_several_at_once_and_before_any_is_emptied(
+    memory: MemoryTables, engines: Engines, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each store waits for the others under way; one that fails keeps every store from being emptied."""
+    stores = [f"{namespace_of(store)}/0/{partition}/default" for partition in range(STORES_AT_ONCE)]
+    for each in stores:
+        write_versions(engines(memory), each, 1)
+    before, everyone, mark = len(memory.items), Barrier(STORES_AT_ONCE), drop._mark_dropped
+
+    def mark_together(tables: Tables, store: str, meter: Meter) -> bool:
+        everyone.wait(10)
+        if store == stores[3] and is_failing:
+            raise UnavailableError("not now")
+        return mark(tables, store, meter)
+
+    monkeypatch.setattr(drop, "_mark_dropped", mark_together)
+    is_failing = True
+    with pytest.raises(UnavailableError, match="not now"):
+        drop_stores(memory, stores, Meter())
+    assert len(memory.items) == before
+    is_failing = False
+    meter = Meter()
+    assert drop_stores(memory, stores, meter) == STORES_AT_ONCE * 3
+    assert not list(catalog.find_stores(memory, namespace_of(store), Meter()))
+    assert meter.requests > 2 * STORES_AT_ONCE
 
 
 def test_parts_that_come_after_a_drop_are_no_lost_list(memory: MemoryTables, engines: Engines, store: str) -> None:
