@@ -1,137 +1,240 @@
-"""The policies of the bucket for blocks compared with the requests that the code sends."""
+"""The policies of the bucket for blocks compared with the requests that the code sends: they permit these only.
+
+As in `test_policies.py`, each role works through a fault proxy that refuses what its policies do not allow.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
-from fnmatch import fnmatchcase
-from typing import Any
 
 import pytest
 
+from dynastate.dynamodb.admin import check_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
+from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
-from dynastate.format.objects import ObjectId
+from dynastate.format.keys import VersionId
+from dynastate.format.objects import ObjectId, store_prefix
 from dynastate.operations.drop import drop_stores
+from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from tests.infra.conftest import INFRA
-from tests.support.engine_driver import attempt, begin, make_engine, numbers, read, save_snapshot, write, write_versions
-from tests.support.fakes import MemoryObjects, MemoryTables
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from tests.support.engine_driver import (
+    attempt,
+    begin,
+    make_engine,
+    numbers,
+    read,
+    save_snapshot,
+    write,
+    write_versions,
+)
+from tests.support.fault_proxy import FaultProxy, let_pass
+from tests.support.policies import (
+    BUCKETS,
+    PREFIX,
+    TABLES,
+    Access,
+    Policy,
+    allows,
+    both,
+    enforce,
+    listed,
+    render,
+    render_blocks,
+    spare,
+)
 
-BUCKET = "arn:aws:s3:::team"
-Access = tuple[str, str, str | None]
-
-
-def rendered(role: str, namespace: str) -> list[dict[str, Any]]:
-    """The statements of a role's policy for a namespace, in a bucket with the prefix `state`."""
-    text = (INFRA / "policies" / f"blocks_{role}.json.tftpl").read_text()
-    values = {
-        "bucket_arn": BUCKET,
-        "objects": json.dumps([f"{BUCKET}/state/{namespace}/*"]),
-        "prefixes": json.dumps([f"state/{namespace}/*"]),
-    }
-    for name, value in values.items():
-        text = text.replace(f"${{{name}}}", value)
-    statements: list[dict[str, Any]] = json.loads(text)["Statement"]
-    return statements
-
-
-def several(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
-def allows(statements: Sequence[dict[str, Any]], access: Access) -> bool:
-    """Judge as IAM does: action and resource match, and a prefix, where there is one."""
-    action, resource, prefix = access
-    for each in statements:
-        condition = each.get("Condition", {"StringLikeIfExists": {"s3:prefix": ["*"]}})
-        (patterns,) = condition["StringLikeIfExists"].values()
-        if (
-            action in several(each["Action"])
-            and any(fnmatchcase(resource, one) for one in several(each["Resource"]))
-            and (prefix is None or any(fnmatchcase(prefix, one) for one in patterns))
-        ):
-            return True
-    return False
+ARN = f"{BUCKETS}{BUCKET}"
+LOCATION = f"s3://{BUCKET}/policies"
+RETAIN = 2
+pytestmark = pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 
 
-class GuardedObjects(MemoryObjects):
-    """An S3 that refuses what a policy does not allow, and records what was asked of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.statements: list[dict[str, Any]] | None = None
-        self.asked: set[Access] = set()
-
-    def _ask(self, action: str, resource: str, prefix: str | None = None) -> None:
-        access = f"s3:{action}", resource, prefix
-        self.asked.add(access)
-        if self.statements is not None and not allows(self.statements, access):
-            raise ConfigurationError("AWS denies permission", action=action)
-
-    def put(self, place: ObjectId, data: bytes, meter: Meter) -> None:
-        self._ask("PutObject", f"arn:aws:s3:::{place.bucket}/{place.key}")
-        super().put(place, data, meter)
-
-    def get(self, place: ObjectId, start: int, end: int, meter: Meter) -> bytes | None:
-        self._ask("GetObject", f"arn:aws:s3:::{place.bucket}/{place.key}")
-        return super().get(place, start, end, meter)
-
-    def names(self, location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
-        whole = ObjectId(location, prefix)
-        self._ask("ListBucket", f"arn:aws:s3:::{whole.bucket}", whole.key)
-        return super().names(location, prefix, meter)
-
-    def delete(self, places: Sequence[ObjectId], meter: Meter) -> None:
-        for place in places:
-            self._ask("DeleteObject", f"arn:aws:s3:::{place.bucket}/{place.key}")
-        super().delete(places, meter)
+def blocks_of(role: str, namespace: str) -> Policy:
+    return render_blocks(role, BUCKET, "policies/", namespace)
 
 
-class GuardedTables(MemoryTables):
-    """Tables beside such an S3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.guarded = self._objects = GuardedObjects()
+def tables_of(role: str, namespace: str) -> Policy:
+    return render(role, delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace=namespace)
 
 
-@pytest.mark.usefixtures("always_worth_it")
-def test_roles_may_do_what_they_do_and_nothing_else() -> None:
-    """Executors write, read, list and delete objects of their namespace; readers read and list; none does more."""
-    tables, store = GuardedTables(), "orders/0/0/default"
-    objects = tables.guarded
-    how: dict[str, Any] = {"blocks": "s3://team/state", "put_price": Decimal(0)}
-    objects.statements = rendered("writer", "orders")
-    with closing(make_engine(tables, **how)) as engine:
-        made = write_versions(engine, store, 12)
-        begin(engine, store, attempt(77), {b"x": b"y"}, base=made[12]).abort()
-        save_snapshot(engine, store, made[10], numbers(10))
-        engine.clean_up(store, "run-1", *made[12], retain=2, least=1, most=0)
-        assert read(engine, store, 12) == numbers(12)
-    used = {action for action, *_ in objects.asked}
-    assert used == {action for each in objects.statements for action in several(each["Action"])}
-    objects.asked.clear()
-    objects.statements = rendered("reader", "orders")
-    with closing(make_engine(tables)) as engine:
+def policies_of(role: str, namespace: str) -> Policy:
+    """What a role has for a namespace: its items, and its objects."""
+    return both(tables_of(role, namespace), blocks_of(role, namespace))
+
+
+@pytest.fixture
+def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the embedded DynamoDB, and its S3."""
+    with FaultProxy(embedded.endpoint) as opened:
+        yield opened
+
+
+def settings_of(proxy: FaultProxy, blocks: str = "") -> Settings:
+    """Settings that reach both services through the proxy; a PUT costs nothing, so every part goes to an object."""
+    where = {"endpoint": proxy.endpoint, "blocks_endpoint": proxy.endpoint, "region": "us-east-1", "blocks": blocks}
+    return Settings(**where, put_price=Decimal(0), request_deadline_s=5)
+
+
+@contextmanager
+def engine_at(proxy: FaultProxy, blocks: str = "") -> Iterator[tuple[Engine, BotoTables]]:
+    """An engine, and the tables that it uses."""
+    tables = BotoTables(settings_of(proxy, blocks))
+    engine = make_engine(tables, blocks=blocks, put_price=Decimal(0))
+    try:
+        yield engine, tables
+    finally:
+        engine.close()
+        tables.close()
+
+
+def write_everything(engine: Engine, store: str) -> list[VersionId]:
+    """Do what an executor does with objects: parts, an abort, a snapshot, and a clean-up by a next run."""
+    made = write_versions(engine, store, 11)
+    begin(engine, store, attempt(77), {b"x": b"y" * 9_000}, base=made[11]).abort()
+    save_snapshot(engine, store, made[10], numbers(10))
+    made += [write(engine, store, attempt(12), {b"12": b"12"}, base=made[11], run="run-2")]
+    engine.clean_up(store, "run-2", *made[12], RETAIN, 1, 0)
+    assert read(engine, store, 12) == numbers(12)
+    return made
+
+
+def names_of(tables: BotoTables, store: str) -> list[ObjectId]:
+    return list(tables.objects.names(LOCATION, store_prefix(store), Meter()))
+
+
+def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
+    """Check, commit, abort, snapshot, clean-up, read and drop work with the writer's policies, and use all of them."""
+    store, policy = "blocks-writers/0/0/default", blocks_of("writer", "blocks-writers")
+    proxy.rule = enforce(policies_of("writer", "blocks-writers"), let_pass)
+    assert check_tables(settings_of(proxy, LOCATION)) == []
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        write_everything(engine, store)
+        assert names_of(tables, store)
+        assert spare(policy, proxy.requests) == set()
+        drop_stores(tables, [store], Meter())
+        assert names_of(tables, store) == []
+
+
+def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
+    """State is read and verified with the reader's policies, which are used in full; PUT and DELETE are denied."""
+    store, policy = "blocks-readers/0/0/default", blocks_of("reader", "blocks-readers")
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        made = write_everything(engine, store)
+        kept = names_of(tables, store)
+    proxy.requests.clear()
+    proxy.rule = enforce(policies_of("reader", "blocks-readers"), let_pass)
+    with engine_at(proxy) as (engine, tables):
         assert read(engine, store, 12) == numbers(12)
         assert verify(tables, store).is_whole
-    used = {action for action, *_ in objects.asked}
-    assert used == {action for each in objects.statements for action in several(each["Action"])}
-    with closing(make_engine(tables, **how)) as engine, pytest.raises(ConfigurationError, match="denies"):
-        write(engine, store, attempt(13), {b"13": b"13"}, base=made[12])
-    objects.statements = rendered("writer", "others")
-    with closing(make_engine(tables)) as engine, pytest.raises(ConfigurationError, match="denies"):
-        read(engine, store, 12)
-    with pytest.raises(ConfigurationError, match="denies"):
+        assert check_tables(settings_of(proxy, LOCATION)) == []
+        assert spare(policy, proxy.requests) == set()
+        with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
+            tables.objects.put(kept[0], b"x", Meter())
+        with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
+            tables.objects.delete(kept, Meter())
+    proxy.rule = enforce(both(tables_of("writer", "blocks-readers"), policy), let_pass)
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
+            write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
+        assert names_of(tables, store) == kept
+        assert read(engine, store, 12) == numbers(12)
+
+
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: str) -> None:
+    """Even a role that may use all items can read, write, list and delete objects of its own namespace only."""
+    theirs = f"blocks-theirs-{role}"
+    store = f"{theirs}/0/0/default"
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        made = write_everything(engine, store)
+        kept = names_of(tables, store)
+    for own in ("blocks", theirs[:-1], f"{theirs}2"):
+        proxy.rule = enforce(both(tables_of("writer", "*"), blocks_of(role, own)), let_pass)
+        with engine_at(proxy, LOCATION) as (engine, tables):
+            with pytest.raises(ConfigurationError, match="denies permission for GetObject on the bucket"):
+                read(engine, store, 12)
+            with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
+                write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
+            with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
+                tables.objects.delete(kept, Meter())
+            with pytest.raises(ConfigurationError, match="denies permission for ListObjectsV2 on the bucket"):
+                names_of(tables, store)
+    proxy.rule = let_pass
+    with engine_at(proxy) as (engine, tables):
+        assert names_of(tables, store) == kept
+        assert read(engine, store, 12) == numbers(12)
+
+
+def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy) -> None:
+    """A query on a fork reads its origin's objects; fork, and drop of either, have the writer's policies of both."""
+    store, forked = "blocks-origins/0/0/default", "blocks-forked/0/0/default"
+    operator = both(policies_of("writer", "blocks-origins"), policies_of("writer", "blocks-forked"))
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        newest = write_everything(engine, store)[-1]
+        kept = names_of(tables, store)
+        proxy.rule = enforce(operator, let_pass)
+        fork_namespace(tables, "blocks-origins", "blocks-forked", None, Meter())
+    proxy.rule = enforce(policies_of("writer", "blocks-forked"), let_pass)
+    with engine_at(proxy, LOCATION) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
+        read(engine, forked, *newest)
+    proxy.rule = enforce(
+        both(policies_of("reader", "blocks-origins"), policies_of("writer", "blocks-forked")), let_pass
+    )
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        assert read(engine, forked, *newest) == numbers(12)
+        made = write_versions(engine, forked, 12, base=newest, run="test")
+        save_snapshot(engine, forked, made[9], numbers(21), run="test")
+        engine.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)
+        assert read(engine, forked, *made[-1]) == numbers(24)
+        assert verify(tables, forked).is_whole
+        assert names_of(tables, store) == kept
+    proxy.rule = enforce(operator, let_pass)
+    with engine_at(proxy) as (engine, tables):
+        drop_stores(tables, [forked], Meter())
         drop_stores(tables, [store], Meter())
+        assert (names_of(tables, forked), names_of(tables, store)) == ([], [])
 
 
-def test_a_bucket_may_be_looked_at_without_a_prefix() -> None:
-    """HeadBucket has none, and neither has what S3 asks itself about an object that is not there."""
-    for role in ("writer", "reader"):
-        assert allows(rendered(role, "orders"), ("s3:ListBucket", BUCKET, None))
-        assert not allows(rendered(role, "orders"), ("s3:ListBucket", BUCKET, "state/others/0/0/default#"))
-        assert not allows(rendered(role, "orders"), ("s3:ListBucket", f"{BUCKET}-two", None))
+def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
+    """S3 says so to those only who may list the bucket without a prefix: with a strict condition, it denies access."""
+    store = "blocks-lost/0/0/default"
+    reader = policies_of("reader", "blocks-lost")
+    with engine_at(proxy, LOCATION) as (engine, tables):
+        write_everything(engine, store)
+        tables.objects.delete(names_of(tables, store), Meter())
+    proxy.rule = enforce(reader, let_pass)
+    with engine_at(proxy) as (_, tables):
+        assert {each.what for each in verify(tables, store).findings} == {"missing"}
+    *others, names = reader["Statement"]
+    strict = names | {"Condition": {"StringLike": names["Condition"]["StringLikeIfExists"]}}
+    proxy.rule = enforce({"Statement": [*others, strict]}, let_pass)
+    with engine_at(proxy) as (_, tables), pytest.raises(ConfigurationError, match="denies permission for GetObject"):
+        verify(tables, store)
+
+
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
+    """No wildcard of actions, no other bucket, no prefix of others, and nothing that changes a bucket is allowed."""
+    policy = blocks_of(role, "ours")
+    own = f"{ARN}/policies/ours/0/0/default#delta/1"
+    assert allows(policy, Access("s3:GetObject", own))
+    assert allows(policy, Access("s3:PutObject", own)) is (role == "writer")
+    assert allows(policy, Access("s3:DeleteObject", own)) is (role == "writer")
+    assert allows(policy, Access("s3:ListBucket", ARN))  # HeadBucket
+    for prefix, like in (("policies/ours/0/", True), ("policies/ours2/0/", False), ("policies/", False), ("", False)):
+        assert allows(policy, Access("s3:ListBucket", ARN, {PREFIX: (prefix,)})) is like
+    for statement in policy["Statement"]:
+        for action in listed(statement["Action"]):
+            assert "*" not in action
+            for resource in (f"{BUCKETS}another", f"{ARN}2", f"{TABLES}/another"):
+                assert not allows(policy, Access(action, resource))
+                assert not allows(policy, Access(action, f"{resource}/policies/ours/0/0/default#delta/1"))
+    for action in ("DeleteBucket", "PutBucketPolicy", "PutLifecycleConfiguration", "GetObjectVersion", "PutObjectAcl"):
+        assert not allows(policy, Access(f"s3:{action}", ARN))
+        assert not allows(policy, Access(f"s3:{action}", own))

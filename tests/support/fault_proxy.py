@@ -1,4 +1,4 @@
-"""A fault proxy in front of a DynamoDB, over HTTP: records requests, and delays, refuses or changes them by a rule."""
+"""A fault proxy in front of DynamoDB or S3: records requests, and delays, refuses or changes them by a rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tests.support.processes import free_port
 
@@ -21,6 +21,9 @@ HOST = "127.0.0.1"
 UPSTREAM_TIMEOUT_S = 60.0
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"
+S3 = "s3"
+#: Headers of answers that S3's clients read.
+PASSED_BACK = ("etag", "last-modified", "content-range", "x-amz-")
 
 
 class Request(NamedTuple):
@@ -28,6 +31,8 @@ class Request(NamedTuple):
 
     In AWS's JSON protocol, `service` is the one that is its target. In the query protocol, which CloudWatch speaks, it
     is the one that the request is signed for, and `body` has the parameters as they are sent: names to text.
+    Of S3, which has neither, `operation` is the HTTP method, and `body` has `bucket`, `key` (empty: the bucket itself),
+    the `query`'s parameters, and the `text` of a POST, which lists objects; a rule passes such a request on unchanged.
     """
 
     service: str
@@ -159,7 +164,7 @@ def _units(item: Mapping[str, Any]) -> int:
 class FaultProxy:
     """Listens on a port of 127.0.0.1 for as long as the `with` block runs. `rule` may be changed at any time.
 
-    `requests` is its journal: what came, in that order, whatever became of it. What is in neither of the two protocols
+    `requests` is its journal: what came, in that order, whatever became of it. What is in none of these protocols
     is passed on, and not noted. With a context for `tls`, which may be changed while it is shut, it speaks HTTPS.
     """
 
@@ -210,6 +215,19 @@ class FaultProxy:
             server.end()
 
 
+def _signed_for(headers: Mapping[str, str]) -> str:
+    """The service in `AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/SERVICE/aws4_request, …`; empty without that."""
+    _, _, scope = headers.get("authorization", "").partition("Credential=")
+    return scope.split("/")[3] if scope.count("/") > 3 else ""
+
+
+def _encode(request: Request, raw: bytes) -> bytes:
+    """The body of a request, which a rule may have changed; of S3 that which came."""
+    if request.service == S3:
+        return raw
+    return (json.dumps if "x-amz-target" in request.headers else urlencode)(request.body).encode()
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -250,6 +268,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.do_POST()
 
+    def do_HEAD(self) -> None:
+        self.do_POST()
+
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
+        self.do_POST()
+
+    def handle_expect_100(self) -> bool:
+        proceed = super().handle_expect_100()
+        self.wfile.flush()
+        return proceed
+
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         proxy = self.server.proxy
@@ -259,8 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
                 reply = self._pass_on(raw)
             else:
                 proxy.requests.append(request)
-                encode = json.dumps if "x-amz-target" in request.headers else urlencode
-                reply = proxy.rule(request, lambda wanted: self._pass_on(encode(wanted.body).encode()))
+                reply = proxy.rule(request, lambda wanted: self._pass_on(_encode(wanted, raw)))
         except (CutError, http.client.HTTPException, OSError):
             self.close_connection = True
             return
@@ -281,19 +312,26 @@ class _Handler(BaseHTTPRequestHandler):
             return Request(service, operation, json.loads(raw), headers)
         if headers.get("content-type", "").startswith(FORM):
             body = dict(parse_qsl(raw.decode(), keep_blank_values=True))
-            # AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/SERVICE/aws4_request, …
-            service = headers["authorization"].split("Credential=")[1].split("/")[3]
-            return Request(service, body["Action"], body, headers)
+            return Request(_signed_for(headers), body["Action"], body, headers)
+        if _signed_for(headers) == S3:
+            path, _, query = self.path.partition("?")
+            bucket, _, key = unquote(path).removeprefix("/").partition("/")
+            listed = {"text": raw.decode()} if self.command == "POST" else {}
+            parameters = dict(parse_qsl(query, keep_blank_values=True))
+            return Request(S3, self.command, {"bucket": bucket, "key": key, "query": parameters, **listed}, headers)
         return None
 
     def _pass_on(self, raw: bytes) -> Reply:
         """Over a connection of its own, so that nothing is ever sent twice."""
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "content-length"}
+        headers = {
+            name: value for name, value in self.headers.items() if name.lower() not in ("content-length", "expect")
+        }
         upstream = http.client.HTTPConnection(self.server.proxy.upstream, timeout=UPSTREAM_TIMEOUT_S)
         with closing(upstream):
             upstream.request(self.command, self.path, raw, headers)
             answer = upstream.getresponse()
-            return Reply(answer.status, answer.read(), answer.headers.get("Content-Type", JSON))
+            others = tuple((name, value) for name, value in answer.getheaders() if name.lower().startswith(PASSED_BACK))
+            return Reply(answer.status, answer.read(), answer.headers.get("Content-Type", JSON), others)
 
     def log_message(self, *_: object) -> None:
         pass

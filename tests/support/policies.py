@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from dynastate.format.keys import SPECS
-from tests.support.fault_proxy import Forward, Reply, Request, Rule, error
+from tests.support.fault_proxy import S3, Forward, Reply, Request, Rule, error
 
 POLICIES = Path(__file__).resolve().parents[2] / "infra" / "policies"
 HASH_KEY = SPECS["delta"].hash_key
@@ -28,6 +28,28 @@ SCALING = "dynamodb.application-autoscaling.amazonaws.com"
 SCALING_ROLE = (
     f"arn:aws:iam::123456789012:role/aws-service-role/{SCALING}/AWSServiceRoleForApplicationAutoScaling_DynamoDBTable"
 )
+
+BUCKETS = "arn:aws:s3:::"
+PREFIX = "s3:prefix"
+#: What S3 calls the actions on a bucket's parts, which are parameters of its requests: to read one, and to change it.
+BUCKET_PARTS = {
+    "accelerate": ("GetAccelerateConfiguration", "PutAccelerateConfiguration"),
+    "acl": ("GetBucketAcl", "PutBucketAcl"),
+    "cors": ("GetBucketCORS", "PutBucketCORS"),
+    "encryption": ("GetEncryptionConfiguration", "PutEncryptionConfiguration"),
+    "lifecycle": ("GetLifecycleConfiguration", "PutLifecycleConfiguration"),
+    "location": ("GetBucketLocation", ""),
+    "logging": ("GetBucketLogging", "PutBucketLogging"),
+    "object-lock": ("GetBucketObjectLockConfiguration", "PutBucketObjectLockConfiguration"),
+    "ownershipControls": ("GetBucketOwnershipControls", "PutBucketOwnershipControls"),
+    "policy": ("GetBucketPolicy", "PutBucketPolicy"),
+    "publicAccessBlock": ("GetBucketPublicAccessBlock", "PutBucketPublicAccessBlock"),
+    "replication": ("GetReplicationConfiguration", "PutReplicationConfiguration"),
+    "requestPayment": ("GetBucketRequestPayment", "PutBucketRequestPayment"),
+    "tagging": ("GetBucketTagging", "PutBucketTagging"),
+    "versioning": ("GetBucketVersioning", "PutBucketVersioning"),
+    "website": ("GetBucketWebsite", "PutBucketWebsite"),
+}
 
 Policy = Mapping[str, Any]
 
@@ -113,12 +135,45 @@ def _scaling_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
     return needed
 
 
+def _object_accesses(method: str, body: Mapping[str, Any]) -> list[Access]:
+    """S3's, on an object, or on the bucket, or on a part of the bucket, which a parameter names."""
+    bucket, key, query = (
+        f"{BUCKETS}{body['bucket']}",
+        body["key"],
+        {k: v for k, v in body["query"].items() if k != "x-id"},
+    )
+    if key:
+        assert not query, body
+        action = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}[method]
+        return [Access(f"s3:{action}", f"{bucket}/{key}")]
+    if method == "POST":
+        assert set(query) == {"delete"}, body
+        return [Access("s3:DeleteObject", f"{bucket}/{key}") for key in listed_keys(body)]
+    if "list-type" in query:
+        return [Access("s3:ListBucket", bucket, {PREFIX: (query["prefix"],)} if "prefix" in query else {})]
+    if not query:
+        return [
+            Access(f"s3:{ {'HEAD': 'ListBucket', 'PUT': 'CreateBucket', 'DELETE': 'DeleteBucket'}[method] }", bucket)
+        ]
+    (part,) = query
+    read, changed = BUCKET_PARTS[part]
+    if (method, part) == ("DELETE", "policy"):
+        return [Access("s3:DeleteBucketPolicy", bucket)]
+    return [Access(f"s3:{read if method == 'GET' else changed}", bucket)]
+
+
+def listed_keys(body: Mapping[str, Any]) -> list[str]:
+    """The objects that a request of S3 deletes."""
+    return re.findall("<Key>(.*?)</Key>", body["text"])
+
+
 _NEEDS = {
     "DynamoDB_20120810": _table_accesses,
     "TrentService": _key_accesses,
     "monitoring": _alarm_accesses,
     "AnyScaleFrontendService": _scaling_accesses,
     "sts": _no_accesses,
+    S3: _object_accesses,
 }
 
 
@@ -144,6 +199,24 @@ def leading_keys(operation: str, body: Mapping[str, Any]) -> dict[str, set[str]]
         return {body["TableName"]: {body["ExpressionAttributeValues"][value]["S"]}}
     assert not re.search("Item|Scan|Query|Transact|Statement", operation), operation
     return {body["TableName"]: set()}
+
+
+def render_blocks(role: str, bucket: str, prefix: str, namespace: str = "*") -> Policy:
+    """A document for the bucket, filled in as the Terraform module does it."""
+    text = Template((POLICIES / f"blocks_{role}.json.tftpl").read_text()).substitute(
+        bucket_arn=f"{BUCKETS}{bucket}",
+        objects=json.dumps([f"{BUCKETS}{bucket}/{prefix}{namespace}/*"]),
+        prefixes=json.dumps([f"{prefix}{namespace}/*"]),
+    )
+    policy: Policy = json.loads(text)
+    assert set(policy) == {"Version", "Statement"}
+    assert policy["Version"] == "2012-10-17"
+    return policy
+
+
+def both(*policies: Policy) -> Policy:
+    """A role with several policies."""
+    return {"Statement": [statement for policy in policies for statement in policy["Statement"]]}
 
 
 def render(role: str, *, delta: str, snapshot: str, namespace: str = "*") -> Policy:
@@ -192,6 +265,10 @@ def _is_met(operator: str, wanted: Mapping[str, str | list[str]], access: Access
             met = all(any(_like(pattern, value) for pattern in listed(patterns)) for value in values)
         elif operator == "Null" and patterns == "false":
             met = bool(values)
+        elif operator in ("StringLike", "StringLikeIfExists"):  # of a key with one value, or none
+            is_optional = operator.endswith("IfExists")
+            met = any(_like(pattern, value) for pattern in listed(patterns) for value in values[:1])
+            met |= is_optional and not values
         elif operator == "StringEquals":
             met = bool(values) and values[0] in listed(patterns)
         else:
@@ -238,11 +315,27 @@ def enforce(policy: Policy, then: Rule) -> Rule:
     def rule(request: Request, forward: Forward) -> Reply:
         for access in accesses(request):
             if not allows(policy, access):
-                return error(
-                    "AccessDeniedException",
-                    f"User: arn:aws:sts::123456789012:assumed-role/tested is not authorized to perform: "
-                    f"{access.action} on resource: {access.resource} because no identity-based policy allows it",
-                )
-        return then(request, forward)
+                return _denial(request, access)
+        reply = then(request, forward)
+        # To who may not list a bucket, S3 does not say that an object is missing. It knows of no prefix then.
+        if request.service == S3 and request.body["key"] and reply.status == 404:
+            access = Access("s3:ListBucket", f"{BUCKETS}{request.body['bucket']}")
+            return reply if allows(policy, access) else _denial(request, access)
+        return reply
 
     return rule
+
+
+def _denial(request: Request, access: Access) -> Reply:
+    message = (
+        f"User: arn:aws:sts::123456789012:assumed-role/tested is not authorized to perform: "
+        f"{access.action} on resource: {access.resource} because no identity-based policy allows it"
+    )
+    if request.service != S3:
+        return error("AccessDeniedException", message)
+    refused = f"<Code>AccessDenied</Code><Message>{message}</Message>"
+    if request.operation == "POST":  # an answer for each object; those of a request are all of one namespace here
+        errors = "".join(f"<Error><Key>{key}</Key>{refused}</Error>" for key in listed_keys(request.body))
+        return Reply(200, f"<DeleteResult>{errors}</DeleteResult>".encode(), "application/xml")
+    text = "" if request.operation == "HEAD" else f"<Error>{refused}</Error>"
+    return Reply(403, text.encode(), "application/xml")
