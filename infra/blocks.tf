@@ -17,6 +17,10 @@ locals {
       ))) if length(local.blocks_buckets) > 0
     }
   }
+  blocks_operator_policy = one([
+    for bucket in aws_s3_bucket.blocks :
+    jsonencode(jsondecode(templatefile("${path.module}/policies/blocks_operator.json.tftpl", { bucket_arn = bucket.arn })))
+  ])
 }
 
 resource "aws_s3_bucket" "blocks" {

@@ -47,6 +47,11 @@ output "reader_policies" {
 output "blocks_writer_policies" {
   description = "IAM policy documents (JSON) for the objects that Spark's executors write, by the names of namespaces; none without a bucket."
   value       = local.blocks_policies["writer"]
+
+  precondition {
+    condition     = alltrue([for document in local.blocks_policies["writer"] : length(document) <= 6144])
+    error_message = "namespaces must have fewer or shorter namespaces under one name: IAM takes policies of up to 6,144 characters."
+  }
 }
 
 output "blocks_reader_policies" {
@@ -57,4 +62,9 @@ output "blocks_reader_policies" {
 output "operator_policy" {
   description = "IAM policy document (JSON) for operators who create, change and destroy the tables, without access to the items."
   value       = local.operator_policy
+}
+
+output "blocks_operator_policy" {
+  description = "IAM policy document (JSON) for operators who create, change and destroy the bucket, without access to the objects; null without a bucket."
+  value       = local.blocks_operator_policy
 }

@@ -35,7 +35,7 @@ variable "point_in_time_recovery" {
 }
 
 variable "kms_key_arn" {
-  description = "ARN of the customer managed KMS key that encrypts both tables. Null: the AWS managed key of DynamoDB, alias/aws/dynamodb."
+  description = "ARN of the customer managed KMS key that encrypts both tables, and the bucket. Null: the AWS managed key of DynamoDB, alias/aws/dynamodb, and S3's own for the bucket."
   type        = string
   default     = null
 
@@ -262,16 +262,31 @@ variable "blocks_prefix" {
     condition     = can(regex("^([A-Za-z0-9!_.'()-]+(/[A-Za-z0-9!_.'()-]+)*)?$", var.blocks_prefix))
     error_message = "blocks_prefix must be of S3's safe characters but *, without slashes at its ends."
   }
+
+  validation {
+    condition     = length(var.blocks_prefix) <= 512
+    error_message = "blocks_prefix must have at most 512 characters: dynastate takes no more."
+  }
+
+  validation {
+    condition     = var.blocks_prefix == "" || var.blocks_bucket_name != null
+    error_message = "blocks_prefix must be empty without blocks_bucket_name: there is no bucket for it."
+  }
 }
 
 variable "blocks_noncurrent_days" {
-  description = "Days for which the bucket keeps objects that were deleted, so that tables can be restored to a second within them. They are paid for. Null: none are kept."
+  description = "Days for which the bucket keeps objects that clean-up has deleted, so that tables can be restored to a second within them: as many as backups reach back. They are paid for, and are many. Null: none are kept."
   type        = number
   default     = null
 
   validation {
     condition     = var.blocks_noncurrent_days == null || try(var.blocks_noncurrent_days >= 1 && floor(var.blocks_noncurrent_days) == var.blocks_noncurrent_days, false)
     error_message = "blocks_noncurrent_days must be a whole number, at least 1."
+  }
+
+  validation {
+    condition     = var.blocks_noncurrent_days == null || var.blocks_bucket_name != null
+    error_message = "blocks_noncurrent_days must be null without blocks_bucket_name: there is no bucket for it."
   }
 }
 

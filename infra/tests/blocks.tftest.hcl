@@ -19,7 +19,7 @@ run "no_bucket_by_default" {
   }
 
   assert {
-    condition     = output.blocks_writer_policies == {} && output.blocks_reader_policies == {} && !contains(keys(output.spark_conf), "spark.sql.streaming.stateStore.dynastate.blocks")
+    condition     = output.blocks_writer_policies == {} && output.blocks_reader_policies == {} && output.blocks_operator_policy == null && !contains(keys(output.spark_conf), "spark.sql.streaming.stateStore.dynastate.blocks")
     error_message = "Without a bucket there must be no policies for it, and no setting."
   }
 }
@@ -70,6 +70,14 @@ run "a_bucket" {
     condition     = jsondecode(output.blocks_reader_policies["orders"]).Statement[0].Action == "s3:GetObject"
     error_message = "A reader must not write."
   }
+
+  assert {
+    condition = alltrue([
+      for statement in jsondecode(output.blocks_operator_policy).Statement :
+      statement.Resource == "arn:aws:s3:::team-blocks" && !anytrue([for action in flatten([statement.Action]) : can(regex("Object$|Version$|[*]", action))])
+    ])
+    error_message = "The operator must reach the bucket and not its objects."
+  }
 }
 
 run "a_key_and_old_versions" {
@@ -105,4 +113,39 @@ run "a_wrong_name" {
   }
 
   expect_failures = [var.blocks_bucket_name, var.blocks_prefix, var.blocks_noncurrent_days]
+}
+
+run "a_prefix_that_is_too_long" {
+  command = plan
+
+  variables {
+    blocks_bucket_name = "team-blocks"
+    blocks_prefix      = join("", [for number in range(513) : "p"])
+  }
+
+  expect_failures = [var.blocks_prefix]
+}
+
+run "settings_of_no_bucket" {
+  command = plan
+
+  variables {
+    blocks_prefix          = "state"
+    blocks_noncurrent_days = 35
+  }
+
+  expect_failures = [var.blocks_prefix, var.blocks_noncurrent_days]
+}
+
+# The policies of tables would take these.
+run "refuses_more_namespaces_than_a_policy_of_objects_holds" {
+  command = plan
+
+  variables {
+    blocks_bucket_name = "team-blocks"
+    blocks_prefix      = "state/of/streaming/queries"
+    namespaces         = { team = [for number in range(60) : "namespace-${number}"] }
+  }
+
+  expect_failures = [output.blocks_writer_policies]
 }

@@ -5,14 +5,17 @@ As in `test_policies.py`, each role works through a fault proxy that refuses wha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_s3_client
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
@@ -23,6 +26,8 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.settings import PREFIX as SETTINGS
+from tests.infra.conftest import AsAws, Terraform
 from tests.support.engine_driver import (
     attempt,
     begin,
@@ -77,8 +82,14 @@ def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
 
 def settings_of(proxy: FaultProxy, blocks: str = "") -> Settings:
     """Settings that reach both services through the proxy; a PUT costs nothing, so every part goes to an object."""
-    where = {"endpoint": proxy.endpoint, "blocks_endpoint": proxy.endpoint, "region": "us-east-1", "blocks": blocks}
-    return Settings(**where, put_price=Decimal(0), request_deadline_s=5)
+    return Settings(
+        endpoint=proxy.endpoint,
+        region="us-east-1",
+        blocks=blocks,
+        blocks_endpoint=proxy.endpoint,
+        put_price=Decimal(0),
+        request_deadline_s=5,
+    )
 
 
 @contextmanager
@@ -238,3 +249,93 @@ def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
     for action in ("DeleteBucket", "PutBucketPolicy", "PutLifecycleConfiguration", "GetObjectVersion", "PutObjectAcl"):
         assert not allows(policy, Access(f"s3:{action}", ARN))
         assert not allows(policy, Access(f"s3:{action}", own))
+
+
+# ------------------------------------------------------------------------------------------------------------ terraform
+
+ROOT = """
+variable "tags" {
+  type    = map(string)
+  default = { team = "one" }
+}
+
+provider "aws" {
+  region            = "us-east-1"
+  s3_use_path_style = true
+}
+
+module "dynastate" {
+  source                 = "../.."
+  namespaces             = { orders = ["orders"], all = ["*"] }
+  deletion_protection    = false
+  tags                   = var.tags
+  blocks_bucket_name     = "team-blocks"
+  blocks_prefix          = "state"
+  blocks_noncurrent_days = 35
+}
+
+output "spark_conf" { value = module.dynastate.spark_conf }
+output "writer" { value = module.dynastate.blocks_writer_policies }
+output "reader" { value = module.dynastate.blocks_reader_policies }
+output "operator" { value = module.dynastate.blocks_operator_policy }
+"""
+NAMESPACES = (("orders", "orders"), ("all", "*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_terraform_makes_the_bucket_with_the_operators_policies(
+    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str
+) -> None:
+    """Terraform makes, changes and destroys the bucket with the operator's policies, of which all is used.
+
+    Nothing drifts, objects are out of the operator's reach and keep the bucket from being destroyed, and the documents
+    that the module gives are those that were tested above.
+    """
+    root = module / "examples" / "blocks"
+    root.mkdir()
+    (root / "main.tf").write_text(ROOT)
+    policy = render_blocks("operator", "team-blocks", "state/")
+    place = ObjectId("s3://team-blocks/state", "orders/0/0/default#delta/1/a/000000")
+    tables_policy = render("operator", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE)
+    as_aws = AsAws()
+    with FaultProxy(endpoint, enforce(both(tables_policy, policy), as_aws)) as proxy:
+        terraform = terraform.with_endpoint(proxy.endpoint)
+        terraform.succeed(root, "init", plugin_dir)
+        terraform.succeed(root, "apply", "-auto-approve")
+        outputs = {name: each["value"] for name, each in json.loads(terraform.succeed(root, "output", "-json")).items()}
+        tags = '-var=tags={ owner = "two" }'
+        terraform.succeed(root, "apply", "-auto-approve", tags)
+        plan = terraform.run(root, "plan", "-detailed-exitcode", tags)
+        assert plan.returncode == 0, plan.stdout
+
+        blocks = outputs["spark_conf"][f"{SETTINGS}blocks"]
+        assert blocks == place.location
+        assert check_tables(settings_of(proxy, blocks)) == []
+        with engine_at(proxy, blocks) as (_, tables):
+            for request in (
+                lambda: tables.objects.put(place, b"x", Meter()),
+                lambda: tables.objects.get(place, 0, 1, Meter()),
+                lambda: tables.objects.delete([place], Meter()),
+            ):
+                with pytest.raises(ConfigurationError, match="AWS denies permission"):
+                    request()
+            proxy.rule = as_aws
+            tables.objects.put(place, b"x", Meter())
+            proxy.rule = enforce(both(tables_policy, policy), as_aws)
+            refused = terraform.run(root, "destroy", "-auto-approve", tags)
+            assert refused.returncode != 0
+            assert "BucketNotEmpty" in refused.stdout
+            proxy.rule = as_aws
+            assert tables.objects.get(place, 0, 1, Meter()) == b"x"
+            client = make_s3_client(settings_of(proxy))
+            for version in client.list_object_versions(Bucket="team-blocks")["Versions"]:
+                client.delete_object(Bucket="team-blocks", Key=version["Key"], VersionId=version["VersionId"])
+            client.close()
+        proxy.rule = enforce(both(tables_policy, policy), as_aws)
+        terraform.succeed(root, "destroy", "-auto-approve", tags)
+        assert spare(policy, proxy.requests) == set()
+    assert json.loads(outputs["operator"]) == policy
+    for role in ("writer", "reader"):
+        documents = {name: json.loads(text) for name, text in outputs[role].items()}
+        assert documents == {name: render_blocks(role, "team-blocks", "state/", each) for name, each in NAMESPACES}

@@ -143,12 +143,15 @@ def _object_accesses(method: str, body: Mapping[str, Any]) -> list[Access]:
         {k: v for k, v in body["query"].items() if k != "x-id"},
     )
     if key:
-        assert not query, body
+        assert set(query) <= {"versionId"}, body
         action = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}[method]
+        action += "Version" if query else ""
         return [Access(f"s3:{action}", f"{bucket}/{key}")]
     if method == "POST":
         assert set(query) == {"delete"}, body
         return [Access("s3:DeleteObject", f"{bucket}/{key}") for key in listed_keys(body)]
+    if "versions" in query:
+        return [Access("s3:ListBucketVersions", bucket)]
     if "list-type" in query:
         return [Access("s3:ListBucket", bucket, {PREFIX: (query["prefix"],)} if "prefix" in query else {})]
     if not query:

@@ -1,5 +1,5 @@
 # Both tables as a platform team would run them: with their own encryption key, a cost limit, alarms that notify, and
-# a policy for each query, ready to attach to its role.
+# a policy for each query, ready to attach to its role. With blocks_bucket_name also the bucket for large blocks.
 
 terraform {
   required_version = ">= 1.9"
@@ -77,6 +77,17 @@ variable "max_read_request_units" {
   }
 }
 
+variable "blocks_bucket_name" {
+  description = "Name of a bucket to make for large blocks of rows, unique in all of AWS: docs/blocks-in-s3.md. Null: no bucket."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.blocks_bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.blocks_bucket_name))
+    error_message = "blocks_bucket_name must be 3 to 63 characters, each a lower-case letter, a digit or -, and neither begin nor end with -"
+  }
+}
+
 variable "deletion_protection" {
   description = "Refuse to delete the tables. Apply with false before you destroy this example."
   type        = bool
@@ -96,7 +107,25 @@ data "aws_caller_identity" "this" {}
 
 data "aws_partition" "this" {}
 
-# A role that may use the tables may use their key, but only through DynamoDB. So the policies of the module suffice.
+locals {
+  services = concat(["dynamodb"], var.blocks_bucket_name == null ? [] : ["s3"])
+
+  # Of items and, with a bucket, of objects: one policy for each role, since IAM attaches at most 10.
+  policies = {
+    for role, documents in {
+      writer = [module.dynastate.writer_policies, module.dynastate.blocks_writer_policies]
+      reader = [module.dynastate.reader_policies, module.dynastate.blocks_reader_policies]
+      } : role => {
+      for name in keys(var.namespaces) : name => jsonencode({
+        Version   = "2012-10-17"
+        Statement = flatten([for each in documents : jsondecode(each[name]).Statement if can(each[name])])
+      })
+    }
+  }
+}
+
+# A role that may use the tables may use their key, but only through DynamoDB, and through S3 for the bucket. So the
+# policies of the module suffice.
 resource "aws_kms_key" "state" {
   description         = "Encrypts the tables of ${var.name}"
   enable_key_rotation = true
@@ -115,7 +144,7 @@ resource "aws_kms_key" "state" {
         Resource  = "*"
       },
       {
-        Sid       = "ThroughDynamoDB"
+        Sid       = "ThroughServices"
         Effect    = "Allow"
         Principal = { AWS = "*" }
         Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:CreateGrant", "kms:DescribeKey"]
@@ -123,7 +152,7 @@ resource "aws_kms_key" "state" {
         Condition = {
           StringEquals = {
             "kms:CallerAccount" = data.aws_caller_identity.this.account_id
-            "kms:ViaService"    = "dynamodb.${var.region}.amazonaws.com"
+            "kms:ViaService"    = [for service in local.services : "${service}.${var.region}.amazonaws.com"]
           }
         }
       },
@@ -144,6 +173,10 @@ module "dynastate" {
   namespaces                = var.namespaces
   kms_key_arn               = aws_kms_key.state.arn
   deletion_protection       = var.deletion_protection
+  blocks_bucket_name        = var.blocks_bucket_name
+
+  # As long as the tables' backups reach back: what they name can be restored then.
+  blocks_noncurrent_days = var.blocks_bucket_name == null ? null : 35
 
   on_demand_throughput = {
     for table in ["delta", "snapshot_group"] : table => {
@@ -162,7 +195,7 @@ resource "aws_iam_policy" "writer" {
 
   name        = "${var.name}-${each.key}-writer"
   description = "For the role of the executors of ${join(", ", each.value)}"
-  policy      = module.dynastate.writer_policies[each.key]
+  policy      = local.policies["writer"][each.key]
 }
 
 resource "aws_iam_policy" "reader" {
@@ -170,7 +203,7 @@ resource "aws_iam_policy" "reader" {
 
   name        = "${var.name}-${each.key}-reader"
   description = "For readers of the state of ${join(", ", each.value)}"
-  policy      = module.dynastate.reader_policies[each.key]
+  policy      = local.policies["reader"][each.key]
 }
 
 output "spark_conf" {

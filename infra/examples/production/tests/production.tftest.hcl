@@ -52,7 +52,7 @@ run "the_key_is_used_through_dynamodb_only" {
     condition = [
       for statement in jsondecode(aws_kms_key.state.policy).Statement : statement.Condition.StringEquals
       if statement.Principal.AWS == "*"
-    ] == [{ "kms:CallerAccount" = "111122223333", "kms:ViaService" = "dynamodb.us-east-1.amazonaws.com" }]
+    ] == [{ "kms:CallerAccount" = "111122223333", "kms:ViaService" = ["dynamodb.us-east-1.amazonaws.com"] }]
     error_message = "Only the account, and only through DynamoDB, may use the key."
   }
 
@@ -67,7 +67,7 @@ run "the_key_is_used_through_dynamodb_only" {
   }
 }
 
-run "refuses_what_is_no_region_a_name_that_tables_cannot_have_limits_that_no_query_can_work_with_and_a_namespace_for_all" {
+run "refuses_what_is_no_region_names_that_cannot_be_limits_that_no_query_can_work_with_and_a_namespace_for_all" {
   command = plan
 
   variables {
@@ -76,11 +76,53 @@ run "refuses_what_is_no_region_a_name_that_tables_cannot_have_limits_that_no_que
     max_write_request_units = 999
     max_read_request_units  = 999
     namespaces              = { all = ["*"] }
+    blocks_bucket_name      = "Team_Blocks"
   }
 
   expect_failures = [
-    var.region, var.name, var.max_write_request_units, var.max_read_request_units, var.namespaces,
+    var.region, var.name, var.max_write_request_units, var.max_read_request_units, var.namespaces, var.blocks_bucket_name,
   ]
+}
+
+run "a_bucket_has_the_same_key_and_roles" {
+  variables {
+    blocks_bucket_name = "team-blocks"
+  }
+
+  override_resource {
+    target = module.dynastate.aws_s3_bucket.blocks
+    values = { arn = "arn:aws:s3:::team-blocks", id = "team-blocks" }
+  }
+
+  assert {
+    condition     = output.spark_conf["spark.sql.streaming.stateStore.dynastate.blocks"] == "s3://team-blocks"
+    error_message = "spark_conf must name the bucket."
+  }
+
+  assert {
+    condition = [
+      for statement in jsondecode(aws_kms_key.state.policy).Statement : statement.Condition.StringEquals["kms:ViaService"]
+      if statement.Principal.AWS == "*"
+    ] == [["dynamodb.us-east-1.amazonaws.com", "s3.us-east-1.amazonaws.com"]]
+    error_message = "Roles must be able to use the key through both services."
+  }
+
+  assert {
+    condition = alltrue([
+      for policy in values(merge(aws_iam_policy.writer, aws_iam_policy.reader)) : length(distinct(jsondecode(policy.policy).Statement[*].Sid)) == length(jsondecode(policy.policy).Statement)
+    ])
+    error_message = "IAM takes each Sid once in a policy."
+  }
+
+  assert {
+    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "arn:aws:s3:::team-blocks/orders/*") && strcontains(aws_iam_policy.writer["orders"].policy, "s3:PutObject") && strcontains(aws_iam_policy.writer["orders"].policy, "dynamodb:UpdateItem")
+    error_message = "A writer must write its items and its objects."
+  }
+
+  assert {
+    condition     = strcontains(aws_iam_policy.reader["team"].policy, "s3:GetObject") && !strcontains(aws_iam_policy.reader["team"].policy, "s3:PutObject")
+    error_message = "Who reads must read objects, and not write them."
+  }
 }
 
 run "names_of_policies_fit_into_iam" {
