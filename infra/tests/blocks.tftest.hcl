@@ -107,12 +107,22 @@ run "a_wrong_name" {
   command = plan
 
   variables {
-    blocks_bucket_name     = "Team_Blocks"
+    blocks_bucket_name = "Team_Blocks"
+  }
+
+  expect_failures = [var.blocks_bucket_name]
+}
+
+run "a_wrong_prefix_and_no_day" {
+  command = plan
+
+  variables {
+    blocks_bucket_name     = "team-blocks"
     blocks_prefix          = "/state/"
     blocks_noncurrent_days = 0
   }
 
-  expect_failures = [var.blocks_bucket_name, var.blocks_prefix, var.blocks_noncurrent_days]
+  expect_failures = [var.blocks_prefix, var.blocks_noncurrent_days]
 }
 
 run "a_prefix_that_is_too_long" {

@@ -22,8 +22,8 @@ UPSTREAM_TIMEOUT_S = 60.0
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"
 S3 = "s3"
-#: Headers of answers that S3's clients read.
-PASSED_BACK = ("etag", "last-modified", "content-range", "x-amz-")
+#: Headers of answers that clients read, but for the checksum of a body that a rule may change.
+PASSED_BACK, CHECKSUM = ("etag", "last-modified", "content-range", "x-amz-"), "x-amz-crc32"
 
 
 class Request(NamedTuple):
@@ -330,7 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
         with closing(upstream):
             upstream.request(self.command, self.path, raw, headers)
             answer = upstream.getresponse()
-            others = tuple((name, value) for name, value in answer.getheaders() if name.lower().startswith(PASSED_BACK))
+            found = ((name.lower(), value) for name, value in answer.getheaders())
+            others = tuple(each for each in found if each[0].startswith(PASSED_BACK) and each[0] != CHECKSUM)
             return Reply(answer.status, answer.read(), answer.headers.get("Content-Type", JSON), others)
 
     def log_message(self, *_: object) -> None:
