@@ -6,7 +6,7 @@ As in `test_policies.py`, each role works through a fault proxy that refuses wha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -312,11 +312,12 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
         assert blocks == place.location
         assert check_tables(settings_of(proxy, blocks)) == []
         with engine_at(proxy, blocks) as (_, tables):
-            for request in (
+            requests: list[Callable[[], object]] = [
                 lambda: tables.objects.put(place, b"x", Meter()),
                 lambda: tables.objects.get(place, 0, 1, Meter()),
                 lambda: tables.objects.delete([place], Meter()),
-            ):
+            ]
+            for request in requests:
                 with pytest.raises(ConfigurationError, match="AWS denies permission"):
                     request()
         terraform.succeed(root, "destroy", "-auto-approve", tags)

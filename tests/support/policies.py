@@ -147,6 +147,11 @@ def _object_accesses(method: str, body: Mapping[str, Any]) -> list[Access]:
         action = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}[method]
         action += "Version" if query else ""
         return [Access(f"s3:{action}", f"{bucket}/{key}")]
+    return _bucket_accesses(method, bucket, query, body)
+
+
+def _bucket_accesses(method: str, bucket: str, query: Mapping[str, str], body: Mapping[str, Any]) -> list[Access]:
+    """S3's, on the bucket itself, or on a part of it."""
     if method == "POST":
         assert set(query) == {"delete"}, body
         return [Access("s3:DeleteObject", f"{bucket}/{key}") for key in listed_keys(body)]
