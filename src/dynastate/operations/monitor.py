@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
@@ -18,6 +19,7 @@ from dynastate.engine.reader import Lineage
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import families_of, rows_of
 from dynastate.operations.prediction import DAY_S
+from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.usage import commit_units, part_units
 from dynastate.prices import DEFAULT_PRICES, Prices
 
@@ -32,12 +34,13 @@ class StoreActivity:
     """Activity of the stores of one operator with one name, all partitions together.
 
     `version` is the newest that all have committed; `lag` is the number of versions between the most and the least
-    advanced partition; `batch_s` the seconds from one version to the next, on average over the last ones. Per second,
-    since the previous look: versions, write units of commits (not of maintenance), changed rows; `dollars_a_day`: the
-    price of these, of the snapshots and of the deletes that follow, by the rule of thumb of docs/operations.md. None at
-    the first look. From the operator's last progress report: average milliseconds of a store's commit, throttled
-    requests, and milliseconds of the batch; None without a report, and where another store name of the operator has
-    them.
+    advanced partition; `batch_s` the seconds from one version to the next, on average over the last ones;
+    `committed_ms` the time of the last commit of the partition that committed least recently, since 1970 by its
+    executor's clock. Per second, since the previous look: versions, write units of commits (not of maintenance),
+    changed rows; `dollars_a_day`: the price of these, of the snapshots and of the deletes that follow, by the rule of
+    thumb of docs/operations.md. None at the first look. From the operator's last progress report: average milliseconds
+    of a store's commit, throttled requests, and milliseconds of the batch; None without a report, and where another
+    store name of the operator has them.
     """
 
     stores: str
@@ -49,6 +52,7 @@ class StoreActivity:
     write_units_s: float | None
     changes_s: float | None
     batch_s: float | None = None
+    committed_ms: int = 0
     dollars_a_day: float | None = None
     commit_ms: float | None = None
     throttles: int | None = None
@@ -113,12 +117,19 @@ class Monitor:
         self._known: dict[str, Lineage | None] = dict.fromkeys(stores)
         self._looked_s: float | None = None
 
+    @property
+    def lineages(self) -> dict[str, Lineage]:
+        """The versions of each store, as of the last look."""
+        return {store: found for store, found in self._known.items() if found is not None}
+
     def look(self) -> list[StoreActivity]:
-        """The current activity, in the order of the stores."""
+        """The current activity, in the order of the stores, of which several are read at once."""
         now_s = self._clock()
         new: dict[str, list[VersionEntry]] = {}
-        for store, known in self._known.items():
-            found = self._engine.lineage(store, known)
+        before = dict(self._known)
+        with ThreadPoolExecutor(STORES_AT_ONCE, thread_name_prefix="dynastate-look") as pool:
+            looked = list(pool.map(self._engine.lineage, before, before.values()))
+        for (store, known), found in zip(before.items(), looked, strict=True):
             self.meter.add(found.meter)
             new[store] = [entry for entry in found.entries if known is None or entry.version > known.newest.version]
             self._known[store] = found
@@ -153,6 +164,7 @@ class Monitor:
             write_units_s=per_second(sum(units)),
             changes_s=per_second(sum(entry.records for _, entry in entries)),
             batch_s=_batch_s(known),
+            committed_ms=min(each.newest.time_ms for each in known),
             dollars_a_day=None
             if seconds is None
             else self._prices.nanodollars(round(DAY_S * spent / seconds), 0) / 1e9,
