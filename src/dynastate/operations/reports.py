@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -26,6 +26,8 @@ METRICS: Final = {
     "nanodollars": ("dynastateNanodollars", "dynastateMaintenanceNanodollars"),
 }
 DAY_S: Final = 86_400
+#: Batches that a file of reports remembers.
+RECENT: Final = 200
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class QueryUsage:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
+    """One reported batch of a query's run, `at` the begin of its trigger."""
+
     query: str
     name: str
     run: str
@@ -98,7 +102,7 @@ def usage_of_queries(lines: Iterable[str], source: str, prices: Prices | None) -
     Raises:
         ConfigurationError: a line is not JSON or not such a report, or no batch is of a query on dynastate.
     """
-    batches: dict[tuple[str, str, int], _Batch] = {}
+    batches: dict[tuple[str, str, int], Batch] = {}
     number = 0
     for number, line in enumerate(lines, 1):
         batch = _batch(line, f"line {number} of {source}") if line.strip() else None
@@ -122,7 +126,8 @@ class ReportFile:
         self._inode = 0
         self._read_bytes = 0
         self._read_lines = 0
-        self._last: dict[str, _Batch] = {}
+        self._last: dict[str, Batch] = {}
+        self._recent: deque[Batch] = deque(maxlen=RECENT)
 
     def last_batch(self, runs: Collection[str]) -> Sequence[Mapping[str, int]]:
         """Metrics of the last batch that one of these query runs has reported, by operator id; empty, if none has.
@@ -143,13 +148,18 @@ class ReportFile:
         batch = self._last_of(runs)
         return None if batch is None else batch.duration_ms
 
-    def _last_of(self, runs: Collection[str]) -> _Batch | None:
+    def recent(self, runs: Collection[str]) -> list[Batch]:
+        """The last batches that `last_batch` has read of these query runs, oldest first, `RECENT` at most."""
+        return [batch for batch in self._recent if batch.run in runs]
+
+    def _last_of(self, runs: Collection[str]) -> Batch | None:
         return next((batch for run, batch in reversed(self._last.items()) if run in runs), None)
 
     def _read_new(self, file: BinaryIO) -> None:
         now = os.fstat(file.fileno())
         if now.st_ino != self._inode or now.st_size < self._read_bytes:
             self._inode, self._read_bytes, self._read_lines = now.st_ino, 0, 0
+            self._recent.clear()
         if self._read_bytes:
             file.seek(self._read_bytes)
         for line in file:
@@ -162,9 +172,10 @@ class ReportFile:
             if batch is not None:
                 self._last.pop(batch.run, None)
                 self._last[batch.run] = batch
+                self._recent.append(batch)
 
 
-def _batch(line: str, where: str) -> _Batch | None:
+def _batch(line: str, where: str) -> Batch | None:
     """The batch that a line reports; None: another event, a trigger without a batch, or a query on another store."""
     try:
         report = json.loads(line)
@@ -186,7 +197,7 @@ def _batch(line: str, where: str) -> _Batch | None:
         at = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
         of = report["id"], report.get("name") or "", report["runId"], report["batchId"]
         durations = report["durationMs"]
-        batch = _Batch(*of, at, operators, int(durations.get("triggerExecution", durations["addBatch"])))
+        batch = Batch(*of, at, operators, int(durations.get("triggerExecution", durations["addBatch"])))
         batch.spent()
     except (KeyError, TypeError, AttributeError, ValueError) as missing:
         raise ConfigurationError(
@@ -195,7 +206,7 @@ def _batch(line: str, where: str) -> _Batch | None:
     return batch
 
 
-def _sum(batches: list[_Batch], prices: Prices | None) -> QueryUsage:
+def _sum(batches: list[Batch], prices: Prices | None) -> QueryUsage:
     last = max(batches, key=lambda batch: batch.at)
     runs: dict[str, list[datetime]] = {}
     for batch in batches:
