@@ -29,6 +29,8 @@ EXTRAS = {
     "operations/abandoned.py": "frames",
     "operations/metrics/prometheus.py": "prometheus",
     "operations/metrics/otlp.py": "otlp",
+    "ui/app.py": "ui",
+    "ui/server.py": "ui",
     "demo": "demo",
 }
 #: Dependencies that nothing imports.
@@ -110,7 +112,7 @@ def test_licences_are_permissive() -> None:
     """Whatever is installed with the package, for use and for trying out, has a permissive licence by its metadata."""
     named = {
         name: licence(distribution)
-        for name, distribution in installed(declared("demo", "otlp", "prometheus", "sql", "zstd")).items()
+        for name, distribution in installed(declared("demo", "otlp", "prometheus", "sql", "ui", "zstd")).items()
     }
     assert len(named) > 20
     assert {name: text for name, text in named.items() if not PERMISSIVE.search(text) or COPYLEFT.search(text)} == {}

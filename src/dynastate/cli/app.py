@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 import dynastate
-from dynastate.cli import cost, import_checkpoint, inspect, local, maintain, skew, sql, tables, top
+from dynastate.cli import cost, import_checkpoint, inspect, local, maintain, skew, sql, tables, top, ui
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
 from dynastate.errors import DynastateError
@@ -23,7 +23,7 @@ Exit codes:
        or 'history' no such key, or 'drop' or 'adopt' was not confirmed.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
-  130  Interrupted by Ctrl-C. 'local' and 'top' end with 0 then.
+  130  Interrupted by Ctrl-C. 'local', 'top' and 'ui' end with 0 then.
   141  The reader of the output closed the pipe, as 'head' does."""
 EXAMPLES: Final = """\
 Examples:
@@ -46,6 +46,7 @@ for each in (
     skew.app,
     cost.app,
     top.app,
+    ui.app,
     maintain.app,
     import_checkpoint.app,
     tables.app,

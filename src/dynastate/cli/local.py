@@ -78,15 +78,19 @@ def jar(call: Call) -> None:
 
 @command(
     app,
-    "demo",
+    "demo --ui",
     "demo --json > figures.json",
     tables=False,
     wide=False,
     json="A JSON object with the figures of each query; all else goes to standard error.",
 )
-def demo(call: Call) -> None:
+def demo(
+    call: Call,
+    *,
+    ui: Annotated[bool, typer.Option("--ui", help="Show its state on a page at the end, until Ctrl-C.")] = False,
+) -> None:
     """Stream real flights through Spark, kill it in mid-batch, resume, and compare every value."""
     from dynastate.demo import run_demo
 
-    figures = run_demo(stderr=call.as_json)
+    figures = run_demo(stderr=call.as_json, with_page=ui)
     call.json({query: each.as_json() for query, each in figures.items()})

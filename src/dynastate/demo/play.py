@@ -27,6 +27,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import InternalError
 from dynastate.operations.inspect import read_lists
+from dynastate.ui.server import serve
 
 _POLL_S: Final = 0.07
 #: A batch takes about a second; the first one, with a Spark that has yet to start, ten of them.
@@ -38,7 +39,7 @@ _DIFFERENCES_SHOWN: Final = 20
 _ENVIRONMENT_REMOVED: Final = ("AWS_", "PYSPARK_", "SPARK_")
 
 
-def run(days: int, days_per_file: int, *, stderr: bool = False) -> dict[str, Figures]:
+def run(days: int, days_per_file: int, *, stderr: bool = False, with_page: bool = False) -> dict[str, Figures]:
     """Run the demo in a new work folder, which is kept only if the demo fails."""
     started = time.monotonic()
     console = Console(highlight=False, stderr=stderr)
@@ -47,8 +48,7 @@ def run(days: int, days_per_file: int, *, stderr: bool = False) -> dict[str, Fig
     data = flights.load(days)
     work = Layout(Path(tempfile.mkdtemp(prefix="dyn-")))
     try:
-        played = play(work, data, days_per_file, console)
-        report(played, console)
+        played = play(work, data, days_per_file, console, with_page=with_page)
     except Exception:
         console.print(f"[yellow]kept for a look:[/] {work.root}, with Spark's log in {work.log.name}", soft_wrap=True)
         raise
@@ -60,8 +60,14 @@ def run(days: int, days_per_file: int, *, stderr: bool = False) -> dict[str, Fig
     return played
 
 
-def play(work: Layout, data: flights.Input, days_per_file: int, console: Console) -> dict[str, Figures]:
-    """1. Write files. 2. Start the queries. 3. Kill them in mid-batch. 4. Start them again. 5. Count. 6. Compare."""
+def play(
+    work: Layout, data: flights.Input, days_per_file: int, console: Console, *, with_page: bool = False
+) -> dict[str, Figures]:
+    """Run it.
+
+    1. Write files. 2. Start the queries. 3. Kill them in mid-batch. 4. Start them again. 5. Count. 6. Compare. 7. Show
+    the page, if it is wanted.
+    """
     files = flights.write(data, work.input, days_per_file)  # 1
     console.print(
         f"{len(data.flights):,} flights and {len(data.weather):,} hours of weather,"
@@ -72,21 +78,28 @@ def play(work: Layout, data: flights.Input, days_per_file: int, console: Console
         _environment(),
         EmbeddedDynamoDB() as database,
         closing(BotoTables(database.settings)) as tables,
-        bars.progress,
     ):
-        with SparkProcess(work, database.settings) as spark:  # 2
-            bars.say(f"embedded DynamoDB at {database.endpoint}, Spark in process {spark.pid}")
-            bars.follow(spark, until=files // 2)  # of two queries: a quarter of all batches
-            for line in kill_in_mid_batch(spark, bars, tables):  # 3
-                bars.say(f"[red]{line}[/]")
-        with SparkProcess(work, database.settings) as spark:  # 4
-            bars.say(f"[green]Spark starts again from the checkpoint, in process {spark.pid}[/]")
-            bars.follow(spark)
-        found = {
-            query: contents.figures(tables, checkpoint.stores(), work.progress / query)
-            for query, checkpoint in bars.checkpoints.items()
-        }  # 5
-    compare(work, data, console)  # 6
+        with bars.progress:
+            with SparkProcess(work, database.settings) as spark:  # 2
+                bars.say(f"embedded DynamoDB at {database.endpoint}, Spark in process {spark.pid}")
+                bars.follow(spark, until=files // 2)  # of two queries: a quarter of all batches
+                for line in kill_in_mid_batch(spark, bars, tables):  # 3
+                    bars.say(f"[red]{line}[/]")
+            with SparkProcess(work, database.settings) as spark:  # 4
+                bars.say(f"[green]Spark starts again from the checkpoint, in process {spark.pid}[/]")
+                bars.follow(spark)
+            found = {
+                query: contents.figures(tables, checkpoint.stores(), work.progress / query)
+                for query, checkpoint in bars.checkpoints.items()
+            }  # 5
+        compare(work, data, console)  # 6
+        report(found, console)
+        if with_page:  # 7
+            serve(
+                database.settings, [], 0, say=lambda url: console.print(f"[bold]{url}[/]  until Ctrl-C", soft_wrap=True)
+            )
+        else:
+            console.print("[dim]'dynastate demo --ui' shows this state on a web page[/]")
     return found
 
 

@@ -70,7 +70,13 @@ def test_every_command_is_for_programs_too() -> None:
     assert [name for name, known in options.items() if "--json" not in known] == []
     where = {"--endpoint", "--region", "--delta-table", "--snapshot-table"}
     assert [name for name, known in options.items() if not where <= known] == ["local", "jar", "demo"]
-    assert [name for name, known in options.items() if "--wide" not in known] == ["export", "local", "jar", "demo"]
+    assert [name for name, known in options.items() if "--wide" not in known] == [
+        "export",
+        "ui",
+        "local",
+        "jar",
+        "demo",
+    ]
 
 
 def test_exit_codes_are_documented_once() -> None:

@@ -1,0 +1,182 @@
+"""Routes, the checks of each request, and how a page is drawn."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
+from dynastate.ui.page import Ask, Page
+from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
+from dynastate.ui.site import Site
+
+HERE: Final = Path(str(files("dynastate.ui")))
+HOSTS: Final = ("127.0.0.1", "localhost")
+#: Of every answer. No script or style but our own files, and nothing from another host.
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+View = Callable[[Site, Ask], Page]
+#: Views of a namespace, and of an operator, by their place in a URL.
+OF_NAMESPACE: Final[Mapping[str, View]] = {"query": queries.view, "cost": cost.view, "health": health.view}
+OF_OPERATOR: Final[Mapping[str, View]] = {
+    "operator": operator.view,
+    "key": key.view,
+    "rows": rows.view,
+    "compare": compare.view,
+}
+
+
+def make_app(site: Site, token: str) -> Starlette:
+    """The application. Every URL begins with the token, so that only who was given it can read."""
+    pages = _environment(token)
+    place = "/{token}"
+    routes = [
+        Route("/{token}/", partial(_show, site, pages, queries.view)),
+        *(
+            Route(f"{place}/{name}/{{namespace}}", partial(_show, site, pages, view))
+            for name, view in OF_NAMESPACE.items()
+        ),
+        *(
+            Route(f"{place}/{name}/{{namespace}}/{{operator:int}}", partial(_show, site, pages, view))
+            for name, view in OF_OPERATOR.items()
+        ),
+        *(
+            Route(f"{place}/health/{{namespace}}/{name}", partial(_do, site, token, action), methods=["POST"])
+            for name, action in (("verify", health.verify), ("cancel", health.cancel))
+        ),
+        Mount("/{token}/static", StaticFiles(directory=HERE / "static")),
+    ]
+    middleware = [
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS), www_redirect=False),
+        Middleware(_Guard, token=token),
+    ]
+    return Starlette(routes=routes, middleware=middleware)
+
+
+class _Guard:
+    """Refuses a request without the token, and adds `HEADERS` to every answer."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *own]
+            await send(message)
+
+        given = scope["path"].split("/")[1] if "/" in scope["path"] else ""
+        app = self._app
+        if not secrets.compare_digest(given.encode(errors="replace"), self._token.encode()):
+            app = PlainTextResponse("Open the URL that 'dynastate ui' has printed: it has a token.\n", 403)
+        await app(scope, receive, send_with_headers)
+
+
+def _show(site: Site, pages: Environment, view: View, request: Request) -> Response:
+    ask = Ask(request.path_params, dict(request.query_params))
+    status = 200
+    try:
+        page = view(site, ask)
+    except DynastateError as failed:
+        site.engine.name_table(failed)
+        status = (
+            404 if isinstance(failed, VersionMissingError) else 400 if isinstance(failed, ConfigurationError) else 503
+        )
+        page = Page(
+            "Not there" if status == 404 else "It cannot be shown",
+            "error.html",
+            "",
+            {"error": str(failed), "is_lost": isinstance(failed, CorruptStateError)},
+        )
+    query = {name: value for name, value in ask.given.items() if name != "live"}
+    text = pages.get_template(page.template).render(
+        page.values,
+        page=page.values.get("page", 1),
+        shown=page,
+        ask=ask,
+        namespace=request.path_params.get("namespace", ""),
+        operator=request.path_params.get("operator"),
+        here=request.url.path,
+        query=query,
+        is_live=ask.text("live") != "off",
+        now=datetime.now(timezone.utc),
+    )
+    return HTMLResponse(text, status)
+
+
+def _do(site: Site, token: str, action: Callable[[Site, Ask], None], request: Request) -> Response:
+    """Do something, and show the view that it is on."""
+    ask = Ask(request.path_params, {})
+    try:
+        action(site, ask)
+    except DynastateError as failed:
+        return PlainTextResponse(str(failed), 400)
+    return RedirectResponse(f"/{token}/health/{quote(ask.namespace, safe='')}", 303)
+
+
+def _environment(token: str) -> Environment:
+    made = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+
+    def url(*parts: Any, **parameters: Any) -> str:
+        """The URL of a view; parameters that are None or empty are left out."""
+        path = "/".join(quote(str(part), safe="") for part in parts)
+        given = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return f"/{token}/{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def again(here: str, query: Mapping[str, str], **changed: Any) -> str:
+        """This URL with other parameters."""
+        given = {name: value for name, value in {**query, **changed}.items() if value not in (None, "")}
+        return here + (f"?{urlencode(given)}" if given else "")
+
+    made.globals |= {"url": url, "again": again}
+    made.filters |= {
+        "count": lambda value: "-" if value is None else f"{value:,.0f}",
+        "bytes": _bytes,
+        "dollars": lambda value: "-" if value is None else f"{value:,.2f}" if value >= 0.01 or value <= 0 else "< 0.01",
+        "figure": lambda value: "-" if value is None else f"{value:,.1f}",
+        "span": _span,
+        "moment": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
+    }
+    return made
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} GB"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:,.0f} s"

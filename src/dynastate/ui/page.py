@@ -1,0 +1,98 @@
+"""The input and the output of a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request: the parts of its path, and its parameters."""
+
+    path: Mapping[str, Any]
+    given: Mapping[str, str]
+
+    @property
+    def namespace(self) -> str:
+        return str(self.path["namespace"])
+
+    @property
+    def operator(self) -> int:
+        return int(self.path["operator"])
+
+    @property
+    def store(self) -> str:
+        """The store name of the operator; `default`, but for joins."""
+        return self.text("store") or "default"
+
+    def text(self, name: str) -> str:
+        return self.given.get(name, "")
+
+    def number(self, name: str, default: int, least: int = 0) -> int:
+        """A whole number, or the default where none is given.
+
+        Raises:
+            ConfigurationError: it is none, or below `least`.
+        """
+        given = self.number_or_none(name, least)
+        return default if given is None else given
+
+    def number_or_none(self, name: str, least: int = 0) -> int | None:
+        """A whole number; None: none is given.
+
+        Raises:
+            ConfigurationError: it is none, or below `least`.
+        """
+        text = self.text(name)
+        if not text:
+            return None
+        if not text.isdecimal() or int(text) < least:
+            raise ConfigurationError(f"{name} must be a whole number, at least {least}", given=repr(text[:100]))
+        return int(text)
+
+    def positive(self, name: str, default: float) -> float:
+        """A number above 0, or the default where it is not given.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        text = self.text(name)
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise ConfigurationError(f"{name} must be a number above 0", given=repr(text[:100]))
+        return value
+
+
+@dataclass
+class Page:
+    """One page: a template, its values, the command line that gives the same, and what it took to read.
+
+    `refresh_s`: the part that is live is read again after so many seconds; 0: never.
+    """
+
+    title: str
+    template: str
+    command: str
+    values: dict[str, Any]
+    spent: Meter = field(default_factory=Meter)
+    refresh_s: float = 0
+
+
+@contextmanager
+def counted(meter: Meter, spent: Meter) -> Iterator[None]:
+    """Add to `spent` what a reader's meter counts within the block."""
+    requests, units = meter.requests, meter.read_units
+    try:
+        yield
+    finally:
+        spent.requests += meter.requests - requests
+        spent.read_units += meter.read_units - units

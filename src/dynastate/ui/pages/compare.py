@@ -1,0 +1,74 @@
+"""Compare: two versions, by counts and then by rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.reader.json_rows import row_to_json
+from dynastate.reader.state import StateReader
+from dynastate.ui.cursor import Cursor
+from dynastate.ui.page import Ask, Page, counted
+from dynastate.ui.pages.operator import stores_of
+from dynastate.ui.pages.rows import CELL_CHARS
+from dynastate.ui.site import Site
+from dynastate.ui.texts import shown
+
+
+class Differences(Cursor[Any]):
+    """The rows that differ, counted by what became of them."""
+
+    def __init__(self, reader: StateReader, before: int, after: int) -> None:
+        self.counts = Counter(added=0, removed=0, changed=0)
+        super().__init__(self._differing(reader, before, after), reader.close)
+
+    def _differing(self, reader: StateReader, before: int, after: int) -> Generator[Any, None, None]:
+        columns, keys = reader.columns, reader.key_columns
+        for each in reader.diff(before, after):
+            kind = "added" if each.before is None else "removed" if each.after is None else "changed"
+            self.counts[kind] += 1
+            yield kind, row_to_json(keys, each.key), row_to_json(columns, each.before), row_to_json(columns, each.after)
+
+
+def view(site: Site, ask: Ask) -> Page:
+    spent = Meter()
+    stores, family = stores_of(ask), ask.text("family")
+    with site.reader(stores, family) as reader, counted(reader.meter, spent):
+        versions = reader.versions()
+        families = [each for each in reader.families if not each.startswith("$")]
+        values: dict[str, Any] = {
+            "families": families,
+            "family": reader.family,
+            "oldest": versions[0],
+            "newest": versions[-1],
+        }
+        before = ask.number("before", max(versions[0], versions[-1] - 1))
+        after = ask.number("after", versions[-1])
+        values |= {"before": before, "after": after}
+        command = f"dynastate diff '{stores}' {before} {after}"
+        if not reader.family:
+            return Page(f"Versions of {stores}", "compare.html", command, values, spent)
+        names = list(reader.columns.names)
+    page = ask.number("page", 1, least=1)
+
+    def make() -> Differences:
+        return Differences(site.open_reader(stores, family), before, after)
+
+    with site.cursor(("compare", stores, family, before, after), make) as cursor:
+        cursor.advance(float("inf"))
+        values |= {
+            "columns": names,
+            "rows": [(kind, _shown(names, was), _shown(names, now)) for kind, _, was, now in cursor.page(page)],
+            "counts": dict(cursor.counts),
+            "is_done": cursor.is_done,
+            "is_reading": not cursor.is_done,
+            "has_next": cursor.has_page(page + 1),
+            "page": page,
+        }
+    return Page(f"Versions of {stores}", "compare.html", command, values, spent)
+
+
+def _shown(names: list[str], row: dict[str, Any] | None) -> list[str | None] | None:
+    return None if row is None else [shown(row[name], CELL_CHARS) for name in names]

@@ -1,0 +1,112 @@
+"""Cost: units and dollars of a query, a prediction with other choices, and advice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError
+from dynastate.operations.prediction import PredictedUsage, predict
+from dynastate.operations.sample import zstd_ratios
+from dynastate.operations.scenarios import MONTH_DAYS
+from dynastate.operations.usage import commit_units
+from dynastate.settings import Settings
+from dynastate.ui.charts import Bar, Chart
+from dynastate.ui.page import Ask, Page
+from dynastate.ui.pages.plan import RETAIN, plan_of
+from dynastate.ui.site import Site
+from dynastate.ui.watch import Known
+
+
+def view(site: Site, ask: Ask) -> Page:
+    spent = Meter()
+    known = site.watch(ask.namespace).known()
+    spent.add(known.spent)
+    if not known.activities:
+        raise ConfigurationError(known.problem or "nothing is known of this namespace yet", namespace=ask.namespace)
+    threshold = ask.positive("threshold", float(Settings().snapshot_threshold))
+    retain = ask.number("retain", RETAIN, least=2)
+    plan = plan_of(known, site.prices, threshold=threshold, retain=retain)
+    values: dict[str, Any] = {"known": known, "plan": plan, "threshold": threshold, "retain": retain}
+    values["stored"] = sum(each.stored_bytes for each in known.loads)
+    values["by_version"] = _by_version(known)
+    values["by_batch"] = _by_batch(known)
+    command = f"dynastate cost {ask.namespace}"
+    if plan is not None:
+        partitions = max(usage.partitions for usage in plan.found.values())
+        trigger = ask.positive("trigger", plan.every_s)
+        wanted = ask.number("partitions", partitions, least=1)
+        scenarios = plan.scenarios(trigger, wanted)
+        predictions = [predict(each) for each in plan.now]
+        stores = [each.store for each in known.loads]
+        advice = plan.choices(zstd_ratios(site.tables, stores, spent) if ask.text("zstd") else None)
+        values |= {
+            "trigger": trigger,
+            "partitions": wanted,
+            "own_partitions": partitions,
+            "scenarios": [each.as_json(site.prices) for each in scenarios],
+            "dollars_a_month": plan.month.dollars(site.prices),
+            "kinds": [
+                (kind, sum((getattr(each, part) for each in predictions), PredictedUsage()))
+                for kind, part in (
+                    ("commits", "commits"),
+                    ("snapshots", "snapshots"),
+                    ("deletes by clean-up", "clean_up"),
+                    ("reads of restarts", "restarts"),
+                )
+            ],
+            "prices": site.prices,
+            "advice": advice,
+            "month_days": MONTH_DAYS,
+        }
+        command += f" --every {plan.every_s:g} --trigger {trigger:g} --partitions {wanted}"
+    return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent)
+
+
+def _by_version(known: Known) -> Chart:
+    """Write units of the commits of each version, in all partitions together."""
+    units: dict[int, int] = defaultdict(int)
+    changes: dict[int, int] = defaultdict(int)
+    for store, lineage in known.lineages.items():
+        for entry in lineage.entries:
+            units[entry.version] += commit_units(store, entry)
+            changes[entry.version] += entry.records
+    return Chart(
+        f"Write units of the commits of {plural(len(units), 'version')}",
+        [
+            Bar(
+                units[each],
+                "commit",
+                f"version {each}: {plural(units[each], 'write unit')}, {plural(changes[each], 'change')}",
+            )
+            for each in sorted(units)
+        ],
+    )
+
+
+def _by_batch(known: Known) -> list[Chart]:
+    """Units by what took them, of the batches that were reported."""
+    kinds = {
+        "commits": "dynastateWriteUnits",
+        "snapshots": "dynastateMaintenanceWriteUnits",
+        "deletes": "dynastateDeleteUnits",
+        "reads": "dynastateReadUnits",
+    }
+    if not known.batches:
+        return []
+    return [
+        Chart(
+            f"Units of {kind} in the last reported batches",
+            [
+                Bar(
+                    each.metrics.get(metric, 0),
+                    kind,
+                    f"{each.at:%H:%M:%S}: {plural(each.metrics.get(metric, 0), 'unit')}",
+                )
+                for each in known.batches
+            ],
+        )
+        for kind, metric in kinds.items()
+    ]

@@ -1,0 +1,69 @@
+"""Health: what is wrong, `verify` with its progress, and throttles."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
+from dynastate.operations.findings import summary
+from dynastate.operations.scope import stores_in
+from dynastate.operations.skew import limits_of
+from dynastate.ui.charts import Bar, Chart
+from dynastate.ui.check import Check
+from dynastate.ui.page import Ask, Page
+from dynastate.ui.site import Site
+from dynastate.ui.watch import LOOK_S, Known
+
+#: Findings of `verify` that are shown.
+FINDINGS: Final = 100
+TROUBLESHOOTING: Final = "https://github.com/dynastate/dynastate/blob/main/docs/troubleshooting.md"
+
+
+def view(site: Site, ask: Ask) -> Page:
+    spent = Meter()
+    known = site.watch(ask.namespace).known()
+    spent.add(known.spent)
+    check = site.checks.get(ask.namespace)
+    values: dict[str, Any] = {
+        "known": known,
+        "marks": [(each, known.health(each)) for each in known.activities],
+        "limits": limits_of(known.loads, site.prices),
+        "throttles": _throttles(known),
+        "check": check,
+        "troubleshooting": TROUBLESHOOTING,
+    }
+    if check is not None:
+        spent.add(check.spent)
+        reports = list(check.reports)
+        names = site.tables.names
+        values |= {
+            "result": summary(reports),
+            "lines": [line for each in reports if not each.is_whole for line in each.lines(names)][:FINDINGS],
+        }
+    command = f"dynastate verify {ask.namespace}"
+    return Page(f"Health of {ask.namespace}", "health.html", command, values, spent, LOOK_S)
+
+
+def verify(site: Site, ask: Ask) -> None:
+    """Start to verify the stores of a namespace, if that is not under way."""
+    site.watch(ask.namespace)  # refuses a namespace that is not shown
+    check = site.checks.get(ask.namespace)
+    if check is None or not check.is_running:
+        stores = stores_in(site.tables, ask.namespace, Meter()).current
+        site.checks[ask.namespace] = Check(site.tables, stores).start()
+
+
+def cancel(site: Site, ask: Ask) -> None:
+    """End what `verify` began."""
+    check = site.checks.get(ask.namespace)
+    if check is not None:
+        check.cancel()
+
+
+def _throttles(known: Known) -> Chart | None:
+    if not known.batches:
+        return None
+    counts = [(each, each.metrics.get("dynastateThrottles", 0)) for each in known.batches]
+    bars = [Bar(count, "abandoned", f"{each.at:%H:%M:%S}: {plural(count, 'request')}") for each, count in counts]
+    return Chart("Throttled requests of the last reported batches", bars)

@@ -1,0 +1,142 @@
+"""Key: the value of a key, its history, and how it differs from another version."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
+from dynastate.reader.json_rows import json_text, key_from_json, row_to_json, to_json
+from dynastate.reader.view import StateView
+from dynastate.ui.page import Ask, Page, counted
+from dynastate.ui.pages.operator import stores_of
+from dynastate.ui.site import Site
+from dynastate.ui.texts import shown
+from dynastate.unsaferow import types
+from dynastate.unsaferow.examples import example
+
+#: Types whose JSON is a text.
+_TEXTS: Final = ("string", "binary", "date", "timestamp", "timestamp_ntz", "time")
+#: Values of a list on a page, and the most that is shown of one value.
+LIST_VALUES: Final = 50
+VALUE_CHARS: Final = 4_000
+
+
+def view(site: Site, ask: Ask) -> Page:
+    spent = Meter()
+    stores = stores_of(ask)
+    with site.reader(stores, ask.text("family")) as reader, counted(reader.meter, spent):
+        families = [each for each in reader.families if not each.startswith("$")]
+        state: StateView = reader
+        if not reader.family:
+            return Page(
+                f"Key in {stores}",
+                "key.html",
+                f"dynastate show {reader.stores[0]}",
+                {"families": families, "fields": []},
+                spent,
+            )
+        columns = dict(zip(state.key_columns.names, state.key_columns.types, strict=True))
+        fields = [
+            {
+                "name": name,
+                "type": kind.name,
+                "given": ask.text(f"k.{name}"),
+                "is_null": bool(ask.text(f"n.{name}")),
+                "example": _typed(to_json(kind, example(kind))),
+            }
+            for name, kind in columns.items()
+        ]
+        values: dict[str, Any] = {
+            "families": families,
+            "family": reader.family,
+            "fields": fields,
+            "newest": reader.version,
+        }
+        values["oldest"] = reader.versions()[0]
+        command = f"dynastate get {stores} KEY"
+        if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in columns):
+            wanted = {name: _value(ask, name, kind) for name, kind in columns.items()}
+            key = key_from_json(state.key_columns, wanted)
+            version = ask.number("version", reader.version, least=1)
+            at = reader if version == reader.version else reader.at(version)
+            row = row_to_json(at.columns, at.get(key))
+            command = _command(stores, wanted, ask, version if ask.text("version") else None)
+            past = [(each.version, row_to_json(at.columns, each.row)) for each in reader.history(key)]
+            values |= {
+                "key": wanted,
+                "version": version,
+                "row": _cells(row, state),
+                "is_there": row is not None,
+                "listed": _listed(row, ask, state),
+                "history": [(number, _cells(each, state)) for number, each in reversed(past)][:100],
+                "times": _times(reader),
+            }
+            other = ask.number_or_none("other", least=1)
+            if other is not None:
+                before = row_to_json(at.columns, reader.at(other).get(key))
+                values |= {"other": other, "before": _cells(before, state)}
+    return Page(f"Key in {stores}", "key.html", command, values, spent)
+
+
+def _value(ask: Ask, name: str, kind: types.DataType) -> Any:
+    """A value of the form, as `key_from_json` takes it: texts as they are, all else is JSON, if it can be read."""
+    if ask.text(f"n.{name}"):
+        return None
+    text = ask.text(f"k.{name}")
+    if kind.name in _TEXTS or not text:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _typed(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _cells(row: dict[str, Any] | None, state: StateView) -> dict[str, str | None] | None:
+    """Values of a row as text, by column; a list of values is shown apart."""
+    if row is None:
+        return None
+    found: dict[str, str | None] = {}
+    for name, value in row.items():
+        if state.has_lists and name == state.list_column:
+            found[name] = plural(len(value), "value")
+            continue
+        found[name] = shown(value, VALUE_CHARS, 2 if isinstance(value, (dict, list)) else None)
+    return found
+
+
+def _listed(row: dict[str, Any] | None, ask: Ask, state: StateView) -> dict[str, Any] | None:
+    """The page that is asked for, of the list of values."""
+    if row is None or not state.has_lists:
+        return None
+    every = row[state.list_column]
+    page = ask.number("page", 1, least=1)
+    first = (page - 1) * LIST_VALUES
+    return {
+        "values": [
+            (first + number, shown(each, VALUE_CHARS)) for number, each in enumerate(every[first : first + LIST_VALUES])
+        ],
+        "count": len(every),
+        "page": page,
+        "has_next": len(every) > first + LIST_VALUES,
+    }
+
+
+def _times(reader: StateView) -> dict[int, int]:
+    """The time of each version, in milliseconds since 1970: that of its last partition."""
+    found: dict[int, int] = {}
+    for _, entry, _ in reader.listed():
+        found[entry.version] = max(found.get(entry.version, 0), entry.time_ms)
+    return found
+
+
+def _command(stores: str, key: dict[str, Any], ask: Ask, version: int | None) -> str:
+    text = json_text(key).replace("'", "'\\''")
+    more = f" --version {version}" if version is not None else ""
+    more += f" --family {ask.text('family')}" if ask.text("family") else ""
+    return f"dynastate get '{stores}' '{text}'{more}"

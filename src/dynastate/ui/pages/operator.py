@@ -1,0 +1,92 @@
+"""Operator: a timeline of versions, its partitions by size, its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError
+from dynastate.operations.inspect import CommittedAttempt, inspect_store, list_versions
+from dynastate.operations.skew import StoreLoad, skew_of
+from dynastate.ui.charts import Bar, Chart
+from dynastate.ui.page import Ask, Page
+from dynastate.ui.site import Site
+from dynastate.ui.watch import LOOK_S, Known
+
+#: The newest versions, in the table below the timeline.
+LISTED: Final = 20
+
+
+def stores_of(ask: Ask) -> str:
+    """`namespace/operator/*/name` of a request."""
+    return f"{ask.namespace}/{ask.operator}/*/{ask.store}"
+
+
+def loads_of(known: Known, ask: Ask) -> list[StoreLoad]:
+    """The partitions of the operator that is asked for.
+
+    Raises:
+        ConfigurationError: there is no such operator.
+    """
+    found = known.loads_of(stores_of(ask))
+    if not found:
+        raise ConfigurationError(
+            known.problem or "there is no such operator, or it has no version yet", stores=stores_of(ask)
+        )
+    return found
+
+
+def view(site: Site, ask: Ask) -> Page:
+    spent = Meter()
+    known = site.watch(ask.namespace).known()
+    spent.add(known.spent)
+    loads = {int(each.store.split("/")[2]): each for each in loads_of(known, ask)}
+    partition = ask.number("partition", min(loads))
+    if partition not in loads:
+        raise ConfigurationError(
+            f"there is no such partition; there are {min(loads)} to {max(loads)}", partition=partition
+        )
+    store = loads[partition].store
+    summary = inspect_store(site.tables, store, spent)
+    versions = list_versions(site.tables, store, spent)
+    values = {
+        "store": store,
+        "partition": partition,
+        "summary": summary,
+        "versions": versions[: -LISTED - 1 : -1],
+        "timeline": Chart(
+            f"{plural(len(versions), 'version')} of partition {partition}, by changed rows", [*map(_bar, versions)]
+        ),
+        "strips": [
+            _strip("row", {number: each.rows for number, each in loads.items()}, partition),
+            _strip("byte", {number: each.bytes for number, each in loads.items()}, partition),
+        ],
+        "skew": skew_of([*loads.values()])[0],
+    }
+    title = f"{ask.namespace}, operator {ask.operator}"
+    return Page(title, "operator.html", f"dynastate versions {store}", values, spent, LOOK_S)
+
+
+def _bar(version: CommittedAttempt) -> Bar:
+    """A version in the timeline."""
+    kind = "committed" if version.is_current else "abandoned attempt"
+    what = [plural(version.changes, "change"), plural(version.rows, "row"), plural(version.bytes, "byte")]
+    marks = ("snapshot",) if version.has_snapshot else ()
+    title = f"version {version.version}, {kind}: {', '.join([*what, *marks])}"
+    return Bar(version.changes, "commit" if version.is_current else "abandoned", title, marks=marks)
+
+
+def _strip(noun: str, sizes: Mapping[int, int], chosen: int) -> Chart:
+    """The partitions side by side."""
+    bars = [
+        Bar(
+            size,
+            "chosen" if number == chosen else "partition",
+            f"partition {number}: {plural(size, noun)}",
+            str(number),
+        )
+        for number, size in sorted(sizes.items())
+    ]
+    return Chart(f"{noun.capitalize()}s of {plural(len(bars), 'partition')}", bars)

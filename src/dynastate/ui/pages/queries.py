@@ -1,0 +1,56 @@
+"""Queries: the operators of each namespace, with version, rows, bytes, dollars and health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.operations.monitor import StoreActivity, operator_of
+from dynastate.ui.page import Ask, Page
+from dynastate.ui.pages.plan import dollars_a_day
+from dynastate.ui.site import Site
+from dynastate.ui.watch import LOOK_S, Health
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operator."""
+
+    activity: StoreActivity
+    health: Health
+    bytes: int
+    behind_s: float
+    dollars_a_day: float | None
+
+    @property
+    def operator(self) -> int:
+        return self.activity.operator
+
+    @property
+    def store(self) -> str:
+        return self.activity.stores.rpartition("/")[2]
+
+
+def view(site: Site, ask: Ask) -> Page:
+    """All namespaces, or the one in the path."""
+    spent = Meter()
+    namespaces = [ask.namespace] if "namespace" in ask.path else site.namespaces(spent)
+    found = []
+    for namespace in namespaces:
+        known = site.watch(namespace).known()
+        spent.add(known.spent)
+        lines = [
+            Line(
+                each,
+                known.health(each),
+                sum(load.stored_bytes for load in known.loads_of(each.stores)),
+                known.behind_s(each),
+                dollars_a_day(known, site.prices, each),
+            )
+            for each in known.activities
+        ]
+        found.append((known, lines))
+    command = f"dynastate top {namespaces[0]}" if len(namespaces) == 1 else "dynastate stores"
+    values = {"found": found, "operator_of": operator_of}
+    title = "Queries" if "namespace" not in ask.path else ask.namespace
+    return Page(title, "queries.html", command, values, spent, LOOK_S)

@@ -1,0 +1,30 @@
+"""Values of state as text that shows what there is, and hides nothing."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+from dynastate.reader.json_rows import json_text
+
+
+def visible(text: str) -> str:
+    r"""A text with characters that draw nothing, or change how others are drawn, as `\u202e`; lines stay."""
+    return "".join(
+        f"\\u{ord(each):04x}" if unicodedata.category(each) in ("Cc", "Cf", "Cs") and each not in "\n\t" else each
+        for each in text
+    )
+
+
+def shown(value: Any, chars: int, indent: int | None = None) -> str | None:
+    """A value of `to_json` as text, cut after so many characters; None: it is null."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json_text(value, indent)
+    cut = visible(text[:chars])
+    return f"{cut} … and {len(text) - chars:,} characters more" if len(text) > chars else cut
+
+
+def searched(value: Any) -> str:
+    """The text of a value that a filter looks into."""
+    return value if isinstance(value, str) else json_text(value)

@@ -1,0 +1,73 @@
+"""One DynamoDB with state, one `dynastate ui` in a process of its own, and one browser, for all tests here."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+from tests.support.browser import chromium
+from tests.support.command_line import command
+from tests.support.dynoxide import Dynoxide, fast_dynamodb
+from tests.ui.dataset import make_state
+
+Database = EmbeddedDynamoDB | Dynoxide
+
+
+@pytest.fixture(scope="module")
+def credentials_of_the_module() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in credentials().items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def database(credentials_of_the_module: None) -> Iterator[Database]:
+    """Tables with the state of `dataset`."""
+    with tempfile.TemporaryDirectory(prefix="dyn-") as folder, fast_dynamodb(Path(folder) / "tables") as running:
+        with closing(BotoTables(running.settings)) as tables:
+            make_state(tables)
+        yield running
+
+
+@contextmanager
+def served(endpoint: str, environment: dict[str, str], *words: str) -> Iterator[str]:
+    """A `dynastate ui` on a free port; its URL. Ctrl-C ends it, with exit code 0."""
+    options = ("--port", "0", "--no-browser", "--json", "--endpoint", endpoint, "--region", "us-east-1")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command("ui", *words, *options), env=environment, stdout=pipe, text=True) as running:
+        try:
+            assert running.stdout is not None
+            text = ""
+            while "}" not in text:
+                line = running.stdout.readline()
+                assert line, "it ended"
+                text += line
+            yield json.loads(text)["url"]
+            running.send_signal(signal.SIGINT)
+            assert running.wait(20) == 0
+        finally:
+            running.kill()
+
+
+@pytest.fixture(scope="module")
+def url(database: Database, environment: dict[str, str]) -> Iterator[str]:
+    """The page of all namespaces."""
+    with served(database.endpoint, environment) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running

@@ -1,0 +1,262 @@
+"""The page in a real browser: every view, narrow and wide, live, with hostile values, by keyboard, for two people."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from tests.support.browser import opened
+from tests.support.engine_driver import attempt, make_engine, query_run
+from tests.support.store_builder import COUNTS, StoreBuilder, counted, user
+from tests.ui.conftest import Database
+from tests.ui.dataset import BATCH_S, HOSTILE, LARGEST, MANY, PARTITIONS, VERSIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Where the pictures are kept: the README shows some of them.
+PICTURES = ROOT / "build" / "screenshots"
+VIEWS = {
+    "queries": "",
+    "query": "query/shop",
+    "operator": f"operator/shop/0?partition={LARGEST}",
+    "key": "key/shop/0?k.user=user-3-1&version=5&other=3",
+    "rows": "rows/shop/0",
+    "compare": "compare/shop/0",
+    "cost": "cost/shop",
+    "health": "health/shop",
+    "types": "key/types/0?family=every&k.user=a",
+    "lists": "key/types/0?family=lists&k.user=a",
+    "join": "operator/join/0?store=left-keyToNumValues",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
+def test_every_view_fits(browser: Browser, url: str, width: int, scheme: str) -> None:
+    """Nothing is wider than the window, nothing fails, and the read units and a command line are there."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with opened(browser, url, width, scheme) as page:
+        for name, place in VIEWS.items():
+            page.goto(url + place)
+            expect(page.get_by_text(re.compile(r"This took [\d,]+ read units in [\d,]+ requests"))).to_be_visible()
+            expect(page.locator(".command code")).to_contain_text("dynastate ")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+            page.screenshot(path=PICTURES / f"{name}-{width}.png")
+
+
+def test_the_queries_say_what_they_are(browser: Browser, url: str) -> None:
+    """Version, rows, dollars and health of each operator."""
+    with opened(browser, url) as page:
+        row = page.locator("section", has=page.get_by_role("link", name="shop", exact=True)).locator("tbody tr")
+        cells = [each.strip() for each in row.locator("td").all_inner_texts()]
+        assert cells[0] == f"0, {PARTITIONS} partitions"
+        assert cells[2] == str(VERSIONS)
+        assert cells[5] == str(3 * (PARTITIONS - 1) + 59 + len(HOSTILE))
+        assert cells[7] == f"{BATCH_S}.0 s"
+        assert re.fullmatch(r"\d+\.\d\d", cells[8])
+
+
+def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Database) -> None:
+    """A new version is there without a reload; what is paused stays, and goes on."""
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        made = StoreBuilder(engine, "live/0/0/default").count_to(2)
+        with opened(browser, url + "query/live") as page:
+            page.evaluate("window.loaded = 1")
+            version = page.locator("tbody tr td").nth(2)
+            expect(version).to_have_text("2")
+            made.count_to(3)
+            expect(version).to_have_text("3")
+            assert page.evaluate("window.loaded") == 1
+            page.get_by_role("button", name="Pause").click()
+            expect(page.get_by_text("Paused at")).to_be_visible()
+            requests: list[str] = []
+            page.on("request", lambda request: requests.append(request.url))
+            made.count_to(4)
+            page.wait_for_timeout(5_000)
+            assert requests == []
+            page.get_by_role("button", name="Go on").click()
+            expect(version).to_have_text("4")
+
+
+def test_a_stranger_finds_the_largest_partition(browser: Browser, url: str) -> None:
+    """By clicks from the first page; the strips and the timeline say what each bar is."""
+    with opened(browser, url) as page:
+        page.locator("section", has=page.get_by_role("link", name="shop", exact=True)).locator("tbody a").first.click()
+        largest = page.locator("#largest")
+        expect(largest).to_have_text(str(LARGEST))
+        largest.click()
+        expect(page.get_by_role("heading", name=f"Versions of shop/0/{LARGEST}/default")).to_be_visible()
+        bars = page.locator("svg").nth(0).locator("a")
+        expect(bars).to_have_count(PARTITIONS)
+        assert bars.nth(LARGEST).get_attribute("aria-label") == f"partition {LARGEST}: {59 + len(HOSTILE)} rows"
+        expect(page.locator("svg rect.snapshot")).to_have_count(1)
+        expect(page.locator("table").nth(0).locator("tbody tr")).to_have_count(VERSIONS)
+        columns = page.locator("table").nth(1).locator("tbody tr").all_inner_texts()
+        assert [each.split("\t")[1:] for each in columns] == [["user", "string"], *(list(each) for each in COUNTS)]
+
+
+def test_an_abandoned_attempt_is_marked(browser: Browser, url: str, database: Database) -> None:
+    """An attempt at a version on which another one was built is in the timeline, and not among the current ones."""
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        made = StoreBuilder(engine, "torn/0/0/default").count_to(2)
+        base = made.version
+        made.commit((user("late"), counted(1)), by=attempt(77))
+        again = engine.begin(made.store, query_run(), *base, attempt(78))
+        again.commit({0: 1}, '{"families":[]}')
+    with opened(browser, url + "operator/torn/0") as page:
+        assert page.locator("svg rect.abandoned").count() + page.locator("svg rect.commit").count() == 4
+        expect(page.get_by_text("abandoned attempt", exact=True).last).to_be_visible()
+
+
+def test_a_key_by_the_keyboard(browser: Browser, url: str) -> None:
+    """The form is there at once; the value, its history, and where it changed; a key that is not there is said so."""
+    with opened(browser, url + "key/shop/0") as page:
+        expect(page.get_by_label("user").first).to_be_focused()
+        page.keyboard.type("user-3-0")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text(f"There was no such key at version {VERSIONS}.")).to_be_visible()
+        history = page.locator("table tbody tr")
+        expect(history).to_have_count(VERSIONS)
+        assert "removed" in history.nth(0).inner_text()
+        page.locator("#at-5").click()
+        rows = page.locator("table").nth(0).locator("tbody tr").all_inner_texts()
+        assert [each.split() for each in rows[1:]] == [["count", "5"], ["note", "note", "5"]]
+        page.get_by_label("Compare with version").fill("2")
+        page.get_by_role("button", name="Show").click()
+        changed = page.locator("tr.changed").all_inner_texts()
+        assert [each.split() for each in changed] == [["count", "2", "5"], ["note", "note", "2", "note", "5"]]
+        page.get_by_label("user").first.fill("missing")
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_text("It was not there at any version that can be read (1 to 12).")).to_be_visible()
+
+
+def test_the_keyboard_reaches_everything(browser: Browser, url: str) -> None:
+    """The first stop leads to the content; each stop after it is a link or a field that can be seen."""
+    with opened(browser, url + "rows/shop/0") as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        seen = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            outline = "getComputedStyle(document.activeElement).outlineStyle"
+            seen.append(page.evaluate(f"[document.activeElement.tagName, {outline}]"))
+        assert {tag for tag, _ in seen} >= {"A", "INPUT", "SELECT", "BUTTON"}
+        assert {style for tag, style in seen if tag != "BODY"} == {"solid"}
+
+
+@pytest.mark.parametrize("place", ["rows/shop/0", "rows/shop/0?contains=s", "compare/shop/0?before=0&after=1"])
+def test_hostile_values_are_only_text(browser: Browser, url: str, place: str) -> None:
+    """Texts that are HTML, a script, or turn the order of letters, are shown as what they are."""
+    with opened(browser, url + place) as page:
+        text, pages = page.inner_text("main"), 1
+        while page.locator("#page-next").count():
+            page.locator("#page-next").click()
+            page.wait_for_load_state()
+            text, pages = text + page.inner_text("main"), pages + 1
+        assert pages > 1
+        for each in HOSTILE:
+            if "contains" not in place or "s" in each:
+                assert each.replace("\u202e", "\\u202e") in text
+        assert page.evaluate("window.hacked") is None
+
+
+def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
+    """A key is taken as it is, and its row found."""
+    with opened(browser, url + "key/shop/0") as page:
+        for each in HOSTILE:
+            page.get_by_label("user").first.fill(each)
+            page.get_by_role("button", name="Show").click()
+            expect(page.locator("table").nth(0).locator("tbody tr").nth(1)).to_have_text("count1")
+            assert page.evaluate("window.hacked") is None
+
+
+def test_values_of_every_type(browser: Browser, url: str) -> None:
+    """Nested values, binary and large ones can be read; a list of values is paged."""
+    with opened(browser, url + VIEWS["types"]) as page:
+        lines = [each.strip() for each in page.locator("table").nth(0).locator("tbody tr").all_inner_texts()]
+        rows = {name: value.strip() for name, value in (each.split("\t", 1) for each in lines)}
+        assert rows["whole"] == str(2**62)
+        assert (rows["price"], rows["day"], rows["raw"]) == ("12345.67", "2026-11-24", "AP8=")
+        assert rows["at"] == "2026-11-24T12:30:00Z"
+        assert "Łódź" in rows["place"]
+        assert rows["large"].endswith("and 46,000 characters more")
+        page.goto(url + VIEWS["lists"])
+        expect(page.get_by_role("heading", name="120 values")).to_be_visible()
+        expect(page.locator("ol li")).to_have_count(50)
+        page.locator("#page-next").click()
+        expect(page.locator("ol li").first).to_have_text('{"event": "event 50"}')
+
+
+def test_rows_are_filtered_and_paged(browser: Browser, url: str) -> None:
+    """A filter that finds one row of many reads on by itself; pages go forth and back."""
+    with opened(browser, url + "rows/many/0") as page:
+        expect(page.locator("#found")).to_contain_text(f"{MANY:,} rows at version 2")
+        first = page.locator("tbody tr").first.inner_text()
+        page.locator("#page-next").click()
+        assert page.locator("tbody tr").first.inner_text() != first
+        page.locator("#page-before").click()
+        assert page.locator("tbody tr").first.inner_text() == first
+        page.get_by_label("contains").fill(f"user-{MANY - 1:06}")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("#found")).not_to_contain_text("Reading on")
+        page.get_by_label("contains").fill("missing")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("#found")).to_contain_text("None is found.")
+
+
+def test_two_versions_are_compared(browser: Browser, url: str) -> None:
+    """Counts of all differences, and a page of rows."""
+    with opened(browser, url + "compare/many/0?before=1&after=2") as page:
+        # -0 is 0: the first row is as it was.
+        expect(page.locator("#found")).to_contain_text(f"0 rows added, 0 removed, {MANY // 2 - 1:,} changed.")
+        expect(page.locator("tr.now")).to_have_count(50)
+
+
+def test_other_choices_are_priced(browser: Browser, url: str) -> None:
+    """A slider changes the prediction at once, and the URL, which shows the same again."""
+    with opened(browser, url + "cost/shop") as page:
+        dollars = page.locator("table").nth(0).locator("tbody tr").nth(1).locator("td").last
+        before = dollars.inner_text()
+        slider = page.get_by_label("Seconds a batch")
+        slider.focus()
+        page.keyboard.press("End")
+        expect(page.get_by_role("heading", name="With 120.0 s a batch")).to_be_visible()
+        expect(dollars).not_to_have_text(before)
+        after = dollars.inner_text()
+        page.wait_for_url(re.compile("trigger=120"))
+        page.reload()
+        expect(dollars).to_have_text(after)
+        advice = page.locator("table").last.locator("tbody tr").all_inner_texts()
+        saved = [float(each.split("\t")[1]) for each in advice]
+        assert saved == sorted(saved, reverse=True)
+        assert len(saved) >= 5
+
+
+def test_verify_is_followed_and_cancelled(browser: Browser, url: str) -> None:
+    """Its result is on the page when it is done; Cancel ends it."""
+    with opened(browser, url + "health/shop") as page:
+        page.get_by_role("button", name="Verify").click()
+        expect(page.locator("#result")).to_contain_text("whole: 0 missing, 0 corrupt, 0 orphaned")
+        expect(page.get_by_role("button", name="Verify again")).to_be_visible()
+
+
+def test_two_people_at_once(browser: Browser, url: str) -> None:
+    """Each has pages of the same rows, as if alone."""
+    with opened(browser, url + "rows/many/0") as one, opened(browser, url + "rows/many/0") as other:
+        for _ in range(3):
+            for page in (one, other):
+                page.locator("#page-next").click()
+        assert page_number(one) == page_number(other) == 4
+        assert one.locator("tbody").inner_text() == other.locator("tbody").inner_text()
+
+
+def page_number(page: Page) -> int:
+    found = re.search(r"Page (\d+)", page.locator(".pager").inner_text())
+    assert found is not None
+    return int(found[1])

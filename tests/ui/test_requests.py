@@ -1,0 +1,143 @@
+"""The page's requests without a browser: who is refused, what is not there, what the reader's policy permits."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.operations.reports import METRICS
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+from dynastate.ui.app import HEADERS
+from tests.support.command_line import refused
+from tests.support.engine_driver import make_engine, parts_of
+from tests.support.fault_proxy import FaultProxy, let_pass
+from tests.support.policies import enforce, render
+from tests.support.processes import free_port
+from tests.support.store_builder import StoreBuilder
+from tests.ui.conftest import Database, served
+
+
+def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+    """Send one request, as it is; its status, its text, its headers."""
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as connection:
+        place = parts.path + (f"?{parts.query}" if parts.query else "")
+        connection.request(method, place, headers={"Host": parts.netloc} | headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), {name.lower(): value for name, value in answer.getheaders()}
+
+
+def test_who_has_no_token_sees_nothing(url: str) -> None:
+    """Not a page, nor a file; and a wrong token is as good as none."""
+    parts = urlsplit(url)
+    token = parts.path.strip("/")
+    for place in ("/", "/query/shop", "/static/style.css", f"/{token[:-1]}/", f"/{token}x/", "/%ff/"):
+        status, text, _ = ask(f"http://{parts.netloc}{place}")
+        assert (status, "shop" in text) == (403, False), place
+    assert len(token) >= 20
+
+
+def test_another_name_of_this_host_is_refused(url: str) -> None:
+    """A page of the web whose name leads to 127.0.0.1 reads nothing."""
+    assert ask(url, Host="evil.example")[0] == 400
+    assert ask(url, Host="localhost")[0] == 200
+
+
+def test_headers(url: str) -> None:
+    """Every answer has them, and none lets another origin read it."""
+    for place in ("", "static/style.css", "nothing", "query/missing"):
+        _, _, headers = ask(url + place, Origin="http://evil.example")
+        assert {name.lower(): value for name, value in HEADERS.items()}.items() <= headers.items()
+        assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_nothing_is_written(url: str, method: str) -> None:
+    for place in ("", "query/shop", "rows/shop/0"):
+        assert ask(url + place, method)[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "words"),
+    [
+        ("query/missing", 200, "failed"),
+        ("operator/missing/0", 400, "missing"),
+        ("operator/shop/7", 400, "there is no such operator"),
+        ("operator/shop/0?partition=99", 400, "there are 0 to 7"),
+        ("operator/shop/0?partition=x", 400, "partition must be a whole number"),
+        ("operator/shop/x", 404, "Not Found"),
+        ("key/shop/0?k.user=a&version=99", 404, "this version cannot be read"),
+        ("key/types/0?family=none", 400, "this store has no column family none"),
+        ("rows/shop/0?page=0", 400, "page must be a whole number, at least 1"),
+        ("compare/shop/0?before=1&after=99", 404, "this version cannot be read"),
+        ("cost/shop?trigger=0", 400, "trigger must be a number above 0"),
+        ("cost/shop?trigger=nan", 400, "trigger must be a number above 0"),
+        ("cost/shop?partitions=-1", 400, "partitions must be a whole number"),
+        ("rows/sh%2Fop/0", 404, "Not Found"),
+    ],
+)
+def test_what_is_wrong_is_said(url: str, place: str, status: int, words: str) -> None:
+    found, text, _ = ask(url + place)
+    assert (found, words in text) == (status, True), text
+
+
+def test_what_is_lost_is_said(url: str, database: Database) -> None:
+    """`verify` names what is missing; the view of the rows says so too."""
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        store = StoreBuilder(engine, "lost/0/0/default").count_to(3).store
+        tables.delete([key for key, _ in parts_of(tables, store)], Meter())
+    status, text, _ = ask(url + "rows/lost/0")
+    assert (status, "dynastate verify lost" in text) == (503, True), text
+
+
+def test_the_readers_policy_suffices(database: Database, environment: dict[str, str]) -> None:
+    """Every view of a namespace that is named."""
+    policy = render("reader", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace="shop")
+    with FaultProxy(database.endpoint, enforce(policy, let_pass)) as proxy:
+        with served(proxy.endpoint, environment, "shop") as url:
+            for place in (
+                *("", "query/shop", "operator/shop/0", "key/shop/0?k.user=user-3-1&other=3", "rows/shop/0"),
+                *("compare/shop/0", "cost/shop?zstd=1", "health/shop"),
+            ):
+                status, text, _ = ask(url + place)
+                assert (status, "denies permission" in text) == (200, False), text
+            status, text, _ = ask(url + "query/types")
+            assert (status, "this page was not started for this namespace" in text) == (400, True)
+        with served(proxy.endpoint, environment) as url:
+            status, text, _ = ask(url)
+            assert (status, "dynamodb:Scan" in text or "Scan" in text) == (400, True), text
+
+
+def test_throttles_of_the_progress_reports(database: Database, environment: dict[str, str], tmp_path: Path) -> None:
+    """With --progress the page shows them, batch by batch, and which operator is throttled."""
+    file = tmp_path / "progress.json"
+
+    def report(batch: int, throttles: int) -> str:
+        every = dict.fromkeys((name for names in METRICS.values() for name in names), 0)
+        metrics = every | {"dynastateThrottles": throttles, "dynastateWriteUnits": 100 + batch, "dynastateCommitMs": 16}
+        report = {"id": "q", "runId": "run-1", "batchId": batch, "timestamp": f"2026-11-24T00:00:0{batch}.000Z"}
+        durations = {"addBatch": 1_000, "triggerExecution": 1_500}
+        return json.dumps(report | {"durationMs": durations, "stateOperators": [{"customMetrics": metrics}]}) + "\n"
+
+    file.write_text(report(1, 0) + report(2, 7))
+    with served(database.endpoint, environment, "shop", "--progress", str(file)) as url:
+        health = ask(url + "health/shop")[1]
+        assert "throttled</span> <bdi>7 requests of the last batch" in health
+        assert "00:00:02: 7 requests" in health
+        cost = ask(url + "cost/shop")[1]
+        assert ("00:00:01: 101 units" in cost, "00:00:02: 102 units" in cost) == (True, True)
+    missing = tmp_path / "missing"
+    assert "the progress reports cannot be read" in refused("ui", "shop", "--progress", str(missing), "--no-browser")
+
+
+def test_a_taken_port_and_a_wrong_namespace(database: Database, dummy_credentials: None) -> None:
+    port = str(urlsplit(database.endpoint).port)
+    assert f"name another port, or 0 for a free one port={port}" in refused("ui", "--port", port, "--no-browser")
+    assert "namespace" in refused("ui", "a/b", "--port", str(free_port()), "--no-browser")
