@@ -44,7 +44,7 @@ def metadata(wheel: dict[str, bytes]) -> Message:
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
-    """Every module, the mark that it is typed, the log settings, and of this checkout nothing besides."""
+    """Every module, the mark that it is typed, the log settings, the page's files, and of this checkout no other."""
     package = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate").rglob("*.py")}
     named = set(wheel)
     assert package | {"dynastate/py.typed"} <= named
@@ -52,7 +52,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
         name for name in named if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))
     } == set()
     kinds = {Path(name).suffix for name in named if name.startswith("dynastate/")}
-    assert kinds == {".py", ".typed", ".jar", ".properties"}
+    assert kinds == {".py", ".typed", ".jar", ".properties", ".html", ".css", ".js", ".txt"}
+    page = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate" / "ui").rglob("*.*")}
+    assert {name for name in page if not name.endswith(".pyc")} <= named
 
 
 def test_jars_are_of_this_version(wheel: dict[str, bytes]) -> None:

@@ -100,6 +100,14 @@ def test_a_stranger_finds_the_largest_partition(browser: Browser, url: str) -> N
         assert [each.split("\t")[1:] for each in columns] == [["user", "string"], *(list(each) for each in COUNTS)]
 
 
+def test_the_heaviest_keys_are_read_on_request(browser: Browser, url: str) -> None:
+    with opened(browser, url + "operator/types/0") as page:
+        page.locator("#read-keys").click()
+        first = page.locator("section", has=page.get_by_role("heading", name="Heaviest keys")).locator("tbody tr").first
+        expect(first).to_contain_text('{"user": "a"}')
+        expect(first).to_contain_text("49.0 KB")
+
+
 def test_an_abandoned_attempt_is_marked(browser: Browser, url: str, database: Database) -> None:
     """An attempt at a version on which another one was built is in the timeline, and not among the current ones."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:

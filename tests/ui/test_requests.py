@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,9 +18,9 @@ from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from dynastate.ui.app import HEADERS
 from tests.support.command_line import refused
 from tests.support.engine_driver import make_engine, parts_of
-from tests.support.fault_proxy import FaultProxy, let_pass
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import enforce, render
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 from tests.support.store_builder import StoreBuilder
 from tests.ui.conftest import Database, served
 
@@ -135,6 +136,24 @@ def test_throttles_of_the_progress_reports(database: Database, environment: dict
         assert ("00:00:01: 101 units" in cost, "00:00:02: 102 units" in cost) == (True, True)
     missing = tmp_path / "missing"
     assert "the progress reports cannot be read" in refused("ui", "shop", "--progress", str(missing), "--no-browser")
+
+
+def test_a_check_is_followed_and_cancelled(database: Database, environment: dict[str, str]) -> None:
+    """While it runs the page says how far it is; cancelled, it says so."""
+
+    def slow(request: Request, forward: Forward) -> Reply:
+        time.sleep(0.05)
+        return forward(request)
+
+    with FaultProxy(database.endpoint, slow) as proxy, served(proxy.endpoint, environment, "shop") as url:
+        assert ask(url + "health/shop/cancel", "POST")[0] == 303
+        status, _, headers = ask(url + "health/shop/verify", "POST")
+        assert (status, urlsplit(headers["location"]).path) == (303, urlsplit(url + "health/shop").path)
+        text = ask(url + "health/shop")[1]
+        assert ("of 8 stores" in text, 'id="cancel"' in text) == (True, True)
+        ask(url + "health/shop/cancel", "POST")
+        wait_until(lambda: "It was cancelled after" in ask(url + "health/shop")[1], "it was not cancelled")
+        assert ask(url + "health/missing/verify", "POST")[0] == 400
 
 
 def test_a_taken_port_and_a_wrong_namespace(database: Database, dummy_credentials: None) -> None:

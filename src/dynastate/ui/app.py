@@ -24,6 +24,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, DynastateErr
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
 from dynastate.ui.site import Site
+from dynastate.ui.texts import searched, visible
 
 HERE: Final = Path(str(files("dynastate.ui")))
 HOSTS: Final = ("127.0.0.1", "localhost")
@@ -155,7 +156,7 @@ def _environment(token: str) -> Environment:
         given = {name: value for name, value in {**query, **changed}.items() if value not in (None, "")}
         return here + (f"?{urlencode(given)}" if given else "")
 
-    made.globals |= {"url": url, "again": again}
+    made.globals |= {"url": url, "again": again, "visible": lambda value: visible(searched(value))}
     made.filters |= {
         "count": lambda value: "-" if value is None else f"{value:,.0f}",
         "bytes": _bytes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from threading import Lock
 from typing import Final, Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -19,11 +18,10 @@ PAGE_ROWS: Final = 50
 class Cursor(Generic[Row]):
     """One result. `found` yields its rows, and None now and then where it only looks; `close` ends what it reads.
 
-    Used by one thread at a time, which has `lock`. `rows` are those kept; `count` is how many there were.
+    Used by one thread at a time. `rows` are those kept; `count` is how many there were.
     """
 
     def __init__(self, found: Generator[Row | None, None, None], close: Callable[[], None]) -> None:
-        self.lock = Lock()
         self.rows: list[Row] = []
         self.looked = self.count = 0
         self.is_done = False
@@ -52,6 +50,6 @@ class Cursor(Generic[Row]):
         return number >= 1 and len(self.rows) > (number - 1) * PAGE_ROWS
 
     def close(self) -> None:
-        with self.lock:
-            self._found.close()
-            self._close()
+        """End the reading."""
+        self._found.close()
+        self._close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -18,27 +18,15 @@ from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import Cursor
+from dynastate.ui.kept import Kept
 from dynastate.ui.watch import Watch
 
-#: Readers, and results that are being read, which are open at once. Those that were not used for longest are closed.
-OPEN_MAX: Final = 8
-#: MiB that each of these caches.
+#: MiB that each open reader caches.
 CACHE_MB: Final = 16
-
+#: Seconds after which all namespaces are listed again, by a Scan.
+NAMESPACES_S: Final = 60.0
 
 Result = TypeVar("Result", bound=Cursor[Any])
-
-
-class _Reader:
-    """A reader, for one thread at a time."""
-
-    def __init__(self, reader: StateReader) -> None:
-        self.lock = Lock()
-        self.reader = reader
-
-    def close(self) -> None:
-        with self.lock:
-            self.reader.close()
 
 
 class Site:
@@ -53,8 +41,10 @@ class Site:
         self._reports = reports
         self._namespaces = list(namespaces)
         self._watches: dict[str, Watch] = {}
-        self._readers: OrderedDict[Hashable, Any] = OrderedDict()
-        self._cursors: OrderedDict[Hashable, Any] = OrderedDict()
+        self._listed: list[str] = []
+        self._listed_s = -float("inf")
+        self._readers: Kept[StateReader] = Kept()
+        self._cursors: Kept[Cursor[Any]] = Kept()
         self.checks: dict[str, Check] = {}
         self._lock = Lock()
         with ExitStack() as opened:
@@ -66,11 +56,8 @@ class Site:
 
     def close(self) -> None:
         """Close the readers and the tables."""
-        with self._lock:
-            for opened in (self._cursors, self._readers):
-                for each in opened.values():
-                    each.close()
-                opened.clear()
+        self._cursors.close()
+        self._readers.close()
         for check in self.checks.values():
             check.cancel()
         self._opened.close()
@@ -79,7 +66,11 @@ class Site:
         """The namespaces that are shown."""
         if self._namespaces:
             return self._namespaces
-        return sorted({store.split("/")[0] for store in self.tables.find_stores(spent)})
+        with self._lock:
+            if time.monotonic() - self._listed_s > NAMESPACES_S:
+                self._listed = sorted({store.split("/")[0] for store in self.tables.find_stores(spent)})
+                self._listed_s = time.monotonic()
+            return self._listed
 
     def watch(self, namespace: str) -> Watch:
         """The watch of a namespace.
@@ -97,46 +88,15 @@ class Site:
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:
         """A reader of stores, which is at their newest version."""
-        with self._lock:
-            key = stores, family
-            held: _Reader | None = self._readers.pop(key, None)
-            is_new = held is None
-            if held is None:
-                held = _Reader(self.open_reader(stores, family))
-            self._readers[key] = held
-            held.lock.acquire()  # before another thread can close it
-            _close_oldest(self._readers)
-        try:
-            if not is_new:
-                held.reader.refresh()
-            yield held.reader
-        finally:
-            held.lock.release()
+        with self._readers.use((stores, family), lambda: self.open_reader(stores, family)) as reader:
+            reader.refresh()
+            yield reader
 
     def open_reader(self, stores: str, family: str = "") -> StateReader:
-        """A reader of one's own, for somebody who closes it."""
+        """Open a reader for one result, which closes it."""
         return StateReader(self.tables, self.settings, stores, family or None)
 
-    @contextmanager
-    def cursor(self, key: Hashable, make: Callable[[], Result]) -> Iterator[Result]:
+    def cursor(self, key: Hashable, make: Callable[[], Result]) -> AbstractContextManager[Result]:
         """The result that is read under a key, which is made where there is none."""
-        with self._lock:
-            held: Any = self._cursors.pop(key, None) or make()
-            self._cursors[key] = held
-            held.lock.acquire()  # before another thread can close it
-            _close_oldest(self._cursors)
-        try:
-            yield held
-        except BaseException:
-            with self._lock:
-                self._cursors.pop(key, None)
-            raise
-        finally:
-            held.lock.release()
-
-
-def _close_oldest(opened: OrderedDict[Hashable, Any]) -> None:
-    """Close what was not used for longest, but for what is in use."""
-    for key in list(opened)[: max(0, len(opened) - OPEN_MAX)]:
-        if not opened[key].lock.locked():
-            opened.pop(key).close()
+        cursors: Kept[Any] = self._cursors
+        return cursors.use(key, make)

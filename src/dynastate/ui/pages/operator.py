@@ -9,14 +9,19 @@ from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspect import CommittedAttempt, inspect_store, list_versions
-from dynastate.operations.skew import StoreLoad, skew_of
+from dynastate.operations.skew import StoreLoad, read_keys, skew_of
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.site import Site
-from dynastate.ui.watch import LOOK_S, Known
+from dynastate.ui.watch import Known
 
 #: The newest versions, in the table below the timeline.
 LISTED: Final = 20
+#: The heaviest keys that are shown, and the bytes of rows that are read for them.
+KEYS: Final = 10
+KEYS_BYTES: Final = 8 * 2**20
+#: Seconds between two looks: each reads all version lists of a store.
+REFRESH_S: Final = 5.0
 
 
 def stores_of(ask: Ask) -> str:
@@ -64,9 +69,12 @@ def view(site: Site, ask: Ask) -> Page:
             _strip("byte", {number: each.bytes for number, each in loads.items()}, partition),
         ],
         "skew": skew_of([*loads.values()])[0],
+        "keys": read_keys(site.engine, [*loads.values()], KEYS, KEYS_BYTES, spent) if ask.text("keys") else None,
     }
     title = f"{ask.namespace}, operator {ask.operator}"
-    return Page(title, "operator.html", f"dynastate versions {store}", values, spent, LOOK_S)
+    return Page(
+        title, "operator.html", f"dynastate versions {store}", values, spent, 0 if ask.text("keys") else REFRESH_S
+    )
 
 
 def _bar(version: CommittedAttempt) -> Bar:

@@ -1,0 +1,125 @@
+"""The parts of the page that need no request: cursors, texts, charts, parameters, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from dynastate.errors import ConfigurationError
+from dynastate.ui.charts import BAR_MIN, HEIGHT, WIDTH, Bar, Chart
+from dynastate.ui.check import Check
+from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
+from dynastate.ui.page import Ask
+from dynastate.ui.texts import shown, visible
+from tests.support.engine_driver import make_engine
+from tests.support.fakes import MemoryTables
+from tests.support.processes import wait_until
+from tests.support.store_builder import StoreBuilder
+
+
+def numbers(count: int, *, gaps: bool = False) -> Iterator[int | None]:
+    for number in range(count):
+        yield number
+        if gaps:
+            yield None
+
+
+def test_a_cursor_reads_as_far_as_it_is_paged() -> None:
+    """A page back takes nothing; the end is known when it is reached."""
+    read = Cursor((each for each in numbers(120, gaps=True)), lambda: None)
+    read.advance(PAGE_ROWS + 1)
+    assert (read.count, read.is_done, read.has_page(2), read.has_page(3)) == (51, False, True, False)
+    read.advance(3 * PAGE_ROWS)
+    assert (read.count, read.is_done, read.page(3)) == (120, True, list(range(100, 120)))
+    read.advance(1)
+    assert read.page(1) == list(range(50))
+
+
+def test_a_cursor_keeps_so_many_rows_and_counts_all() -> None:
+    read = Cursor((each for each in numbers(KEPT + 7)), lambda: None)
+    read.advance(float("inf"), budget_s=60)
+    assert (len(read.rows), read.count, read.is_done) == (KEPT, KEPT + 7, True)
+
+
+def test_a_cursor_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that finds nothing goes on at the next request, where it was."""
+    now_s = iter(range(1_000))
+    monkeypatch.setattr("dynastate.ui.cursor.time.monotonic", lambda: float(next(now_s)))
+    read = Cursor((each for each in [None] * 5 + [1]), lambda: None)
+    read.advance(1, budget_s=3)
+    assert (read.count, read.is_done) == (0, False)
+    read.advance(1, budget_s=100)
+    assert (read.count, read.page(1)) == (1, [1])
+
+
+def test_closing_a_cursor_closes_what_it_reads() -> None:
+    closed = []
+    read = Cursor((each for each in numbers(3)), lambda: closed.append(1))
+    read.advance(1)
+    read.close()
+    assert closed == [1]
+    read.advance(3)
+    assert (read.count, read.is_done) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [("a\nb\tc", "a\nb\tc"), ("\u202egnp", "\\u202egnp"), ("\x00\x1b[1m", "\\u0000\\u001b[1m"), ("ß 鍵 👍", "ß 鍵 👍")],
+)
+def test_characters_that_hide_are_shown(text: str, seen: str) -> None:
+    assert visible(text) == seen
+
+
+def test_values_are_cut() -> None:
+    assert shown(None, 3) is None
+    assert shown("abc", 3) == "abc"
+    assert shown("abcdef", 3) == "abc … and 3 characters more"
+    assert shown([1, None], 20) == "[1, null]"
+
+
+def test_bars_fit_into_the_chart() -> None:
+    """The largest is as high as the chart, one that is not zero can be seen, and 1,000 are side by side."""
+    placed = Chart("x", [Bar(1_000_000, "a", "t"), Bar(1, "a", "t"), Bar(0, "a", "t")]).placed
+    assert [each.height for each in placed] == [HEIGHT, BAR_MIN, 0]
+    assert [each.y for each in placed] == [0, HEIGHT - BAR_MIN, HEIGHT]
+    many = Chart("x", [Bar(1, "a", "t")] * 1_000).placed
+    assert many[-1].x + many[-1].width <= WIDTH + 1
+    assert Chart("x", []).placed == []
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "²", "0"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    ask = Ask({}, {"n": text})
+    with pytest.raises(ConfigurationError, match="n must be a whole number, at least 1"):
+        ask.number("n", 3, least=1)
+    assert Ask({}, {}).number("n", 3) == 3
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "0", "nan", "inf"])
+def test_what_is_not_above_0_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="n must be a number above 0"):
+        Ask({}, {"n": text}).positive("n", 1.0)
+    assert Ask({}, {"n": "0.5"}).positive("n", 1.0) == 0.5
+
+
+def test_a_check_is_done_or_cancelled() -> None:
+    """It reports each store; one that is not there fails; after `cancel` no further store is read."""
+    tables = MemoryTables()
+    with closing(make_engine(tables)) as engine:
+        stores = [StoreBuilder(engine, f"a/0/{number}/default").count_to(2).store for number in range(3)]
+    done = Check(tables, [*stores, "a/0/9/default"]).start()  # type: ignore[arg-type]
+    wait_until(lambda: not done.is_running, "it did not end")
+    assert [each.is_whole for each in done.reports] == [True] * 3
+    assert ("hold nothing of this store" in done.failed["a/0/9/default"], done.done, done.is_cancelled) == (
+        True,
+        4,
+        False,
+    )
+    assert done.spent.read_units > 0
+    cancelled = Check(tables, stores)  # type: ignore[arg-type]
+    cancelled.cancel()
+    cancelled.start()
+    wait_until(lambda: not cancelled.is_running, "it did not end")
+    assert (cancelled.done, cancelled.is_cancelled) == (0, True)
