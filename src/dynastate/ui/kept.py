@@ -1,4 +1,4 @@
-"""What is kept open between requests: readers of state, and results that are being read."""
+"""Values that stay open between requests: readers of state, and results that are being read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPEN_MAX: Final = 8
 
 
 class Closeable(Protocol):
-    """What has to be closed."""
+    """A value that has to be closed."""
 
     def close(self) -> None:
         """End it."""
