@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from dynastate.errors import ConfigurationError
+from dynastate.ui.app import HERE
 from dynastate.ui.charts import BAR_MIN, HEIGHT, WIDTH, Bar, Chart
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
@@ -15,6 +17,7 @@ from dynastate.ui.page import Ask
 from dynastate.ui.texts import shown, visible
 from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
+from tests.support.pages import ROOT
 from tests.support.processes import wait_until
 from tests.support.store_builder import StoreBuilder
 
@@ -102,6 +105,17 @@ def test_what_is_not_above_0_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="n must be a number above 0"):
         Ask({}, {"n": text}).positive("n", 1.0)
     assert Ask({}, {"n": "0.5"}).positive("n", 1.0) == 0.5
+
+
+def test_links_into_the_documentation_lead_somewhere() -> None:
+    """Each page, and the heading in it, is there."""
+    text = (HERE / "templates" / "health.html").read_text()
+    anchors = re.findall(r"{{ troubleshooting }}#([\w-]+)", text)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    headings = {each.lower().replace(" ", "-") for each in re.findall(r"^## (.*)$", page, re.MULTILINE)}
+    assert len(anchors) == 2
+    assert set(anchors) <= headings
+    assert "## Export" in (ROOT / "docs" / "metrics.md").read_text()
 
 
 def test_a_check_is_done_or_cancelled() -> None:

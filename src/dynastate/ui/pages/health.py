@@ -17,7 +17,7 @@ from dynastate.ui.watch import LOOK_S, Known
 
 #: Findings of `verify` that are shown.
 FINDINGS: Final = 100
-TROUBLESHOOTING: Final = "https://github.com/dynastate/dynastate/blob/main/docs/troubleshooting.md"
+DOCS: Final = "https://github.com/dynastate/dynastate/blob/main/docs/"
 
 
 def view(site: Site, ask: Ask) -> Page:
@@ -31,7 +31,8 @@ def view(site: Site, ask: Ask) -> Page:
         "limits": limits_of(known.loads, site.prices),
         "throttles": _throttles(known),
         "check": check,
-        "troubleshooting": TROUBLESHOOTING,
+        "troubleshooting": f"{DOCS}troubleshooting.md",
+        "metrics": f"{DOCS}metrics.md#export",
     }
     if check is not None:
         spent.add(check.spent)
