@@ -83,6 +83,17 @@ def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Dat
             expect(version).to_have_text("4")
 
 
+def test_the_focus_stays_while_it_is_live(browser: Browser, url: str) -> None:
+    """A link that has it is replaced by the same link, which has it again."""
+    with opened(browser, url + "operator/shop/0") as page:
+        for place in ("#pause", "#strip-2-4"):
+            page.locator(place).focus()
+            with page.expect_response(lambda answer: "operator/shop" in answer.url):
+                page.wait_for_timeout(5_500)
+            page.wait_for_timeout(200)
+            assert page.evaluate("'#' + document.activeElement.id") == place
+
+
 def test_a_stranger_finds_the_largest_partition(browser: Browser, url: str) -> None:
     """By clicks from the first page; the strips and the timeline say what each bar is."""
     with opened(browser, url) as page:
