@@ -68,8 +68,9 @@ def key_of(number: int) -> dict[str, Any]:
 class Writer:
     """A store that grows version by version, as one executor would write it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, store: str = STORE) -> None:
         self._engine = engine
+        self._store = store
         self._version = EMPTY
         self._key, self._value = parse_schema(KEY), parse_schema(VALUE)
         self._keys = 0
@@ -78,7 +79,7 @@ class Writer:
         """Put these rows."""
         self._keys += added
         attempt = Attempt(uuid4().bytes)
-        under_way = self._engine.begin(STORE, QueryRun(RUN, "query", "file:/benchmark"), *self._version, attempt)
+        under_way = self._engine.begin(self._store, QueryRun(RUN, "query", "file:/benchmark"), *self._version, attempt)
         for chunk in chunks(self._record(number, count) for number in numbers):
             under_way.append(chunk)
         under_way.commit({0: self._keys}, SCHEMA)
@@ -86,10 +87,10 @@ class Writer:
 
     def snapshot(self) -> None:
         """Make a snapshot of all there is."""
-        opening = self._engine.open(STORE, *self._version)
+        opening = self._engine.open(self._store, *self._version)
         state = {change.key: change for each in opening.chunks for change in decode_changes(each.changes)}
         raw_bytes = sum(len(change.key) + len(change.value or b"") + 10 for change in state.values())
-        begun, _ = self._engine.snapshot(STORE, RUN, *self._version, raw_bytes, 1)
+        begun, _ = self._engine.snapshot(self._store, RUN, *self._version, raw_bytes, 1)
         if begun is None:
             sys.exit("benchmark: the engine wants no snapshot")
         begun._pace = snapshots.Pace(lambda: False)  # noqa: SLF001  # nothing else runs here

@@ -119,8 +119,9 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
 def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --json standard output has the figures only; text for people goes to standard error."""
 
-    def play_again(_: Layout, __: Input, ___: int, console: Console) -> dict[str, Figures]:
+    def play_again(_: Layout, __: Input, ___: int, console: Console, *, with_page: bool) -> dict[str, Figures]:
         console.print("printed")
+        assert not with_page
         return played.figures
 
     monkeypatch.setattr(play, "play", play_again)

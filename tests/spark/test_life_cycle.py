@@ -151,11 +151,11 @@ def test_queries_release_all_resources(fresh_stores: None, sessions: Sessions, s
 
 
 def test_metrics_are_those_of_the_documentation(sessions: Sessions, folder: Path) -> None:
-    """Progress has every metric of docs/metrics.md, and no other."""
+    """Progress has every metric of docs/metrics.md but those that are exported, and no other."""
     source = make_source(folder / "files", seed=2, files=2, rows=200)
     source.release(2)
     outcome = run(sums(source.stream(sessions({})), "id"), folder / "checkpoint", "complete")
-    documented = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    documented = re.findall(r"^\| `(?!dynastate_|emf`)(\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     for metrics in outcome.metrics.values():
         assert sorted(metrics) == sorted(documented)
     counted = outcome.metrics[1]

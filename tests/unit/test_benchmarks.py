@@ -108,6 +108,7 @@ MET: dict[str, tuple[Any, ...]] = {
             for query in QUERIES
         },
     ),
+    "page": ({"first_ms": 740, "later_max_ms": 30, "peak_mb": 180},),
     "growth": (
         {
             "stored": {
