@@ -22,6 +22,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 
+def message_of(*said: object, **facts: object) -> str:
+    """The text of an error, with the facts last."""
+    return " ".join([*map(str, said), *(f"{name}={value}" for name, value in facts.items())])
+
+
 class DynastateError(Exception):
     """Base class; never raised itself."""
 
@@ -32,14 +37,14 @@ class DynastateError(Exception):
         self.facts = facts
 
     def __str__(self) -> str:
-        return " ".join([*map(str, self.args), *(f"{name}={value}" for name, value in self.facts.items())])
+        return message_of(*self.args, **self.facts)
 
     @property
     def reason(self) -> str:
         """The message without the item's place, for callers that name it themselves."""
         place = ("table", "store_shard", "item")
-        facts = (f"{name}={value}" for name, value in self.facts.items() if name not in place)
-        return " ".join([*map(str, self.args), *facts])
+        facts = {name: value for name, value in self.facts.items() if name not in place}
+        return message_of(*self.args, **facts)
 
     def name_table(self, names: Mapping[Any, str]) -> None:
         """Replace the table's role among the facts by the name that the user gave the table."""

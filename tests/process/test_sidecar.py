@@ -25,6 +25,7 @@ import dynastate
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.engine import reader, snapshots
+from dynastate.engine.commit import INLINE_BYTES_MAX
 from dynastate.engine.engine import Engine
 from dynastate.errors import (
     BY_KIND,
@@ -39,7 +40,7 @@ from dynastate.errors import (
 )
 from dynastate.format.changes import key_hash
 from dynastate.format.codec import RAW
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key
 from dynastate.format.parts import StoredChunk
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import listener, protocol
@@ -777,6 +778,20 @@ def test_open_falls_back_from_a_corrupt_snapshot(
         assert state == corrupt_snapshot
     assert "recovery skips a corrupt snapshot" in caplog.text
     assert "item=bucket/" in caplog.text
+
+
+def test_compressed_rows_come_with_the_place_of_their_item(memory: MemoryTables, store: str) -> None:
+    """The error of a block that the JVM cannot decompress names its item as others do: in a part, or in a list."""
+    for make in closing(memory):
+        made = write(make(), store, attempt(1), {b"%d" % number: bytes(20) for number in range(100)})
+        write(make(inline_bytes=INLINE_BYTES_MAX), store, attempt(2), {b"1": bytes(100)}, base=made)
+        answers = converse(FixedEngines(make()), protocol.encode(Open(store, 2, attempt(2), ())))
+        ((part, _),) = parts_of(memory, store)
+        places = [answer.item for answer in answers if isinstance(answer, protocol.Packed)]
+        assert places == [
+            f"table={memory.names[key.role]} store_shard={key.store_shard} item={key.sort}"
+            for key in (part, group_key(store, 2))
+        ]
 
 
 def test_read_falls_back_from_a_corrupt_snapshot(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:

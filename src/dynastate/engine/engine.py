@@ -20,10 +20,10 @@ from dynastate.engine.opening import VersionOpener
 from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.writer import PartWriter
-from dynastate.errors import CorruptStateError, InternalError, VersionMissingError
+from dynastate.errors import CorruptStateError, InternalError, VersionMissingError, message_of
 from dynastate.format.codec import require
 from dynastate.format.items import size_of
-from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, check_store, schema_digest, schema_key
+from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, VersionId, check_store, schema_digest, schema_key, where
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import QueryRun
 from dynastate.settings import Settings
@@ -77,6 +77,10 @@ class Engine:
         )
         maintenance = Maintenance(tables, opener, sessions, known, self._is_busy, settings)
         self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
+
+    def place_of(self, key: Key) -> str:
+        """The place of an item as an error names it, with the table's own name."""
+        return message_of(**where(key) | {"table": self._tables.names[key.role]})
 
     def name_table(self, failed: Exception) -> None:
         """Put the table's own name into an error of lost or corrupt state, which has its role only."""

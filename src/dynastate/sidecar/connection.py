@@ -19,7 +19,7 @@ from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
 from dynastate.format.codec import RAW
-from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, location_of, where
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, location_of
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
 from dynastate.prices import DEFAULT_PRICES, Prices
@@ -183,7 +183,7 @@ class Connection:
             if chunk.codec == RAW:
                 self._send(protocol.Rows(chunk.records, chunk.changes))
             else:  # the JVM decompresses it in less time
-                item = " ".join(f"{name}={fact}" for name, fact in where(chunk.key).items() if name != "table")
+                item = self._reached_engine().place_of(chunk.key)
                 self._send(protocol.Packed(chunk.records, chunk.codec, chunk.raw_bytes, item, chunk.packed))
 
     def _on_begin(self, request: protocol.Begin) -> None:
