@@ -155,6 +155,7 @@ ELSEWHERE = {
     "local": "it does not end: tests/process/test_cli.py",
     "ui": "it does not end: tests/ui",
     "demo": "it starts a Spark: tests/spark/test_demo.py",
+    "rollback": "it needs a checkpoint: tests/spark/test_rollback.py",
     "drop": "it has a test of its own",
     "--install-completion": "it depends on the shell: tests/process/test_cli.py",
     "--show-completion": "the same",

@@ -27,6 +27,7 @@ EXTRAS = {
     "reader": "frames",
     "reader/sql.py": "sql",
     "operations/abandoned.py": "frames",
+    "operations/rollback.py": "frames",
     "operations/metrics/prometheus.py": "prometheus",
     "operations/metrics/otlp.py": "otlp",
     "ui/app.py": "ui",

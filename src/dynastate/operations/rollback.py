@@ -1,0 +1,220 @@
+"""Rollback of a stopped query: its checkpoint goes back to an earlier batch, and its state needs no change.
+
+A query that starts reads the version of its last committed batch, and versions above it are ignored. So it is enough to
+delete the offsets and commits of later batches, the newest first: after each deletion the checkpoint is one that a
+killed query could have left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import of_namespace
+from dynastate.errors import ConfigurationError
+from dynastate.operations.inspect import inspect_store, read_lists
+from dynastate.operations.scope import each_store
+from dynastate.progress import ProgressCallback, no_progress
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+OFFSETS: Final = "offsets"
+COMMITS: Final = "commits"
+#: Begin of the name of the folder with the copy.
+COPY: Final = "before-rollback-"
+#: A file of a batch, or the checksum of one.
+_BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
+_STORE: Final = re.compile(r"store=(\S+)")
+
+
+@dataclass(frozen=True)
+class BatchLog:
+    """One batch of a checkpoint: when it began, and the end of each source's data, as JSON texts."""
+
+    batch: int
+    began: str
+    offsets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A rollback that is possible: from batch `last` to batch `to`, whose state is version `to` + 1 of all `stores`."""
+
+    checkpoint: str
+    namespace: str
+    to: BatchLog
+    last: BatchLog
+    undone: tuple[int, ...]
+    stores: int
+    copy: str
+
+
+class Checkpoint:
+    """The files of a checkpoint, in a file system that pyarrow knows.
+
+    Raises:
+        ConfigurationError: it cannot be looked at from here, or is no checkpoint.
+    """
+
+    def __init__(self, location: str) -> None:
+        try:
+            from pyarrow import fs
+        except ImportError as missing:
+            raise ConfigurationError(
+                "a checkpoint is read with pyarrow, the extra 'frames' of dynastate; pip install pyarrow"
+            ) from missing
+        self.location = location
+        self._kinds = fs.FileType
+        self._select = partial(fs.FileSelector, allow_not_found=True)
+        self._copy_files = fs.copy_files
+        try:
+            system, path = fs.FileSystem.from_uri(location)
+            there = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
+        except (OSError, ValueError) as failed:  # ArrowInvalid is a ValueError
+            raise ConfigurationError(
+                "the file system of a checkpoint cannot be looked at from here", location=location, reason=str(failed)
+            ) from failed
+        self._system: fs.FileSystem = system
+        self._path = path.rstrip("/")
+        if not there:
+            raise ConfigurationError(
+                "there is no checkpoint of a query; give the folder that has metadata, offsets and commits",
+                checkpoint=location,
+            )
+
+    def batches(self, folder: str) -> dict[int, list[str]]:
+        """The files of each batch in a folder, by its number, without the checksums of others."""
+        found: dict[int, list[str]] = {}
+        for each in self._system.get_file_info(self._select(f"{self._path}/{folder}")):
+            match = _BATCH.fullmatch(each.base_name)
+            if match is not None and each.type == self._kinds.File:
+                found.setdefault(int(match[1]), []).append(each.base_name)
+        return {batch: names for batch, names in found.items() if str(batch) in names}
+
+    def read(self, name: str) -> str:
+        """The text of a file."""
+        with self._system.open_input_stream(f"{self._path}/{name}") as file:
+            text: str = file.read().decode()
+        return text
+
+    def namespace(self) -> str:
+        """The namespace of its state.
+
+        Raises:
+            ConfigurationError: no partition of it is in DynamoDB.
+        """
+        for each in self._system.get_file_info(self._select(f"{self._path}/state", recursive=True)):
+            if each.base_name == "dynastate":
+                found = _STORE.search(self.read(each.path.removeprefix(f"{self._path}/")))
+                if found is not None:
+                    return found[1].split("/")[0]
+        raise ConfigurationError("this checkpoint has no state in DynamoDB", checkpoint=self.location)
+
+    def copy(self, folder: str) -> None:
+        """Copy offsets and commits into a folder of the checkpoint."""
+        for each in (OFFSETS, COMMITS):
+            self._system.create_dir(f"{self._path}/{folder}/{each}")
+            self._copy_files(
+                f"{self._path}/{each}",
+                f"{self._path}/{folder}/{each}",
+                source_filesystem=self._system,
+                destination_filesystem=self._system,
+            )
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
+        self._system.delete_file(f"{self._path}/{name}")
+
+
+def plan_rollback(
+    tables: Tables, checkpoint: Checkpoint, to: int, progress: ProgressCallback = no_progress, *, force: bool = False
+) -> Rollback:
+    """Look whether a checkpoint can go back to a batch. Nothing is changed.
+
+    Raises:
+        ConfigurationError: it cannot, and why: the batch, or its state in a store, is not there, or a query seems to
+            be writing, unless `force`.
+    """
+    offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
+    whole = sorted(offsets.keys() & commits.keys())
+    if to not in whole:
+        there = f"{whole[0]} to {whole[-1]}" if whole else "none"
+        raise ConfigurationError(
+            f"the checkpoint has no such batch; it can go back to these: {there}",
+            batch=to,
+            checkpoint=checkpoint.location,
+        )
+    undone = tuple(each for each in sorted(offsets.keys() | commits.keys()) if each > to)
+    if not undone:
+        raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
+    namespace = checkpoint.namespace()
+    stores = of_namespace(tables, namespace, Meter()).current
+    committed = _committed(checkpoint.read(f"{COMMITS}/{to}"))
+
+    def look(store: str) -> None:
+        _require(tables, store, to + 1, committed)
+        if not force and inspect_store(tables, store, Meter()).is_active:
+            raise ConfigurationError("a query seems to be writing; stop it first, or give --force", store=store)
+
+    each_store(tables, stores, look, progress, until_failure=True).all()
+    last = max(offsets)
+    moment = datetime.now(timezone.utc)
+    logs = [_log(each, checkpoint.read(f"{OFFSETS}/{each}")) for each in (to, last)]
+    return Rollback(
+        checkpoint.location, namespace, logs[0], logs[1], undone, len(stores), f"{COPY}{moment:%Y%m%dT%H%M%SZ}"
+    )
+
+
+def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:
+    """Carry a rollback out: copy offsets and commits, then delete those of each undone batch, the newest first.
+
+    Of a batch the commit goes before the offsets: between the two it is one that was under way. What dies is run
+    again, with a new plan.
+    """
+    checkpoint.copy(plan.copy)
+    offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
+    for done, batch in enumerate(sorted(plan.undone, reverse=True), 1):
+        for folder, found in ((COMMITS, commits), (OFFSETS, offsets)):
+            for name in sorted(found.get(batch, ()), reverse=True):
+                checkpoint.delete(f"{folder}/{name}")
+        progress(done, len(plan.undone))
+
+
+def _log(batch: int, text: str) -> BatchLog:
+    """The content of a file of offsets: a version, the batch's metadata, then a line for each source."""
+    _, metadata, *sources = text.splitlines()
+    began = datetime.fromtimestamp(json.loads(metadata)["batchTimestampMs"] / 1000, timezone.utc)
+    return BatchLog(batch, began.isoformat(timespec="seconds"), tuple(sources))
+
+
+def _committed(text: str) -> Mapping[str, Sequence[Sequence[str]]]:
+    """The ids of the versions that a batch committed, by operator and partition; none with checkpoint format v1."""
+    lines = text.splitlines()
+    found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
+    ids: Mapping[str, Sequence[Sequence[str]]] = found.get("stateUniqueIds") or {}
+    return ids
+
+
+def _require(tables: Tables, store: str, version: int, committed: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    """Refuse a version that a store cannot open."""
+    graph, _ = read_lists(tables, store, Meter())
+    _, operator, partition, _ = store.split("/", 3)
+    wanted = {each.replace("-", "") for each in committed.get(operator, [[]] * (int(partition) + 1))[int(partition)]}
+    found = [each for each in graph.entries() if each.version == version]
+    if wanted:
+        found = [each for each in found if each.attempt.hex() in wanted]
+    bases = graph.bases()
+    if not any(bases[each.id] is not None for each in found):
+        readable = sorted(each.version for each in graph.entries() if bases[each.id] is not None)
+        there = f"{readable[0]} to {readable[-1]}" if readable else "none"
+        raise ConfigurationError(
+            f"the state of this batch is no longer there; versions that are: {there}", store=store, version=version
+        )

@@ -1,0 +1,65 @@
+"""Rollback of real queries, on both checkpoint formats: they go on as queries on RocksDB whose files were deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.operations.rollback import Checkpoint, plan_rollback, roll_back
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.operators import CASES
+from tests.spark.state_reader import read_states
+from tests.spark.streams import make_sources
+
+FILES, TO = 5, 2
+#: On every minor of Spark; the others take long.
+QUICK = (("aggregation in update mode", "1"), ("transformWithState in Scala", "2"))
+SLOW = (
+    ("aggregation in update mode", "2"),
+    ("stream-stream join, inner", "1"),
+    ("stream-stream join, inner", "2"),
+    ("session windows", "2"),
+    ("applyInPandasWithState", "2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        *(pytest.param(*each, marks=pytest.mark.every_spark) for each in QUICK),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW),
+    ],
+)
+def test_same_as_rocksdb_after_a_rollback(
+    name: str, version: str, sessions: Sessions, tables: BotoTables, folder: Path, environment: dict[str, str]
+) -> None:
+    """Batches up to the one that stays are not run again; later ones run on the state of that batch, with new data."""
+    case = CASES[name]
+    sources = make_sources(folder, seed=4, files=FILES + 1)
+    format_ = {f"{CONF}.checkpointFormatVersion": version}
+    conf = {"ours": dict(case.conf) | format_, "rocksdb": ON_ROCKSDB | format_}
+    for files in range(1, FILES + 1):
+        sources.release(files)
+        for store, own in conf.items():
+            case.start(sessions(own), sources, folder / store).finish()
+    with only(environment):
+        files_of = Checkpoint(str(folder / "ours"))
+        roll_back(files_of, plan_rollback(tables, files_of, TO, force=True))
+    for name_ in ("commits", "offsets"):
+        for file in (folder / "rocksdb" / name_).iterdir():
+            if int(file.name.strip(".").split(".")[0]) > TO:
+                file.unlink()
+        left = {store: sorted(each.name for each in (folder / store / name_).iterdir()) for store in conf}
+        assert left["ours"] == left["rocksdb"]
+    sources.release(FILES + 1)
+    found = {}
+    for store, own in conf.items():
+        outcome = case.start(sessions(own), sources, folder / store).finish()
+        assert min(outcome.rows) == TO + 1
+        found[store] = (
+            outcome.rows,
+            read_states(sessions(own), folder / store, range(max(outcome.rows), max(outcome.rows) + 1)),
+        )
+    assert found["ours"] == found["rocksdb"]

@@ -1,0 +1,148 @@
+"""Rollback of a checkpoint: what it refuses, what it deletes and in which order, and what stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from dynastate.errors import ConfigurationError
+from dynastate.operations.clean import clean_store
+from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
+from tests.support.engine_driver import attempt, make_engine, save_snapshot
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder
+
+BATCHES = 6
+NAMESPACE = "orders"
+
+
+def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2) -> Path:
+    """The files that Spark leaves after `BATCHES` batches of a query with one operator."""
+    checkpoint = folder / "checkpoint"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"q"}')
+    for batch in range(BATCHES):
+        metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_795_489_314_817 + batch, "conf": {}})
+        (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{metadata}\n{{"logOffset":{batch}}}')
+        (checkpoint / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+        ids = {"0": [[str(UUID(bytes=bytes(attempt(batch + 1))))]] * partitions}
+        commit = {"nextBatchWatermarkMs": 0} | ({"stateUniqueIds": ids} if with_ids else {})
+        (checkpoint / "commits" / str(batch)).write_text(f"{'v2' if with_ids else 'v1'}\n{json.dumps(commit)}")
+    for partition in range(partitions):
+        place = checkpoint / "state" / "0" / str(partition)
+        place.mkdir(parents=True)
+        text = f"state of this partition is in DynamoDB store={NAMESPACE}/0/{partition}/default\n"
+        (place / "dynastate").write_text(text)
+    return checkpoint
+
+
+@pytest.fixture
+def tables() -> MemoryTables:
+    """Two stores with a version for each batch."""
+    made = MemoryTables()
+    with closing(make_engine(made)) as engine:
+        for partition in range(2):
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(BATCHES)
+    return made
+
+
+def names(checkpoint: Path, folder: str) -> list[str]:
+    return sorted(each.name for each in (checkpoint / folder).iterdir())
+
+
+@pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
+def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_path: Path, *, with_ids: bool) -> None:
+    checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
+    before = {name: names(checkpoint, name) for name in ("offsets", "commits")}
+    files = Checkpoint(str(checkpoint))
+    plan = plan_rollback(tables, files, 2)
+    assert (plan.namespace, plan.undone, plan.stores) == (NAMESPACE, (3, 4, 5), 2)
+    assert (plan.to.batch, plan.last.batch) == (2, 5)
+    assert (plan.to.offsets, plan.last.offsets) == (('{"logOffset":2}',), ('{"logOffset":5}',))
+    assert {name: names(checkpoint, name) for name in ("offsets", "commits")} == before
+    roll_back(files, plan)
+    assert names(checkpoint, "commits") == ["0", "1", "2"]
+    assert names(checkpoint, "offsets") == [".0.crc", ".1.crc", ".2.crc", "0", "1", "2"]
+    assert plan.copy.startswith(COPY)
+    assert {name: names(checkpoint / plan.copy, name) for name in ("offsets", "commits")} == before
+    with pytest.raises(ConfigurationError, match="nothing would be undone"):
+        plan_rollback(tables, files, 2)
+    assert plan_rollback(tables, files, 1).undone == (2,)
+
+
+def test_after_each_deletion_a_query_could_have_left_it(
+    tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest offsets have no commit, or that of their own batch; all before them have one."""
+    checkpoint = make_checkpoint(tmp_path)
+    files = Checkpoint(str(checkpoint))
+    seen: list[tuple[int, int]] = []
+    delete = files.delete
+
+    def watch(name: str) -> None:
+        delete(name)
+        offsets, commits = (
+            sorted(map(int, filter(str.isdigit, names(checkpoint, of)))) for of in ("offsets", "commits")
+        )
+        assert (offsets, commits) == (list(range(len(offsets))), list(range(len(commits))))
+        seen.append((len(offsets), len(commits)))
+
+    monkeypatch.setattr(files, "delete", watch)
+    roll_back(files, plan_rollback(tables, files, 0))
+    assert all(offsets - commits in (0, 1) for offsets, commits in seen)
+    assert seen[-1] == (1, 1)
+
+
+def test_a_batch_under_way_is_undone_too(tables: MemoryTables, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    (checkpoint / "commits" / "5").unlink()
+    files = Checkpoint(str(checkpoint))
+    with pytest.raises(ConfigurationError, match="it can go back to these: 0 to 4"):
+        plan_rollback(tables, files, 5)
+    assert plan_rollback(tables, files, 4).undone == (5,)
+
+
+def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
+    """Clean-up has deleted the version in one store; the message has those that are there."""
+    tables, newest = MemoryTables(), 30
+    with closing(make_engine(tables)) as engine:
+        for partition in range(2):
+            made = StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(newest - 5)
+        save_snapshot(engine, made.store, made.version, {})
+        made.count_to(newest)
+        clean_store(engine, tables, made.store, 2)
+    with pytest.raises(ConfigurationError, match=f"no longer there; versions that are: [0-9]+ to {newest}") as refused:
+        plan_rollback(tables, Checkpoint(str(make_checkpoint(tmp_path))), 1)
+    assert refused.value.facts == {"store": made.store, "version": 2}
+
+
+def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path: Path) -> None:
+    """With checkpoint format v2 the id must be the one that was committed."""
+    checkpoint = make_checkpoint(tmp_path, with_ids=True)
+    file = checkpoint / "commits" / "2"
+    file.write_text(file.read_text().replace(str(UUID(bytes=bytes(attempt(3)))), str(UUID(int=7))))
+    with pytest.raises(ConfigurationError, match="no longer there"):
+        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (["metadata"], "there is no checkpoint of a query"),
+        (["state/0/0/dynastate", "state/0/1/dynastate"], "has no state in DynamoDB"),
+    ],
+)
+def test_what_is_no_checkpoint_of_ours_is_refused(
+    tables: MemoryTables, tmp_path: Path, gone: Sequence[str], words: str
+) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    for each in gone:
+        (checkpoint / each).unlink()
+    with pytest.raises(ConfigurationError, match=words):
+        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
