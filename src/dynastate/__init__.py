@@ -7,6 +7,7 @@ through the command `dynastate`.
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dynastate.errors import DynastateError
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from dynastate.reader.state import StateReader, open_state
     from dynastate.spark.configure import configure
     from dynastate.spark.exporting import export_metrics
-    from dynastate.spark.importing import import_checkpoint
+    from dynastate.spark.transfer.export import export_checkpoint
+    from dynastate.spark.transfer.importing import import_checkpoint
+    from dynastate.spark.transfer.repartition import repartition
 
 __version__ = "0.2.0"
 
@@ -29,29 +32,28 @@ __all__ = [
     "StateReader",
     "__version__",
     "configure",
+    "export_checkpoint",
     "export_metrics",
     "import_checkpoint",
     "open_state",
+    "repartition",
 ]
 
 
+#: Public names by their modules. Only `spark` imports pyspark; the sidecar and the reader must start without it. What
+#: `open_state` imports, boto3 among it, takes time that `configure` need not wait for.
+_MODULES = {
+    "StateReader": "dynastate.reader.state",
+    "configure": "dynastate.spark.configure",
+    "export_checkpoint": "dynastate.spark.transfer.export",
+    "export_metrics": "dynastate.spark.exporting",
+    "import_checkpoint": "dynastate.spark.transfer.importing",
+    "open_state": "dynastate.reader.state",
+    "repartition": "dynastate.spark.transfer.repartition",
+}
+
+
 def __getattr__(name: str) -> object:
-    # `configure` lives in the only module that imports pyspark; the sidecar and the reader must start without it. What
-    # `open_state` imports, boto3 among it, takes time that `configure` need not wait for.
-    if name == "configure":
-        from dynastate.spark.configure import configure
-
-        return configure
-    if name == "export_metrics":
-        from dynastate.spark.exporting import export_metrics
-
-        return export_metrics
-    if name == "import_checkpoint":
-        from dynastate.spark.importing import import_checkpoint
-
-        return import_checkpoint
-    if name in ("StateReader", "open_state"):
-        from dynastate.reader import state
-
-        return getattr(state, name)
-    raise AttributeError(f"module 'dynastate' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dynastate' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

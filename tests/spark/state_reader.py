@@ -20,12 +20,16 @@ def read_metadata(session: SparkSession, checkpoint: Path) -> list[dict[str, obj
     return [row.asDict() for row in rows]
 
 
-def read_states(session: SparkSession, checkpoint: Path, batches: range) -> States:
-    """Every row of every store after each of some batches, by `format("statestore")`, sorted."""
+def read_states(session: SparkSession, checkpoint: Path, batches: range, *, partitions: bool = True) -> States:
+    """Every row of every store after each of some batches, by `format("statestore")`, sorted.
+
+    Without `partitions` they do not show the partition they are in.
+    """
+    hidden = () if partitions else ("partition_id",)
     found: States = []
     for _, options in parts_of(read_metadata(session, checkpoint)):
         for batch in batches:
-            frame = read_state(session, checkpoint, batchId=str(batch), **options)
+            frame = read_state(session, checkpoint, batchId=str(batch), **options).drop(*hidden)
             rows = frame.select(f.struct("*").cast("string"))
             found += [(batch, json.dumps(options), *row) for row in rows.collect()]
     return sorted(found)

@@ -28,8 +28,8 @@ from dynastate.format.keys import meta_key
 from dynastate.format.meta import StoreMeta, meta_item
 from dynastate.operations.verify import verify
 from dynastate.settings import PREFIX
-from dynastate.spark import importing
-from dynastate.spark.importing import MARKER, Imported
+from dynastate.spark.transfer import jvm, steps
+from dynastate.spark.transfer.steps import Moved
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, only
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
@@ -37,8 +37,9 @@ from tests.spark.streams import Outcome, make_source, make_sources, run
 from tests.support.jvm import ROOT, SPARK
 from tests.support.processes import descendants, is_alive, kill, wait_until
 
-pytestmark = pytest.mark.skipif(SPARK != importing.SPARK, reason=f"import needs Spark {importing.SPARK}")
+pytestmark = pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"import needs Spark {jvm.SPARK}")
 FILES, LEAVES_AFTER = 4, 2
+MARKER = "dynastate-import"
 ON_HDFS = ON_ROCKSDB | {
     f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 }
@@ -68,7 +69,7 @@ LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-Bring = Callable[..., Imported]
+Bring = Callable[..., Moved]
 Twins = Callable[..., "ImportedTwin"]
 
 
@@ -76,7 +77,7 @@ Twins = Callable[..., "ImportedTwin"]
 def bring(spark: SparkSession, environment: dict[str, str]) -> Bring:
     """Import a checkpoint, in the session on dynastate if no other is given."""
 
-    def bring(old: Path, new: Path, namespace: str | None = None, session: SparkSession = spark) -> Imported:
+    def bring(old: Path, new: Path, namespace: str | None = None, session: SparkSession = spark) -> Moved:
         progress: list[tuple[int, int]] = []
         with only(environment):
             done = import_checkpoint(session, str(old), str(new), namespace, lambda *each: progress.append(each))
@@ -102,7 +103,7 @@ class ImportedTwin:
         session = self._sessions(self.conf if conf is None else conf)
         return self.case.start(session, self._sources, checkpoint).finish()
 
-    def leave(self, namespace: str | None = None) -> Imported:
+    def leave(self, namespace: str | None = None) -> Moved:
         """Import the twin's state; its old checkpoint is unchanged."""
         before = contents(self.old)
         done = self._bring(self.old, self.new, namespace)
@@ -207,7 +208,7 @@ def test_an_import_cut_off_by_a_lost_file_runs_again(folder: Path, twins: Twins)
     assert {each.name for each in twin.new.iterdir() if not each.name.startswith(".")} <= {MARKER, "state"}
     away.rename(version)
 
-    with pytest.raises(ConfigurationError, match="an import into another namespace was cut off here"):
+    with pytest.raises(ConfigurationError, match="the same command for another namespace was cut off here"):
         twin.leave(namespace="another")
     done = twin.leave()
     assert not (twin.new / MARKER).exists()
@@ -287,8 +288,8 @@ def next_batch(old: Path, _: Path) -> None:
     ("happens", "says"),
     [
         # It takes the mark of this import for that of one that was cut off.
-        (other_mark, "another import writes this checkpoint"),
-        (next_batch, "the query went on while its state was imported"),
+        (other_mark, "another command writes this checkpoint"),
+        (next_batch, "the query went on while its state was moved"),
     ],
     ids=["another import", "the query begins a batch"],
 )
@@ -302,14 +303,14 @@ def test_no_checkpoint_is_made_of_what_changes_meanwhile(
 ) -> None:
     """An import beside another one, or beside the query, which runs elsewhere, is refused at its end."""
     old, new = shutil.copytree(stopped, folder / "old"), folder / "new"
-    start: Any = importing._start
+    start: Any = steps.Transfer._start
 
     def start_and_go_on(*given: Any) -> Any:
         mark = start(*given)
         happens(old, new)
         return mark
 
-    monkeypatch.setattr(importing, "_start", start_and_go_on)
+    monkeypatch.setattr(steps.Transfer, "_start", start_and_go_on)
     with pytest.raises(ConfigurationError, match=says):
         bring(old, new, folder.name)
     assert not (new / "commits").exists()
@@ -409,7 +410,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no commit": (lambda old, _: without(old / "commits"), "no batch of this checkpoint was committed"),
     "no commits": (lambda old, _: shutil.rmtree(old / "commits"), "no batch of this checkpoint was committed"),
     "ours": (
-        lambda old, _: in_offsets(old, ON_ROCKSDB[f"{CONF}.providerClass"], importing.OURS),
+        lambda old, _: in_offsets(old, ON_ROCKSDB[f"{CONF}.providerClass"], steps.OURS),
         "the query keeps its state in DynamoDB already",
     ),
     "another store": (
@@ -418,7 +419,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     ),
     "avro": (
         lambda old, _: in_offsets(old, '"unsaferow"', '"avro"'),
-        "state that is encoded as Avro cannot be imported",
+        "state that is encoded as Avro cannot be moved",
     ),
     "no state": (lambda old, _: shutil.rmtree(old / "state" / "0" / "_metadata"), "the checkpoint describes no state"),
     "lost partition": (lambda old, _: shutil.rmtree(old / "state" / "0" / "1"), "folders of partitions are gone"),

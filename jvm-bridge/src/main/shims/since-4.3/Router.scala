@@ -1,0 +1,137 @@
+package org.apache.spark.sql.dynastate
+
+import java.nio.ByteBuffer
+
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.spark.ColumnFamily
+
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitionKeyExtractorFactory
+import org.apache.spark.unsafe.Platform
+
+/**
+ * Sorts the entries of an old store by their new partitions. A chunk is `family, length and bytes of the key, number of values, length and
+ * bytes of each` for one entry after another; the last one for each partition is `-1, rows, bytes, digest` of all that were sent there.
+ */
+private[dynastate] final class Router(store: StoreAt, partitions: Int) {
+  private val limit = math.min(Router.ChunkBytes, Router.PendingBytes / partitions)
+  private val pending = Array.fill(partitions)(new Chunk)
+  private val sent = Array.fill(partitions)(new Content)
+  private val names = store.shape.families.map(_.name).toArray
+  /** By family; one without rows need not be one that Spark can place. */
+  private val placements = new Array[Placement](names.length)
+
+  def chunks(entries: Iterator[StateEntry]): Iterator[(Int, Array[Byte])] =
+    entries.flatMap { entry =>
+      val partition = partitionOf(entry)
+      sent(partition).add(names(entry.family), entry)
+      val chunk = pending(partition)
+      chunk.add(entry)
+      if (chunk.size < limit) None else Some(partition -> chunk.take())
+    } ++ (0 until partitions).iterator.flatMap { partition =>
+      val last = Option.when(pending(partition).size > 0)(partition -> pending(partition).take())
+      last.iterator ++ Iterator.single(partition -> Chunk.end(sent(partition)))
+    }
+
+  private def partitionOf(entry: StateEntry): Int = if (store.shape.isSingle) 0 else {
+    if (placements(entry.family) == null) placements(entry.family) = new Placement(store.shape.families(entry.family))
+    placements(entry.family).of(entry.key)
+  }
+
+  /** The partition of a row of state: that of its grouping key, which is a part of the state's key. */
+  private final class Placement(family: ColumnFamily) {
+    private val extractor = StatePartitionKeyExtractorFactory.create(
+      store.shape.operatorName, family.keySchema, store.shape.name, family.name, Some(store.shape.joinFormat), store.shape.variable(family.name))
+    private val projection = {
+      val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }.toSeq
+      UnsafeProjection.create(Seq(store.shape.partitions, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
+    }
+
+    def of(key: UnsafeRow): Int = {
+      val places = projection(extractor.partitionKey(key))
+      if (places.getInt(0) != store.partition) {
+        throw new DynastateException(ErrorKind.Configuration, "a row is not in the partition that Spark's hash of its key names, so the operator " +
+          s"was not partitioned by its key, and cannot be repartitioned; nothing was written $store family=${family.name} hash=${places.getInt(0)}")
+      }
+      places.getInt(1)
+    }
+  }
+}
+
+private object Router {
+  private val ChunkBytes = 256 * 1024
+  private val PendingBytes = 32 * 1024 * 1024
+}
+
+/** Entries that arrive at a new store, in chunks. */
+private[dynastate] final class ArrivedEntries(shape: StoreShape, chunks: Iterator[Array[Byte]]) extends Iterator[StateEntry] {
+  private val families = shape.families.toArray
+  private val expected = new Content
+  private var bytes: ByteBuffer = ByteBuffer.allocate(0)
+
+  override def hasNext: Boolean = {
+    while (!bytes.hasRemaining && chunks.hasNext) {
+      bytes = ByteBuffer.wrap(chunks.next())
+      if (bytes.getInt(0) == Chunk.End) {
+        bytes.getInt()
+        expected.add(new Content(bytes.getLong(), bytes.getLong(), bytes.getLong()))
+      }
+    }
+    bytes.hasRemaining
+  }
+
+  override def next(): StateEntry = {
+    val number = bytes.getInt()
+    val key = row(families(number).keySchema.length)
+    val count = bytes.getInt()
+    new StateEntry(number, key, Seq.fill(count)(row(families(number).valueSchema.length)))
+  }
+
+  private def row(fields: Int): UnsafeRow = {
+    val (length, row) = (bytes.getInt(), new UnsafeRow(fields))
+    row.pointTo(bytes.array, Platform.BYTE_ARRAY_OFFSET.toLong + bytes.position(), length)
+    bytes.position(bytes.position() + length)
+    row
+  }
+
+  def mustBeWhole(store: StoreAt, written: Content): Unit = expected.mustBe(written, store, "what the shuffle brought")
+}
+
+/** Entries as bytes, until they are taken. */
+private final class Chunk {
+  private var bytes = ByteBuffer.allocate(1024)
+
+  def size: Int = bytes.position()
+
+  def take(): Array[Byte] = {
+    val taken = java.util.Arrays.copyOf(bytes.array, bytes.position())
+    bytes.clear()
+    taken
+  }
+
+  def add(entry: StateEntry): Unit = {
+    reserve(12 + entry.key.getSizeInBytes + entry.values.map(4 + _.getSizeInBytes).sum)
+    bytes.putInt(entry.family)
+    put(entry.key)
+    bytes.putInt(entry.values.size)
+    entry.values.foreach(put)
+  }
+
+  private def put(row: UnsafeRow): Unit = {
+    bytes.putInt(row.getSizeInBytes)
+    row.writeToMemory(bytes.array, Platform.BYTE_ARRAY_OFFSET.toLong + bytes.position())
+    bytes.position(bytes.position() + row.getSizeInBytes)
+  }
+
+  private def reserve(length: Int): Unit = if (bytes.remaining < length) {
+    val larger = ByteBuffer.allocate(math.max(bytes.capacity * 2, bytes.position() + length))
+    bytes = larger.put(bytes.flip())
+  }
+}
+
+private object Chunk {
+  val End: Int = -1
+
+  def end(sent: Content): Array[Byte] = ByteBuffer.allocate(28).putInt(End).putLong(sent.rows).putLong(sent.bytes).putLong(sent.digest).array
+}

@@ -1,0 +1,174 @@
+"""The commands that move a stopped query's state with a local Spark: import, repartition, export-checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dynastate.cli.options import Call, command, not_empty, number
+from dynastate.cli.output import progress
+from dynastate.counts import plural
+from dynastate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dynastate.progress import ProgressCallback
+    from dynastate.spark.transfer.repartition import Estimate
+    from dynastate.spark.transfer.steps import Moved
+
+app = typer.Typer(rich_help_panel="Maintain")
+
+
+def _folder(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=text, callback=not_empty)
+
+
+New = Annotated[str, _folder("NEW", "Folder for the checkpoint to resume from; empty, or not there.")]
+OnOurs = Annotated[str, _folder("OLD", "Checkpoint of a query on dynastate; only read.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="First part of the stores' names. By default made of NEW's path.", callback=not_empty
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A conf for the local Spark; may be given several times."),
+]
+
+
+@command(
+    app,
+    "import s3://old/checkpoint s3://new/checkpoint --namespace orders",
+    "import old new --conf spark.hadoop.fs.s3a.endpoint=http://127.0.0.1",
+    name="import",
+)
+def import_(
+    call: Call,
+    old: Annotated[str, _folder("OLD", "Checkpoint of a query on HDFS-backed or RocksDB state; only read.")],
+    new: New,
+    *,
+    namespace: Namespace = None,
+    conf: Conf = None,
+) -> None:
+    """Import the state of a stopped query into DynamoDB, and make a checkpoint to resume it from.
+
+    It starts a local Spark; on a cluster call dynastate.import_checkpoint(spark, OLD, NEW) instead.
+    """
+    with _spark(call, "import", conf, namespace) as (spark, report):
+        from dynastate.spark.transfer.importing import import_checkpoint
+
+        done = import_checkpoint(spark, old, new, namespace, report)
+    _end(call, done, "imported")
+
+
+@command(
+    app,
+    "repartition s3://old/checkpoint s3://new/checkpoint --partitions 400 --namespace orders-400",
+    "repartition old new --partitions 8 --namespace orders-8 --yes",
+)
+def repartition(
+    call: Call,
+    old: OnOurs,
+    new: New,
+    *,
+    partitions: Annotated[int, number(1, "N", "The new number of shuffle partitions; required.")],
+    namespace: Namespace = None,
+    conf: Conf = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Give a stopped query another number of shuffle partitions, in a namespace and a checkpoint of its own.
+
+    It shows the cost, and asks. It starts a local Spark; on a cluster call dynastate.repartition(spark, OLD, NEW, N)
+    instead. Exit code 1: it was not confirmed.
+    """
+
+    def confirm(cost: Estimate) -> None:
+        if not call.as_json:
+            call.say(
+                f"namespace {cost.namespace}: {plural(cost.rows, 'row')} ({plural(cost.bytes, 'byte')}, compressed) in "
+                f"{plural(cost.stores, 'store')}, to {plural(cost.new_stores, 'store')}"
+            )
+            call.say(
+                f"it takes about {plural(cost.write_units, 'write unit')} and {plural(cost.read_units, 'read unit')}: "
+                f"${cost.dollars:,.2f}"
+            )
+        if not yes:
+            typer.confirm(f"Repartition to {plural(partitions, 'partition')}?", err=True, abort=True)
+
+    with _spark(call, "repartition", conf, namespace) as (spark, report):
+        from dynastate.spark.transfer.repartition import repartition as run
+
+        done = run(spark, old, new, partitions, namespace, report, confirm)
+    _end(call, done, "repartitioned")
+
+
+@command(
+    app,
+    "export-checkpoint s3://old/checkpoint s3://new/checkpoint --store rocksdb",
+    "export-checkpoint old new --store hdfs",
+    name="export-checkpoint",
+)
+def export_checkpoint(
+    call: Call,
+    old: OnOurs,
+    new: New,
+    *,
+    store: Annotated[str, typer.Option(metavar="STORE", help="'rocksdb' or 'hdfs': Spark's own; required.")],
+    conf: Conf = None,
+) -> None:
+    """Export the state of a stopped query to Spark's own store, with which it goes on without dynastate.
+
+    The state in DynamoDB and OLD are only read. It starts a local Spark; on a cluster call
+    dynastate.export_checkpoint(spark, OLD, NEW, STORE) instead.
+    """
+    with _spark(call, "export-checkpoint", conf) as (spark, report):
+        from dynastate.spark.transfer.export import export_checkpoint as run
+
+        done = run(spark, old, new, store, report)
+    _end(call, done, "exported")
+
+
+@contextmanager
+def _spark(
+    call: Call, name: str, conf: list[str] | None, namespace: str | None = None
+) -> Iterator[tuple[SparkSession, ProgressCallback]]:
+    """A local Spark for one command, and what reports its progress."""
+    from dynastate.spark.java import check_java
+
+    check_java(name)
+    from dynastate.spark.session import local_session
+
+    pairs = dict(_pair(each) for each in conf or [])
+    settings = replace(call.settings, namespace=namespace or "")
+    with local_session(f"dynastate {name}", pairs, settings) as spark, progress("tasks") as report:
+        yield spark, report
+
+
+def _end(call: Call, done: Moved, verb: str) -> None:
+    """Say what was moved, and what the query needs."""
+    if call.json(asdict(done)):
+        return
+    from dynastate.spark.configure import plain_conf
+
+    units = f"{plural(done.write_units, 'write unit')}, " if done.namespace else ""
+    call.say(
+        f"{verb} {plural(done.stores, 'store')} with {plural(done.rows, 'row')} ({plural(done.bytes, 'byte')}) "
+        f"as they were after batch {done.batch:,}: {units}{done.seconds:,} s"
+    )
+    call.say("start the query with the new checkpoint, and with")
+    ours = plain_conf() if done.namespace else {}
+    for name, value in {"checkpointLocation": done.checkpoint, **ours, **done.confs}.items():
+        typer.echo(f"  {name}={value}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, is_pair, value = text.partition("=")
+    if not is_pair:
+        raise ConfigurationError("--conf takes KEY=VALUE", got=repr(text))
+    return name, value

@@ -1,0 +1,93 @@
+"""The JVM's side of a transfer, operations on folders of Hadoop's file systems, and Spark's errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from dynastate import errors
+from dynastate.errors import ConfigurationError, DynastateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK: Final = "4.3"
+
+
+class Jvm:
+    """The object StateTransfer in the JVM, and operations on folders.
+
+    Raises:
+        ConfigurationError: it is another Spark, or dynastate's jar is not there.
+    """
+
+    def __init__(self, spark: SparkSession, command: str) -> None:
+        if not spark.version.startswith(f"{SPARK}."):
+            raise ConfigurationError(
+                f"{command} needs Spark {SPARK}; let the query run a batch on it first, if it has not",
+                found=spark.version,
+            )
+        jvm: Any = spark._jvm  # noqa: SLF001  # py4j's, as pyspark's own modules use it
+        self.transfer: Any = jvm.org.apache.spark.sql.dynastate.StateTransfer
+        if type(self.transfer).__name__ == "JavaPackage":  # what py4j gives for a missing class
+            raise ConfigurationError(
+                "this session runs without dynastate's jar; make it with dynastate.configure, before any other"
+            )
+        self.session: Any = spark._jsparkSession  # noqa: SLF001
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        self._hadoop: Any = self.session.sessionState().newHadoopConf()
+
+    def qualified(self, folder: str) -> str:
+        return str(self.transfer.qualified(self.session, folder))
+
+    def names(self, root: str, *below: str) -> list[str]:
+        """Names in a folder; empty, if there is none."""
+        path, files = self._at(root, *below)
+        return [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
+
+    def write(self, root: str, name: str, text: str) -> None:
+        path, files = self._at(root, name)
+        with closing(files.create(path, True)) as out:
+            out.write(text.encode())
+
+    def read(self, root: str, *below: str) -> str:
+        path, files = self._at(root, *below)
+        with closing(files.open(path)) as stream:
+            return bytes(stream.readAllBytes()).decode()
+
+    def delete(self, root: str, name: str) -> None:
+        path, files = self._at(root, name)
+        files.delete(path, True)
+
+    def _at(self, root: str, *below: str) -> tuple[Any, Any]:
+        path = self._path("/".join((root, *below)))
+        return path, path.getFileSystem(self._hadoop)
+
+
+@contextmanager
+def errors_of_spark() -> Iterator[None]:
+    """Convert the JVM's errors to dynastate's, by their root cause: Spark's own messages are about jobs and stages."""
+    try:
+        yield
+    except DynastateError:
+        raise
+    except Exception as failed:
+        thrown = getattr(failed, "java_exception", None) or getattr(failed, "_origin", None)
+        if thrown is None:
+            raise
+        raise _error_of(thrown) from failed
+
+
+def _error_of(thrown: Any) -> DynastateError:
+    causes = []
+    while thrown is not None:
+        causes.append(thrown)
+        thrown = thrown.getCause()
+    for each in reversed(causes):
+        if each.getClass().getSimpleName() == "DynastateException":
+            return errors.BY_KIND[each.kind()](re.sub(r"^dynastate \([^)]*\): ", "", str(each.getMessage())))
+    root = causes[-1]
+    said = " ".join(str(root.getMessage()).split()) or root.getClass().getName()
+    return ConfigurationError(f"the old checkpoint cannot be read, or the new one not be written: {said}")

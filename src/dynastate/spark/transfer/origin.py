@@ -1,0 +1,37 @@
+"""The state of ours that a transfer reads: its namespace, and the settings it is read with."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dynastate.errors import ConfigurationError
+from dynastate.spark.transfer.steps import OURS, Transfer
+
+_STORE: Final = re.compile(r"store=([^/\s]+)/")
+
+
+def origin_settings(transfer: Transfer) -> dict[str, str]:
+    """The session's settings, with the namespace that the old checkpoint's state has.
+
+    Raises:
+        ConfigurationError: its state is not in DynamoDB.
+    """
+    plan, source = transfer.plan, transfer.source
+    if plan["provider"] != OURS:
+        raise ConfigurationError(
+            "the query keeps its state in a store of Spark's own, not in DynamoDB",
+            checkpoint=source,
+            provider=plan["provider"],
+        )
+    operator = str(plan["stores"][0]["operator"])
+    below = ("state", operator, "0")
+    found = None
+    if "dynastate" in transfer.jvm.names(source, *below):
+        found = _STORE.search(transfer.jvm.read(source, *below, "dynastate"))
+    if found is None:
+        raise ConfigurationError(
+            "the old checkpoint does not name its namespace: its file 'dynastate' is gone",
+            folder="/".join((source, *below)),
+        )
+    return transfer.settings(found[1])

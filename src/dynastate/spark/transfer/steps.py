@@ -1,0 +1,287 @@
+"""The steps of every transfer: import, repartition and export.
+
+Spark reads and writes state and checkpoints (jvm-bridge, StateTransfer); this module has the checks and the order of
+the steps (docs/decisions/0026).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import get_apart
+from dynastate.engine.catalog import find_stores
+from dynastate.errors import ConfigurationError
+from dynastate.format.keys import location_of, meta_key
+from dynastate.format.meta import StoreMeta, parse_meta
+from dynastate.operations.drop import drop_stores
+from dynastate.progress import ProgressCallback
+from dynastate.settings import PREFIX, Settings
+from dynastate.spark.transfer.jvm import Jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state."
+#: Spark's own stores, by the class of their provider.
+SPARKS_OWN: Final = {
+    f"{_PROVIDERS}HDFSBackedStateStoreProvider": "HDFS",
+    f"{_PROVIDERS}RocksDBStateStoreProvider": "RocksDB",
+}
+OURS: Final = "io.dynastate.spark.DynamoDBStateStoreProvider"
+POLL_S: Final = 0.2
+#: The group that jobs of a thread belong to.
+_GROUP: Final = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A completed transfer: the query resumes after `batch`, with `checkpoint` and these confs.
+
+    `rows` counts values of state, `bytes` those of the values and their keys. Without a namespace the state is in
+    Spark's own store, whose bytes written and units are not counted.
+    """
+
+    checkpoint: str
+    namespace: str
+    batch: int
+    stores: int
+    rows: int
+    bytes: int
+    bytes_written: int
+    write_units: int
+    seconds: float
+    confs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The new stores: their provider's class, number of partitions (0: as it is), namespace and settings of ours."""
+
+    provider: str
+    partitions: int = 0
+    namespace: str = ""
+    settings: Mapping[str, str] | None = None
+
+
+class Transfer:
+    """One transfer of a stopped query's state, from `old` to `new`: folders of checkpoints, as Spark names them.
+
+    `plan` describes the old checkpoint, which is only read. A batch that was begun and not committed is carried over
+    as such.
+
+    1. Read both checkpoints, and refuse what cannot be moved before anything is written. 2. Mark the new checkpoint as
+    being made, and delete what a transfer that was cut off left. 3. Write the state of every store, and read it back.
+    (Crash: stores without a checkpoint; step 2 of the next run deletes them.) 4. Check that the query has not resumed,
+    and that no other transfer has begun. 5. Write the checkpoint, its commit log last. (Crash: the next run writes it
+    again.) 6. Delete the mark.
+
+    Raises:
+        ConfigurationError: there is nothing that can be moved, or no place for it; the message says why.
+    """
+
+    def __init__(self, spark: SparkSession, command: str, old: str, new: str) -> None:
+        if not old or not new:
+            raise ConfigurationError("give the folders of both checkpoints", old=repr(old), new=repr(new))
+        self.started = time.monotonic()
+        self.new = new
+        self.jvm = Jvm(spark, command)
+        self.source, self.target = self.jvm.qualified(old), self.jvm.qualified(new)
+        self._spark = spark
+        #: Marks the new checkpoint's folder while it is being made, or after that was cut off.
+        self._marker = f"dynastate-{command}"
+        self.plan = self._describe()
+        self._check()
+
+    def run(self, to: Target, source: Mapping[str, str], progress: ProgressCallback) -> Moved:
+        """Steps 2 to 6. `source` has the settings of the old stores, if they are ours.
+
+        Raises:
+            ConfigurationError: it cannot be moved; the old checkpoint is unchanged.
+            UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
+        """
+        jvm, settings = self.jvm, dict(to.settings or {})
+        mark = self._start(to)  # 2
+        tasks = sum(each["partitions"] for each in self.plan["stores"])
+        with self._reporting(tasks + (len(self.stores(to)) if to.partitions else 0), progress):
+            told = jvm.transfer.move(
+                jvm.session, self.source, self.target, to.provider, to.partitions, dict(source), settings
+            )  # 3
+        now = json.loads(jvm.transfer.describe(jvm.session, self.source))
+        if (now["batch"], now["offsets"]) != (self.plan["batch"], self.plan["offsets"]):  # 4
+            raise ConfigurationError(
+                "the query went on while its state was moved; stop it, and run the command again", batch=now["batch"]
+            )
+        if jvm.read(self.target, self._marker) != mark:
+            raise ConfigurationError(
+                "another command writes this checkpoint at the same time; let it end, or delete the folder, and run it "
+                "again",
+                checkpoint=self.target,
+            )
+        jvm.transfer.makeCheckpoint(jvm.session, self.source, self.target, to.provider, to.partitions, told)  # 5
+        jvm.delete(self.target, self._marker)  # 6
+        made = json.loads(told)
+        return Moved(
+            checkpoint=self.new,
+            namespace=to.namespace,
+            batch=self.plan["batch"],
+            stores=len(made),
+            seconds=round(time.monotonic() - self.started, 1),
+            # The query runs with the cluster's interpreter.
+            confs={name: value for name, value in settings.items() if name != f"{PREFIX}python"},
+            **{name: sum(each[name] for each in made) for name in ("rows", "bytes", "bytes_written", "write_units")},
+        )
+
+    def ours(self, namespace: str | None, partitions: int = 0) -> Target:
+        """New stores of ours, with the session's settings; the default namespace is made of the checkpoint's path."""
+        settings = self.settings(namespace)
+        owner = settings.get(f"{PREFIX}namespace") or str(self.jvm.transfer.namespaceOf(self.target))
+        return Target(OURS, partitions, owner, settings)
+
+    def settings(self, namespace: str | None) -> dict[str, str]:
+        """The session's settings of dynastate, by their full names, with the given namespace."""
+        found = {name: value for name, value in dict(self._spark.conf.getAll).items() if name.startswith(PREFIX)}
+        return found | ({f"{PREFIX}namespace": namespace} if namespace else {})
+
+    def stores(self, to: Target) -> list[str]:
+        """Names of the new stores."""
+        return [
+            f"{to.namespace}/{each['operator']}/{at}/{each['name']}"
+            for each in self.plan["stores"]
+            for at in range(to.partitions if to.partitions and not each["single"] else each["partitions"])
+        ]
+
+    def _describe(self) -> dict[str, Any]:
+        there = self.jvm.names(self.source)
+        if "offsets" not in there:
+            raise ConfigurationError("there is no checkpoint in this folder", checkpoint=self.source)
+        if "commits" not in there:
+            raise ConfigurationError(_NOTHING, checkpoint=self.source)
+        plan: dict[str, Any] = json.loads(self.jvm.transfer.describe(self.jvm.session, self.source))
+        if plan["batch"] < 0:
+            raise ConfigurationError(_NOTHING, checkpoint=self.source)
+        return plan
+
+    def _check(self) -> None:
+        """Everything that is the same for every transfer, but the namespace."""
+        plan, source, target, jvm = self.plan, self.source, self.target, self.jvm
+        if plan["encoding"] != "unsaferow":
+            raise ConfigurationError(
+                "state that is encoded as Avro cannot be moved: dynastate keeps rows as Spark's operators have them",
+                checkpoint=source,
+            )
+        if not plan["stores"]:
+            raise ConfigurationError(
+                "the checkpoint describes no state: the query has no stateful operator, or it last ran on a Spark "
+                "before 4.0, and has to run a batch on Spark 4.3 first",
+                checkpoint=source,
+            )
+        if any(str(query.id) == plan["query"] for query in self._spark.streams.active):
+            raise ConfigurationError("the query is running; stop it first", query=plan["query"])
+        if source != target and (f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")):
+            raise ConfigurationError("one of the two checkpoints lies in the other", checkpoint=target)
+        existing = jvm.names(target)
+        # With a mark and one committed batch it was cut off before step 6. With two the query has resumed.
+        committed = [name for name in jvm.names(target, "commits") if name.isdigit()]
+        if existing and (self._marker not in existing or len(committed) > 1):
+            raise ConfigurationError("the folder of the new checkpoint is not empty", checkpoint=target)
+
+    def _start(self, to: Target) -> str:
+        """Mark the new checkpoint, and delete what a transfer that was cut off left there and in the tables; the mark.
+
+        A namespace in use is refused.
+        """
+        jvm, target, namespace = self.jvm, self.target, to.namespace
+        is_again = self._marker in jvm.names(target)
+        # The mark is empty if it was cut off while it was written.
+        before = jvm.read(target, self._marker).partition("\n")[0] if is_again else ""
+        if before not in ("", namespace):
+            raise ConfigurationError(
+                "the same command for another namespace was cut off here; run it for that, or 'dynastate drop' it and "
+                "delete the folder",
+                checkpoint=target,
+                namespace=before,
+            )
+        with _tables_of(to) as tables:
+            left = _existing(tables, namespace, self.stores(to)) if tables else {}
+            location = location_of(f"{target}/state")
+            # A store has one run of its transfer, and more once the query has resumed between the last two steps.
+            is_own = (each.location == location and len(each.epochs) == 1 for each in left.values())
+            if left and not (is_again and all(is_own)):
+                raise ConfigurationError(
+                    "the namespace has state already; take another one, or 'dynastate drop' it",
+                    namespace=namespace,
+                    checkpoint=next(iter(left.values())).location,
+                )
+            for name in jvm.names(target):
+                if name != self._marker:
+                    jvm.delete(target, name)
+            mark = f"{namespace}\n{uuid4()}\n"
+            jvm.write(target, self._marker, mark)
+            if tables:
+                drop_stores(tables, list(left), Meter())
+        return mark
+
+    @contextmanager
+    def _reporting(self, total: int, progress: ProgressCallback) -> Iterator[None]:
+        """Report how many tasks of this thread's jobs are done, while they run."""
+        group, ended = f"{self._marker}-{uuid4()}", threading.Event()
+        context, tracker = self._spark.sparkContext, self._spark.sparkContext.statusTracker()
+        before = context.getLocalProperty(_GROUP)
+
+        def poll() -> None:
+            while not ended.wait(POLL_S):
+                jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
+                stages = filter(None, (tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds))
+                progress(sum(stage.numCompletedTasks for stage in stages), total)
+
+        watcher = threading.Thread(target=poll, name=f"{self._marker}-progress", daemon=True)
+        watcher.start()
+        context.setLocalProperty(_GROUP, group)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None removes it
+            ended.set()
+            watcher.join()
+
+
+_NOTHING: Final = "no batch of this checkpoint was committed: there is no state to move yet"
+
+
+@contextmanager
+def tables_of(settings: Mapping[str, str]) -> Iterator[BotoTables]:
+    """The tables of a session's settings."""
+    with closing(
+        BotoTables(Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()}))
+    ) as tables:
+        yield tables
+
+
+@contextmanager
+def _tables_of(to: Target) -> Iterator[BotoTables | None]:
+    """The tables of new stores of ours; None for Spark's own."""
+    if to.settings is None:
+        yield None
+    else:
+        with tables_of(to.settings) as tables:
+            yield tables
+
+
+def _existing(tables: BotoTables, namespace: str, stores: Sequence[str]) -> dict[str, StoreMeta]:
+    """Stores of a namespace, and what their meta items say.
+
+    Among them are those of `stores` that a transfer which was cut off made before partition 0, which a search misses.
+    """
+    keys = {meta_key(store): store for store in stores}
+    found = {keys[key]: item for key, item in get_apart(tables, list(keys), Meter()).items()}
+    found |= find_stores(tables, namespace, Meter())
+    return {store: parse_meta(store, item) for store, item in found.items()}

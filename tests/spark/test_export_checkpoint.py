@@ -1,0 +1,132 @@
+"""Export: queries on dynastate continue on Spark's own stores with the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dynastate.errors import ConfigurationError
+from dynastate.spark.transfer import jvm
+from dynastate.spark.transfer.export import export_checkpoint
+from dynastate.spark.transfer.importing import import_checkpoint
+from dynastate.spark.transfer.steps import Moved
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.operators import CASES, JOIN_FORMAT
+from tests.spark.state_reader import read_states
+from tests.spark.streams import make_sources
+from tests.support.jvm import SPARK
+
+pytestmark = pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"export needs Spark {jvm.SPARK}")
+ON_HDFS = ON_ROCKSDB | {
+    f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+}
+WITH_CHANGELOG = ON_ROCKSDB | {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
+WITH_IDS = WITH_CHANGELOG | {f"{CONF}.checkpointFormatVersion": "2"}
+QUICK = "aggregation, to HDFS"
+#: A query, and the conf with which it begins, and ends.
+LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
+    QUICK: ("aggregation in append mode", ON_HDFS),
+    "aggregation, to RocksDB with ids": ("aggregation in update mode", WITH_IDS),
+    "global aggregation, to HDFS": ("global aggregation", ON_HDFS),
+    "deduplication, to RocksDB with a changelog": ("dropDuplicates with a watermark", WITH_CHANGELOG),
+    "session windows, to HDFS": ("session windows", ON_HDFS),
+    "session windows, to RocksDB": ("session windows", ON_ROCKSDB),
+    "join, to HDFS": ("stream-stream join, left outer", ON_HDFS),
+    "join, to RocksDB with ids": ("stream-stream join, full outer", WITH_IDS),
+    "join of state format 3": ("stream-stream join, left outer", ON_ROCKSDB | {JOIN_FORMAT: "3"}),
+    "join of state format 4": ("stream-stream join, left outer", WITH_IDS | {JOIN_FORMAT: "4"}),
+    "limit, to HDFS": ("limit", ON_HDFS),
+    "applyInPandasWithState, to RocksDB": ("applyInPandasWithState", ON_ROCKSDB),
+    "transformWithState, row by row": ("transformWithState, row by row", ON_ROCKSDB),
+    "transformWithState in Scala, with ids": ("transformWithState in Scala", WITH_IDS),
+    "three operators": ("join, then deduplication, then windows", ON_ROCKSDB),
+}
+#: Files that are there before the import, between import and export, and after it.
+STEPS = (2, 4, 6)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in LEAVERS])
+def test_same_results_after_import_and_export(
+    name: str, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """A query goes from Spark's own store to dynastate and back, and its twin stays: each batch has equal results."""
+    case, conf = CASES[LEAVERS[name][0]], LEAVERS[name][1]
+    sources = make_sources(folder, seed=6, files=STEPS[-1])
+
+    def step(files: int, checkpoint: str, own: Mapping[str, str]) -> None:
+        sources.release(files)
+        moves = case.start(sessions(own), sources, folder / checkpoint).finish()
+        stays = case.start(sessions(conf), sources, folder / "stays").finish()
+        assert (moves.rows, moves.state) == (stays.rows, stays.state)
+        last = range(max(moves.rows), max(moves.rows) + 1)
+        found = read_states(sessions(own), folder / checkpoint, last)
+        assert found == read_states(sessions(conf), folder / "stays", last)
+        assert found
+
+    step(STEPS[0], "before", conf)
+    with only(environment):
+        brought = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
+    step(STEPS[1], "here", brought.confs)
+    before = {path: path.read_bytes() for path in (folder / "here").rglob("*") if path.is_file()}
+    store = "hdfs" if "HDFS" in conf[f"{CONF}.providerClass"] else "rocksdb"
+    with only(environment):
+        done = export_checkpoint(sessions({}), str(folder / "here"), str(folder / "after"), store)
+    assert {path: path.read_bytes() for path in (folder / "here").rglob("*") if path.is_file()} == before
+    assert done.stores == brought.stores
+    assert {key: conf[key] for key in done.confs} == done.confs
+    assert not list((folder / "after").rglob("dynastate*"))
+    step(STEPS[2], "after", conf)
+
+
+@pytest.fixture
+def stopped(sessions: Sessions, folder: Path) -> Path:
+    """A checkpoint of a query with column families that has stopped."""
+    return stop(sessions, folder, "transformWithState in Scala")
+
+
+def stop(sessions: Sessions, folder: Path, case: str, conf: Mapping[str, str] | None = None) -> Path:
+    sources = make_sources(folder / "sources", seed=3, files=1)
+    sources.release()
+    CASES[case].start(sessions(conf or {}), sources, folder / "old").finish()
+    return folder / "old"
+
+
+def export(sessions: Sessions, environment: dict[str, str], old: Path, new: Path, store: str) -> Moved:
+    with only(environment):
+        return export_checkpoint(sessions({}), str(old), str(new), store)
+
+
+def test_wrong_arguments_are_refused(
+    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """The error names what cannot go back, and comes before anything is written."""
+    with pytest.raises(ConfigurationError, match="state can be exported to hdfs and rocksdb store=redis"):
+        export(sessions, environment, stopped, folder / "new", "redis")
+    with pytest.raises(ConfigurationError, match=r"HDFS-backed store has no column families.*kind=transformWithState"):
+        export(sessions, environment, stopped, folder / "new", "hdfs")
+    with pytest.raises(ConfigurationError, match="the folder of the new checkpoint is not empty"):
+        export(sessions, environment, stopped, stopped, "rocksdb")
+    assert not (folder / "new").exists()
+
+
+def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+    """A query on RocksDB need not be exported."""
+    old = stop(sessions, folder, "dropDuplicates", ON_ROCKSDB)
+    with pytest.raises(ConfigurationError, match="the query keeps its state in a store of Spark's own"):
+        export(sessions, environment, old, folder / "new", "hdfs")
+
+
+def test_export_cut_off_runs_again(
+    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """With the mark still there the new folder is emptied and written again."""
+    new = folder / "new"
+    first = export(sessions, environment, stopped, new, "rocksdb")
+    (new / "dynastate-export-checkpoint").write_text("\nan export that was killed\n")
+    (new / "state" / "0" / "0" / "9.zip").write_text("half")
+    again = export(sessions, environment, stopped, new, "rocksdb")
+    assert (again.stores, again.rows, again.bytes) == (first.stores, first.rows, first.bytes)
+    assert not (new / "dynastate-export-checkpoint").exists()
+    assert not (new / "state" / "0" / "0" / "9.zip").exists()
