@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from dynastate.spark.exporting import export_metrics
     from dynastate.spark.transfer.export import export_checkpoint
     from dynastate.spark.transfer.importing import import_checkpoint
+    from dynastate.spark.transfer.recovery import recover_checkpoint
     from dynastate.spark.transfer.repartition import repartition
+    from dynastate.spark.transfer.rows import bootstrap, migrate
 
 __version__ = "0.2.0"
 
@@ -31,11 +33,14 @@ __all__ = [
     "Settings",
     "StateReader",
     "__version__",
+    "bootstrap",
     "configure",
     "export_checkpoint",
     "export_metrics",
     "import_checkpoint",
+    "migrate",
     "open_state",
+    "recover_checkpoint",
     "repartition",
 ]
 
@@ -44,11 +49,14 @@ __all__ = [
 #: `open_state` imports, boto3 among it, takes time that `configure` need not wait for.
 _MODULES = {
     "StateReader": "dynastate.reader.state",
+    "bootstrap": "dynastate.spark.transfer.rows",
     "configure": "dynastate.spark.configure",
     "export_checkpoint": "dynastate.spark.transfer.export",
     "export_metrics": "dynastate.spark.exporting",
     "import_checkpoint": "dynastate.spark.transfer.importing",
+    "migrate": "dynastate.spark.transfer.rows",
     "open_state": "dynastate.reader.state",
+    "recover_checkpoint": "dynastate.spark.transfer.recovery",
     "repartition": "dynastate.spark.transfer.repartition",
 }
 

@@ -1,15 +1,17 @@
-"""The commands that move a stopped query's state with a local Spark: import, repartition, export-checkpoint."""
+"""The commands that move or change a stopped query's state, with a local Spark."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynastate.cli.options import Call, command, not_empty, number
+from dynastate.cli.options import Call, a_namespace, command, not_empty, number
 from dynastate.cli.output import progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from dynastate.progress import ProgressCallback
     from dynastate.spark.transfer.repartition import Estimate
+    from dynastate.spark.transfer.rows import Change, Difference
     from dynastate.spark.transfer.steps import Moved
 
 app = typer.Typer(rich_help_panel="Maintain")
@@ -39,6 +42,12 @@ Namespace = Annotated[
 Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A conf for the local Spark; may be given several times."),
+]
+
+
+Operator = Annotated[int, number(0, "N", "The stateful operator whose rows are new.")]
+Store = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The store, where the operator has several.", callback=not_empty)
 ]
 
 
@@ -132,6 +141,127 @@ def export_checkpoint(
 
         done = run(spark, old, new, store, report)
     _end(call, done, "exported")
+
+
+@command(
+    app,
+    "migrate old new --namespace orders-2 --with changes:with_double --schema 'count long, sum double' --dry-run",
+    "migrate old new --namespace orders-2 --with changes:with_double --schema 'count long, sum double'",
+)
+def migrate(
+    call: Call,
+    old: OnOurs,
+    new: New,
+    *,
+    with_: Annotated[
+        str, typer.Option("--with", metavar="MODULE:FUNCTION", help="It takes key and value of a row; required.")
+    ],
+    schema: Annotated[str, typer.Option(metavar="DDL", help="Columns of the new values; required.")],
+    namespace: Namespace = None,
+    operator: Operator = 0,
+    store: Store = None,
+    conf: Conf = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the first rows that change, and write nothing.")
+    ] = False,
+) -> None:
+    """Give a stopped query another schema of its state: a Python function makes each row's new value.
+
+    The function gets two dicts, key and value, and returns a dict with the new columns, or None to delete the row. It
+    starts a local Spark; on a cluster call dynastate.migrate(spark, OLD, NEW, function, schema) instead.
+    """
+    change = _function(with_)
+    with _spark(call, "migrate", conf, namespace) as (spark, report):
+        from dynastate.spark.transfer.rows import migrate as run
+        from dynastate.spark.transfer.rows import preview
+
+        if dry_run:
+            _show(call, preview(spark, old, new, change, schema, operator, store))
+            return
+        done = run(spark, old, new, change, schema, namespace, operator, store, report)
+    _end(call, done, "migrated")
+
+
+@command(
+    app,
+    "bootstrap template new --from s3://bucket/counts.parquet --namespace orders",
+    "bootstrap template new --from counts.parquet --operator 1",
+)
+def bootstrap(
+    call: Call,
+    template: Annotated[str, _folder("TEMPLATE", "Checkpoint of the query after a batch or more; only read.")],
+    new: New,
+    *,
+    parquet: Annotated[str, typer.Option("--from", metavar="PARQUET", help="File or folder with the rows; required.")],
+    namespace: Namespace = None,
+    operator: Operator = 0,
+    store: Store = None,
+    conf: Conf = None,
+) -> None:
+    """Give a new query state from Parquet: NEW is TEMPLATE with these rows in place of an operator's own.
+
+    The rows have the columns key and value as structs, or the columns of both. It starts a local Spark; on a cluster
+    call dynastate.bootstrap(spark, TEMPLATE, NEW, frame) instead, with any DataFrame.
+    """
+    with _spark(call, "bootstrap", conf, namespace) as (spark, report):
+        from dynastate.spark.transfer.jvm import errors_of_spark
+        from dynastate.spark.transfer.rows import bootstrap as run
+
+        with errors_of_spark():
+            frame = spark.read.parquet(parquet)
+        done = run(spark, template, new, frame, namespace, operator, store, report)
+    _end(call, done, "bootstrapped")
+
+
+@command(app, "recover orders template new --namespace orders-2")
+def recover(
+    call: Call,
+    lost: Annotated[
+        str, typer.Argument(metavar="NAMESPACE", help="Of the query whose checkpoint is lost.", callback=a_namespace)
+    ],
+    template: Annotated[
+        str, _folder("TEMPLATE", "New checkpoint of the same query, after a batch or more; only read.")
+    ],
+    new: New,
+    *,
+    namespace: Namespace = None,
+    conf: Conf = None,
+) -> None:
+    """Let a query whose checkpoint is lost go on: NEW is TEMPLATE with the newest state of NAMESPACE.
+
+    Offsets and watermark are those of TEMPLATE. It starts a local Spark; on a cluster call
+    dynastate.recover_checkpoint(spark, NAMESPACE, TEMPLATE, NEW) instead.
+    """
+    with _spark(call, "recover", conf, namespace) as (spark, report):
+        from dynastate.spark.transfer.recovery import recover_checkpoint
+
+        done = recover_checkpoint(spark, lost, template, new, namespace, report)
+    _end(call, done, "recovered")
+
+
+def _function(text: str) -> Change:
+    """The function that `module:function` names; modules of the current folder are found."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found: Change = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as missing:
+        raise ConfigurationError("--with takes MODULE:FUNCTION, of a module that Python finds", got=text) from missing
+    finally:
+        sys.path.remove("")
+    return found
+
+
+def _show(call: Call, differences: list[Difference]) -> None:
+    """Print the rows of a dry run."""
+    if call.json({"differences": [asdict(each) for each in differences]}):
+        return
+    if not differences:
+        call.say("none of the first rows changes")
+    for each in differences:
+        call.say(f"key {each.key}")
+        call.say(f"  before {each.before}")
+        call.say(f"  after  {each.after if each.after is not None else 'deleted'}")
 
 
 @contextmanager

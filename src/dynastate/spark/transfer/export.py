@@ -9,7 +9,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
-from dynastate.spark.transfer.steps import SPARKS_OWN, Moved, Target, Transfer
+from dynastate.spark.transfer.steps import SPARKS_OWN, Moved, Source, Target, Transfer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def export_checkpoint(
                     operator=each["operator"],
                     kind=each["kind"],
                 )
-        done = transfer.run(Target(STORES[store]), source, progress)
+        done = transfer.run(Target(STORES[store]), Source(source), progress)
         has_ids = store == "rocksdb" and transfer.plan["ids"]
         confs = {f"{_CONF}.providerClass": STORES[store], f"{_CONF}.checkpointFormatVersion": "2" if has_ids else "1"}
         return replace(done, confs=confs)

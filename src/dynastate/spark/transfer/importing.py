@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dynastate.errors import ConfigurationError
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.spark.transfer.jvm import errors_of_spark
-from dynastate.spark.transfer.steps import OURS, SPARKS_OWN, Moved, Transfer
+from dynastate.spark.transfer.steps import OURS, SPARKS_OWN, Moved, Source, Transfer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,4 +34,4 @@ def import_checkpoint(
             raise ConfigurationError(
                 f"state can be imported from Spark's own stores, {' and '.join(SPARKS_OWN.values())}", provider=provider
             )
-        return transfer.run(transfer.ours(namespace), {}, progress)
+        return transfer.run(transfer.ours(namespace), Source(), progress)

@@ -89,5 +89,8 @@ def _error_of(thrown: Any) -> DynastateError:
         if each.getClass().getSimpleName() == "DynastateException":
             return errors.BY_KIND[each.kind()](re.sub(r"^dynastate \([^)]*\): ", "", str(each.getMessage())))
     root = causes[-1]
+    if root.getClass().getSimpleName() == "PythonException":  # with the traceback of a worker
+        said = str(root.getMessage()).partition("SQLSTATE:")[0].strip()
+        return ConfigurationError(f"the function failed: {said.splitlines()[-1]}")
     said = " ".join(str(root.getMessage()).split()) or root.getClass().getName()
     return ConfigurationError(f"the old checkpoint cannot be read, or the new one not be written: {said}")

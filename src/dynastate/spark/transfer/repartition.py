@@ -15,7 +15,7 @@ from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
-from dynastate.spark.transfer.steps import Moved, Transfer, tables_of
+from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ def repartition(
             )
         with tables_of(source) as tables:
             confirm(_estimate(tables, source[f"{PREFIX}namespace"], len(transfer.stores(to))))
-        return transfer.run(to, source, progress)
+        return transfer.run(to, Source(source), progress)
 
 
 def _estimate(tables: BotoTables, namespace: str, new_stores: int) -> Estimate:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ from dynastate.settings import PREFIX, Settings
 from dynastate.spark.transfer.jvm import Jvm
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state."
 #: Spark's own stores, by the class of their provider.
@@ -72,6 +72,19 @@ class Target:
     settings: Mapping[str, str] | None = None
 
 
+@dataclass(frozen=True)
+class Source:
+    """The old stores: settings, if they are ours, and what is not as in the checkpoint.
+
+    That is a version, with its ids by operator/partition/name, or rows in place of a store's, by operator/name.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+    ids: Mapping[str, str] = field(default_factory=dict)
+    frames: Mapping[str, DataFrame] = field(default_factory=dict)
+
+
 class Transfer:
     """One transfer of a stopped query's state, from `old` to `new`: folders of checkpoints, as Spark names them.
 
@@ -101,8 +114,8 @@ class Transfer:
         self.plan = self._describe()
         self._check()
 
-    def run(self, to: Target, source: Mapping[str, str], progress: ProgressCallback) -> Moved:
-        """Steps 2 to 6. `source` has the settings of the old stores, if they are ours.
+    def run(self, to: Target, source: Source, progress: ProgressCallback) -> Moved:
+        """Steps 2 to 6.
 
         Raises:
             ConfigurationError: it cannot be moved; the old checkpoint is unchanged.
@@ -110,10 +123,19 @@ class Transfer:
         """
         jvm, settings = self.jvm, dict(to.settings or {})
         mark = self._start(to)  # 2
-        tasks = sum(each["partitions"] for each in self.plan["stores"])
-        with self._reporting(tasks + (len(self.stores(to)) if to.partitions else 0), progress):
+        frames = {path: frame._jdf for path, frame in source.frames.items()}  # noqa: SLF001
+        with self._reporting(self._tasks(to, source), progress):
             told = jvm.transfer.move(
-                jvm.session, self.source, self.target, to.provider, to.partitions, dict(source), settings
+                jvm.session,
+                self.source,
+                self.target,
+                to.provider,
+                to.partitions,
+                dict(source.settings),
+                settings,
+                source.version,
+                dict(source.ids),
+                frames,
             )  # 3
         now = json.loads(jvm.transfer.describe(jvm.session, self.source))
         if (now["batch"], now["offsets"]) != (self.plan["batch"], self.plan["offsets"]):  # 4
@@ -126,7 +148,9 @@ class Transfer:
                 "again",
                 checkpoint=self.target,
             )
-        jvm.transfer.makeCheckpoint(jvm.session, self.source, self.target, to.provider, to.partitions, told)  # 5
+        jvm.transfer.makeCheckpoint(
+            jvm.session, self.source, self.target, to.provider, to.partitions, told, frames
+        )  # 5
         jvm.delete(self.target, self._marker)  # 6
         made = json.loads(told)
         return Moved(
@@ -158,6 +182,14 @@ class Transfer:
             for each in self.plan["stores"]
             for at in range(to.partitions if to.partitions and not each["single"] else each["partitions"])
         ]
+
+    def _tasks(self, to: Target, source: Source) -> int:
+        """The number of tasks: one for each old store, and with a shuffle one more for each new one."""
+        kept = [each for each in self.plan["stores"] if f"{each['operator']}/{each['name']}" not in source.frames]
+        plans = (frame._jdf.queryExecution() for frame in source.frames.values())  # noqa: SLF001
+        brought = sum(int(plan.toRdd().getNumPartitions()) for plan in plans)
+        old: int = sum(each["partitions"] for each in kept) + brought
+        return old + (len(self.stores(to)) if to.partitions or source.frames else 0)
 
     def _describe(self) -> dict[str, Any]:
         there = self.jvm.names(self.source)

@@ -100,13 +100,14 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   /**
    * Make a checkpoint of it for state that was moved: without rows, and with its commit log last.
    *
-   * @param made ids of the new stores' versions, by operator, partition and store
+   * @param made    ids of the new stores' versions, by operator, partition and store
+   * @param changed stores with other schemas
    */
-  def copyTo(newRoot: String, provider: String, partitions: Int, made: Map[(Long, Int, String), String]): Unit = {
+  def copyTo(newRoot: String, provider: String, partitions: Int, made: Map[(Long, Int, String), String], changed: Seq[StoreShape]): Unit = {
     val newOffsets = offsetLog(newRoot, readOnly = false)
     // Spark begins with the last two batches.
     val begun = offsets.listBatchesOnDisk.filter(_ >= lastCommitted - 1).sorted
-    begun.foreach(number => mustBeNew(newOffsets.add(number, changed(offsets.get(number).get, provider, partitions)), newRoot))
+    begun.foreach(number => mustBeNew(newOffsets.add(number, moved(offsets.get(number).get, provider, partitions)), newRoot))
 
     val (oldPath, newPath) = (new Path(root), new Path(newRoot))
     val (oldFiles, newFiles) = (oldPath.getFileSystem(conf), newPath.getFileSystem(conf))
@@ -114,11 +115,23 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
       FileUtil.copy(oldFiles, path, newFiles, new Path(newPath, path.getName), false, conf)
     }
     copyDescriptions(new Path(stateRoot(root)), new Path(stateRoot(newRoot)), shapes.filterNot(_.isSingle).map(_.operator).toSet, partitions)
+    changed.foreach(describe(newRoot, _))
 
     val committed = commits.get(lastCommitted).get
     val renamed = if (StoreEnd.hasIds(provider)) ids.map(_.map { case (operator, before) => operator -> idsOf(operator, before, partitions, made) }) else None
     val ended = commitLog(newRoot, readOnly = false).add(lastCommitted, committed.withStateUniqueIds(renamed))
     mustBeNew(ended, newRoot)
+  }
+
+  /** Replace the description of a store's rows, which has no column families. */
+  private def describe(newRoot: String, shape: StoreShape): Unit = {
+    val id = StateStoreId(stateRoot(newRoot), shape.operator, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, shape.name)
+    val checker = new StateSchemaCompatibilityChecker(StateStoreProviderId(id, UUID.randomUUID()), conf)
+    val file = StateSchemaCompatibilityChecker.schemaFile(id.storeCheckpointLocation())
+    file.getFileSystem(conf).delete(file, false)
+    val family = shape.default
+    val described = StateStoreColFamilySchema(family.name, 0, family.keySchema, 0, family.valueSchema)
+    checker.createSchemaFile(List(described), SchemaHelper.SchemaWriter.createSchemaWriter(WithoutFamilies))
   }
 
   /** Ids of an operator's new stores, in the order in which the commit log has those of a partition. */
@@ -133,7 +146,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     }
   }
 
-  private def changed(begun: OffsetSeqBase, provider: String, partitions: Int): OffsetSeqBase = {
+  private def moved(begun: OffsetSeqBase, provider: String, partitions: Int): OffsetSeqBase = {
     val more = Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ++ Option.when(partitions > 0)(SQLConf.SHUFFLE_PARTITIONS.key -> partitions.toString)
     begun match {
       case first: OffsetSeq => first.copy(metadataOpt = first.metadataOpt.map(each => each.copy(conf = each.conf ++ more)))
@@ -184,6 +197,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
 
 private[dynastate] object QueryCheckpoint {
   type Ids = Map[Long, Array[Array[String]]]
+  /** The version of the file that describes a store without column families. */
+  private val WithoutFamilies = 2
   private val Descriptions = Set("_metadata", "_stateSchema")
   /** `{state root}/{operator}/_stateSchema/{store}/{file}` in JSON. */
   private val SchemaPath = """[^"\\]*/\d+/_stateSchema/[^"/\\]+/[^"/\\]+""".r

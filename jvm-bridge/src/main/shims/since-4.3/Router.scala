@@ -11,14 +11,14 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitio
 import org.apache.spark.unsafe.Platform
 
 /**
- * Sorts the entries of an old store by their new partitions. A chunk is `family, length and bytes of the key, number of values, length and
+ * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A chunk is `family, length and bytes of the key, number of values, length and
  * bytes of each` for one entry after another; the last one for each partition is `-1, rows, bytes, digest` of all that were sent there.
  */
-private[dynastate] final class Router(store: StoreAt, partitions: Int) {
+private[dynastate] final class Router(shape: StoreShape, old: Option[Int], partitions: Int) {
   private val limit = math.min(Router.ChunkBytes, Router.PendingBytes / partitions)
   private val pending = Array.fill(partitions)(new Chunk)
   private val sent = Array.fill(partitions)(new Content)
-  private val names = store.shape.families.map(_.name).toArray
+  private val names = shape.families.map(_.name).toArray
   /** By family; one without rows need not be one that Spark can place. */
   private val placements = new Array[Placement](names.length)
 
@@ -34,25 +34,25 @@ private[dynastate] final class Router(store: StoreAt, partitions: Int) {
       last.iterator ++ Iterator.single(partition -> Chunk.end(sent(partition)))
     }
 
-  private def partitionOf(entry: StateEntry): Int = if (store.shape.isSingle) 0 else {
-    if (placements(entry.family) == null) placements(entry.family) = new Placement(store.shape.families(entry.family))
+  private def partitionOf(entry: StateEntry): Int = if (shape.isSingle) 0 else {
+    if (placements(entry.family) == null) placements(entry.family) = new Placement(shape.families(entry.family))
     placements(entry.family).of(entry.key)
   }
 
   /** The partition of a row of state: that of its grouping key, which is a part of the state's key. */
   private final class Placement(family: ColumnFamily) {
     private val extractor = StatePartitionKeyExtractorFactory.create(
-      store.shape.operatorName, family.keySchema, store.shape.name, family.name, Some(store.shape.joinFormat), store.shape.variable(family.name))
+      shape.operatorName, family.keySchema, shape.name, family.name, Some(shape.joinFormat), shape.variable(family.name))
     private val projection = {
       val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }.toSeq
-      UnsafeProjection.create(Seq(store.shape.partitions, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
+      UnsafeProjection.create(Seq(if (old.isEmpty) partitions else shape.partitions, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
     }
 
     def of(key: UnsafeRow): Int = {
       val places = projection(extractor.partitionKey(key))
-      if (places.getInt(0) != store.partition) {
+      if (old.exists(_ != places.getInt(0))) {
         throw new DynastateException(ErrorKind.Configuration, "a row is not in the partition that Spark's hash of its key names, so the operator " +
-          s"was not partitioned by its key, and cannot be repartitioned; nothing was written $store family=${family.name} hash=${places.getInt(0)}")
+          s"was not partitioned by its key, and cannot be repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} store=${shape.name} family=${family.name} hash=${places.getInt(0)}")
       }
       places.getInt(1)
     }

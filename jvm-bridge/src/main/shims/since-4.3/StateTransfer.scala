@@ -10,9 +10,10 @@ import org.json4s.JsonAST._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.Partitioner
-import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.SerializableConfiguration
 
 /**
@@ -21,6 +22,8 @@ import org.apache.spark.util.SerializableConfiguration
  * Hadoop's; the old checkpoint and the old state are only read.
  */
 object StateTransfer {
+  private type Settings = java.util.Map[String, String]
+  private type Frames = java.util.Map[String, Dataset[_]]
 
   /** The checkpoint's folder as a query that starts there names it. */
   def qualified(session: SparkSession, checkpoint: String): String = {
@@ -49,19 +52,24 @@ object StateTransfer {
         "ids" -> JBool(checkpoint.ids.nonEmpty),
         "stores" -> JArray(checkpoint.shapes.toList.map(shape => JObject(
           "operator" -> JInt(shape.operator), "name" -> JString(shape.name), "partitions" -> JInt(shape.partitions),
-          "kind" -> JString(shape.operatorName), "single" -> JBool(shape.isSingle), "families" -> JBool(shape.usesFamilies))))))
+          "kind" -> JString(shape.operatorName), "single" -> JBool(shape.isSingle), "families" -> JBool(shape.usesFamilies),
+          "described" -> JArray(shape.described.toList.map(family => JObject(
+            "name" -> JString(family.name), "key" -> parse(family.keySchema.json), "value" -> parse(family.valueSchema.json)))))))))
     }
     compact(render(described))
   }
 
   /**
-   * Move the state after the last committed batch, a task for each store, and read it back to compare. With other partitions every old store
-   * is a task, whose rows a shuffle brings to the new ones. Returns a JSON object for each new store.
+   * Move the state after the last committed batch, a task for each store, and read it back to compare. With other partitions, or rows from
+   * elsewhere, every old store is a task, whose rows a shuffle brings to the new ones. Returns a JSON object for each new store.
    *
    * @param provider   class of the provider that keeps the new stores
    * @param partitions of the new stores; those of the old ones, if it is 0
    * @param from       settings of our provider, by full name, if the old stores are on it
    * @param to         the same of the new stores
+   * @param version    of the old stores, whose ids are in `ids`; the checkpoint's, if it is 0
+   * @param ids        of old stores' versions, by `operator/partition/name`
+   * @param frames     rows of new stores in place of the old ones, by `operator/name`: their columns are `key` and `value`
    */
   def move(
       session: SparkSession,
@@ -69,8 +77,11 @@ object StateTransfer {
       newRoot: String,
       provider: String,
       partitions: Int,
-      from: java.util.Map[String, String],
-      to: java.util.Map[String, String]): String = {
+      from: Settings,
+      to: Settings,
+      version: Long,
+      ids: Settings,
+      frames: Frames): String = {
     val old = new QueryCheckpoint(session, oldRoot)
     val format = if (old.ids.isEmpty) 1 else 2
     val reads, writes = old.pinned
@@ -85,24 +96,40 @@ object StateTransfer {
     writes.setConf(SQLConf.STATE_STORE_PROVIDER_CLASS, provider)
     // So that a store of ours reports the id of its commit.
     if (StoreEnd.isOurs(provider)) writes.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
+    if (!ids.isEmpty) reads.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
     val conf = session.sessionState.newHadoopConf()
     conf.set(ProviderSettings.QueryId, old.queryId)
     val hadoop = new SerializableConfiguration(conf)
     val (source, target) = (
       new StoreEnd(QueryCheckpoint.stateRoot(oldRoot), new StateStoreConf(reads), hadoop, s"transfer-${UUID.randomUUID()}"),
       new StoreEnd(QueryCheckpoint.stateRoot(newRoot), new StateStoreConf(writes), hadoop, s"transfer-${UUID.randomUUID()}"))
-    val transfer = StateTransferTask(source, target, old.lastCommitted + 1)
-    val stores = for (shape <- old.shapes; partition <- 0 until shape.partitions) yield StoreAt(shape, partition, old.idOf(shape, partition))
+    val newVersion = old.lastCommitted + 1
+    val transfer = StateTransferTask(source, target, if (version == 0) newVersion else version, newVersion)
+    def idOf(shape: StoreShape, partition: Int) = if (ids.isEmpty) old.idOf(shape, partition) else Option(ids.get(s"${shape.operator}/$partition/${shape.name}"))
+    val stores = for (shape <- old.shapes if !frames.containsKey(shape.path); partition <- 0 until shape.partitions)
+      yield StoreAt(shape, partition, idOf(shape, partition))
     val context = session.sparkContext
-    val done = if (partitions == 0) context.parallelize(stores, stores.size).map(transfer.copy(_)).collect()
+    val done = if (partitions == 0 && frames.isEmpty) context.parallelize(stores, stores.size).map(transfer.copy(_)).collect()
     else {
-      val targets = for (shape <- old.shapes.map(_.repartitioned(partitions)); partition <- 0 until shape.partitions)
-        yield StoreAt(shape, partition, None)
-      val first = targets.zipWithIndex.filter(_._1.partition == 0).map { case (at, index) => at.shape.key -> index }.toMap
-      val sent = context.parallelize(stores, stores.size).flatMap(store => transfer.send(store, first(store.shape.key), partitions))
+      val shapes = old.shapes.map(shape => framed(shape, frames)).map(shape => if (partitions == 0) shape else shape.repartitioned(partitions))
+      val targets = for (shape <- shapes; partition <- 0 until shape.partitions) yield StoreAt(shape, partition, None)
+      val first = targets.zipWithIndex.filter(_._1.partition == 0).map { case (at, index) => at.shape.path -> index }.toMap
+      val count = shapes.map(shape => shape.path -> shape.partitions).toMap
+      val kept = if (stores.isEmpty) Nil else Seq(context.parallelize(stores, stores.size).flatMap(store => transfer.send(store, first(store.shape.path), count(store.shape.path))))
+      val brought = shapes.filter(_.isNew).map { shape =>
+        val (start, partitions) = (first(shape.path), shape.partitions)
+        frames.get(shape.path).queryExecution.toRdd.mapPartitions(rows => transfer.bring(shape, rows, start, partitions))
+      }
+      val sent = context.union(kept ++ brought)
       sent.partitionBy(new ByNumber(targets.size)).mapPartitionsWithIndex((index, chunks) => Iterator(transfer.receive(targets(index), chunks))).collect()
     }
     compact(render(JArray(done.toList)))
+  }
+
+  /** A store with the schema of its frame, if there is one. */
+  private def framed(shape: StoreShape, frames: Frames): StoreShape = Option(frames.get(shape.path)).fold(shape) { frame =>
+    def struct(column: String) = frame.schema(column).dataType.asInstanceOf[StructType]
+    shape.withRows(struct("key"), struct("value"))
   }
 
   /**
@@ -112,13 +139,14 @@ object StateTransfer {
    *
    * @param made what `move` returned
    */
-  def makeCheckpoint(session: SparkSession, oldRoot: String, newRoot: String, provider: String, partitions: Int, made: String): Unit = {
+  def makeCheckpoint(session: SparkSession, oldRoot: String, newRoot: String, provider: String, partitions: Int, made: String, frames: Frames): Unit = {
     val JArray(stores) = parse(made): @unchecked
     val ids = stores.flatMap { each =>
       for (JInt(operator) <- each \ "operator"; JInt(at) <- each \ "partition"; JString(name) <- each \ "name"; JString(id) <- each \ "id")
         yield (operator.toLong, at.toInt, name) -> id
     }
-    new QueryCheckpoint(session, oldRoot).copyTo(newRoot, provider, partitions, ids.toMap)
+    val old = new QueryCheckpoint(session, oldRoot)
+    old.copyTo(newRoot, provider, partitions, ids.toMap, old.shapes.map(framed(_, frames)).filter(_.isNew))
   }
 
   /** A key is the number of its partition. */

@@ -4,7 +4,9 @@ import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.spark.ColumnFamily
 import org.json4s.JsonAST._
 
-import org.apache.spark.sql.catalyst.expressions.{UnsafeRow, XXH64}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow, XXH64}
+import org.apache.spark.sql.catalyst.types.DataTypeUtils
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate._
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.timers.TimerStateUtils
 import org.apache.spark.sql.execution.streaming.state._
@@ -18,10 +20,11 @@ private[dynastate] final case class StoreShape(
     partitions: Int,
     isSingle: Boolean,
     described: Seq[ColumnFamily],
-    variables: List[TransformWithStateVariableInfo]) {
+    variables: List[TransformWithStateVariableInfo],
+    isNew: Boolean = false) {
   private val Default = StateStore.DEFAULT_COL_FAMILY_NAME
 
-  def key: (Long, String) = (operator, name)
+  def path: String = s"$operator/$name"
 
   val others: Seq[ColumnFamily] = described.filter(_.name != Default)
 
@@ -36,6 +39,17 @@ private[dynastate] final case class StoreShape(
   def families: Seq[ColumnFamily] = default +: others
 
   def repartitioned(partitions: Int): StoreShape = if (isSingle) this else copy(partitions = partitions)
+
+  /** With rows that come from elsewhere; a schema of the same types keeps its nullability, which Spark compares. */
+  def withRows(key: StructType, value: StructType): StoreShape = {
+    def either(own: StructType, other: StructType) = if (DataTypeUtils.sameType(own, other)) own else other
+    val keys = either(default.keySchema, key)
+    val spec = default.spec match {
+      case prefix: PrefixKeyScanStateEncoderSpec => prefix.copy(keySchema = keys)
+      case _ => NoPrefixKeyStateEncoderSpec(keys)
+    }
+    copy(described = Seq(default.copy(spec = spec, valueSchema = either(default.valueSchema, value))), isNew = true)
+  }
 
   /** The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have families. */
   def joinFormat: Int = if (!usesFamilies) 2 else if (others.exists(_.name.endsWith("-keyWithTsToValues"))) 4 else 3
@@ -79,22 +93,47 @@ private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, 
     }
 }
 
-/** Data that the tasks of a transfer share. `version` is the one to move. */
-private[dynastate] final case class StateTransferTask(source: StoreEnd, target: StoreEnd, version: Long) {
+/** Writes the struct in a column of a frame as a row of state. */
+private final class RowWriter(shape: StoreShape, column: Int, schema: StructType) {
+  // A projection of a column that has no nulls would not look for one.
+  private val projection = UnsafeProjection.create(schema.asNullable)
+  private val never = schema.fields.indices.filterNot(schema(_).nullable)
+
+  def write(row: InternalRow): UnsafeRow = {
+    val struct = if (row.isNullAt(column)) null else row.getStruct(column, schema.length)
+    if (struct == null || never.exists(struct.isNullAt)) {
+      throw new DynastateException(ErrorKind.Configuration, s"a row has a null where the state has none; nothing was written operator=${shape.operator} " +
+        s"store=${shape.name} columns=${if (struct == null) Seq("key", "value")(column) else never.filter(struct.isNullAt).map(schema(_).name).mkString(",")}")
+    }
+    projection(struct)
+  }
+}
+
+/** Data that the tasks of a transfer share: both ends, and the versions that are read and written. */
+private[dynastate] final case class StateTransferTask(source: StoreEnd, target: StoreEnd, from: Long, version: Long) {
 
   /** Move a store to the same partition. */
   def copy(store: StoreAt): JValue = {
     var made: JValue = JNothing
-    source.reading(store, version) { rows => made = write(store, entriesOf(rows, store.shape), _ => ()) }
+    source.reading(store, from) { rows => made = write(store, entriesOf(rows, store.shape), _ => ()) }
     made
   }
 
   /** The rows of an old store in chunks, each with the number of its new store: `first` is that of partition 0. */
   def send(store: StoreAt, first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
-    val opened = source.open(store, version)
-    val router = new Router(store, store.shape.repartitioned(partitions).partitions)
-    router.chunks(entriesOf(opened.rows, store.shape)).map { case (partition, chunk) => (first + partition, chunk) }
+    val opened = source.open(store, from)
+    numbered(first, new Router(store.shape, Some(store.partition), partitions).chunks(entriesOf(opened.rows, store.shape)))
   }
+
+  /** The same of rows from elsewhere, with a key and a value each. */
+  def bring(shape: StoreShape, rows: Iterator[InternalRow], first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
+    val (keys, values) = (new RowWriter(shape, 0, shape.default.keySchema), new RowWriter(shape, 1, shape.default.valueSchema))
+    val entries = rows.map(row => new StateEntry(0, keys.write(row), Seq(values.write(row))))
+    numbered(first, new Router(shape, None, partitions).chunks(entries))
+  }
+
+  private def numbered(first: Int, chunks: Iterator[(Int, Array[Byte])]): Iterator[(Int, Array[Byte])] =
+    chunks.map { case (partition, chunk) => (first + partition, chunk) }
 
   /** Write a new store from chunks of all the old ones. */
   def receive(store: StoreAt, chunks: Iterator[(Int, Array[Byte])]): JValue = {
@@ -114,6 +153,10 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
       entries.foreach { entry =>
         val family = names(entry.family)
         written.add(family, entry)
+        if (store.shape.isNew && rows.keyExists(entry.key, family)) {
+          throw new DynastateException(ErrorKind.Configuration,
+            s"two rows have the same key; nothing was written $store key=${entry.key.toSeq(store.shape.default.keySchema).mkString(",")}")
+        }
         rows.put(entry.key, entry.values.head, family)
         entry.values.tail.foreach(rows.merge(entry.key, _, family)) // 1
       }

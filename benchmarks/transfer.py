@@ -1,0 +1,121 @@
+"""Moves of a large state: repartition, export to RocksDB and import from it, with the rows a second of each.
+
+A streaming aggregation makes the state, with one row for each key. Then the commands run one after another, on two
+cores, each in a Spark of its own with a small heap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from database import add_arguments, database
+from jvm import build
+from pyspark_runs import in_own_process, spark_session
+from targets import ROOT, Target, console, save, show
+
+BEFORE, AFTER = 4, 6
+#: Keys of a batch that fills.
+FILL = 500_000
+ROWS_A_SECOND = 200_000
+#: Uses of the heap that the tables show.
+STEPS = ("fill", "repartition", "export", "import")
+
+
+def make_input(keys: int, folder: Path) -> None:
+    """One parquet file a batch, with every key once."""
+    folder.mkdir()
+    every = np.random.default_rng(1).permutation(keys)
+    for number, start in enumerate(range(0, keys, FILL)):
+        names = pa.array([f"customer-{key:09d}" for key in every[start : start + FILL].tolist()])
+        amounts = np.random.default_rng(number).random(len(names))
+        pq.write_table(pa.table({"customer": names, "amount": amounts}), folder / f"{number:04d}.parquet")
+
+
+def run_step(step: str, heap: str, endpoint: str, scratch: Path) -> dict[str, Any]:
+    """Run one step; seconds, rows, and the most memory that the JVM used after a collection."""
+    import dynastate
+    from query import aggregation
+
+    conf = {"spark.sql.shuffle.partitions": str(BEFORE), "spark.sql.streaming.maintenanceInterval": "1h"}
+    spark = spark_session("dynastate", heap, scratch, conf, endpoint=endpoint, namespace=step)
+    started = time.perf_counter()
+    if step == "fill":
+        writer = aggregation(spark, scratch / "input").writeStream.outputMode("update").format("noop")
+        query = writer.option("checkpointLocation", str(scratch / step)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        rows = query.recentProgress[-1].stateOperators[0].numRowsTotal
+    elif step == "repartition":
+        rows = dynastate.repartition(spark, str(scratch / "fill"), str(scratch / step), AFTER).rows
+    elif step == "export":
+        rows = dynastate.export_checkpoint(spark, str(scratch / "repartition"), str(scratch / step), "rocksdb").rows
+    else:
+        rows = dynastate.import_checkpoint(spark, str(scratch / "export"), str(scratch / step)).rows
+    seconds = time.perf_counter() - started
+    jvm: Any = spark._jvm  # noqa: SLF001
+    beans = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    pools = [bean for bean in beans if bean.getCollectionUsage() is not None]
+    used = sum(bean.getPeakUsage().getUsed() for bean in pools if "Old" in bean.getName())
+    spark.stop()
+    return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": used / 1e6}
+
+
+def targets(found: dict[str, dict[str, Any]]) -> list[Target]:
+    """What was measured, judged: microseconds a row."""
+    return [
+        Target(
+            f"{step}: microseconds a row",
+            1e6 * found[step]["seconds"] / found[step]["rows"],
+            1e6 / ROWS_A_SECOND,
+        )
+        for step in STEPS[1:]
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=5_000_000, help="rows of state (default: %(default)s)")
+    parser.add_argument("--heap", default="2g", help="of Spark's JVM (default: %(default)s)")
+    parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
+    add_arguments(parser)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work is not None:
+        order = json.loads(given.work)
+        found = run_step(order["step"], order["heap"], order["endpoint"], Path(order["scratch"]))
+        Path(order["answer"]).write_text(json.dumps(found))
+        return
+    if not given.no_build:
+        build()
+    out = console()
+    steps: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder, database(given.endpoint, given.engine) as used:
+        scratch = Path(folder)
+        with out.status("input"):
+            make_input(given.keys, scratch / "input")
+        for step in STEPS:
+            with out.status(step):
+                work = {"step": step, "heap": given.heap}
+                steps[step] = in_own_process(__file__, work, used, scratch, f"transfer-{step}")
+            if steps[step]["rows"] != given.keys:
+                sys.exit(f"benchmark: {step} found {steps[step]['rows']} rows, not {given.keys}")
+            of = steps[step]
+            rate = of["rows"] / of["seconds"]
+            out.print(f"{step}: {of['seconds']:.1f} s, {rate:,.0f} rows/s, old {of['old_generation_peak_mb']:,.0f} MB")
+    judged = targets(steps)
+    show(out, judged)
+    file = save("transfer", vars(given), steps, judged)
+    out.print(f"kept in {file.relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Recovery of a query whose checkpoint is lost, from its state in DynamoDB (docs/changing-a-query.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import of_namespace
+from dynastate.errors import ConfigurationError
+from dynastate.format.graph import VersionGraph
+from dynastate.operations.inspect import read_lists
+from dynastate.operations.scope import each_store
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.settings import PREFIX
+from dynastate.spark.transfer.jvm import errors_of_spark
+from dynastate.spark.transfer.rows import same_schema
+from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
+from dynastate.unsaferow.schema import described_families
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def recover_checkpoint(
+    spark: SparkSession,
+    lost: str,
+    template: str,
+    new: str,
+    namespace: str | None = None,
+    progress: ProgressCallback = no_progress,
+) -> Moved:
+    """Let a query go on from the state of namespace `lost`, whose checkpoint is gone.
+
+    `template` is a new checkpoint of the same query, after at least one batch with the same number of partitions; it is
+    only read. `new` becomes a copy of it with the newest state that all stores of `lost` have. Offsets and watermark
+    are those of the template: DynamoDB has neither.
+
+    Raises:
+        ConfigurationError: it cannot be done; the message says why.
+        UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
+    """
+    with errors_of_spark():
+        transfer = Transfer(spark, "recover", template, new)
+        to, settings = transfer.ours(namespace), transfer.settings(lost)
+        if to.namespace == lost:
+            raise ConfigurationError(
+                "the new state needs a namespace of its own; give another one", namespace=to.namespace
+            )
+        with tables_of({**settings, f"{PREFIX}namespace": lost}) as tables:
+            version, ids = _newest(tables, lost, transfer.plan["stores"], progress)
+        return transfer.run(to, Source(settings, version, ids), progress)
+
+
+def _newest(
+    tables: BotoTables, namespace: str, described: Sequence[dict[str, Any]], progress: ProgressCallback
+) -> tuple[int, dict[str, str]]:
+    """The newest version that every store has, and its id in each, by operator/partition/name."""
+    expected = {
+        f"{namespace}/{each['operator']}/{at}/{each['name']}": each
+        for each in described
+        for at in range(each["partitions"])
+    }
+    found = of_namespace(tables, namespace, Meter()).current
+    if set(found) != set(expected):
+        different = sorted(set(found) ^ set(expected))
+        raise ConfigurationError(
+            "the template has other stores than the namespace: it must be the same query with the same number of "
+            f"partitions; {len(different)} differ",
+            namespace=namespace,
+            first=different[0],
+        )
+    graphs: dict[str, VersionGraph] = {}
+
+    def look(store: str) -> None:
+        graph, _ = read_lists(tables, store, Meter())
+        _check_schema(graph, expected[store])
+        graphs[store] = graph
+
+    each_store(tables, found, look, progress, until_failure=True).all()
+    lineages = {store: graph.lineage(graph.newest()) for store, graph in graphs.items()}
+    version = min(lineage[-1].version for lineage in lineages.values())
+    ids = {}
+    for store, lineage in lineages.items():
+        at = next((each for each in lineage if each.version == version), None)
+        if at is None or graphs[store].bases()[at.id] is None:
+            raise ConfigurationError(
+                "the newest version that all stores have cannot be read in this one; 'dynastate verify' it",
+                store=store,
+                version=version,
+            )
+        ids[store.split("/", 1)[1]] = str(UUID(bytes=at.attempt))
+    return version, ids
+
+
+def _check_schema(graph: VersionGraph, described: dict[str, Any]) -> None:
+    """Refuse a template whose rows look otherwise."""
+    own = {each["name"]: (each["key"], each["value"]) for each in described_families(graph.schema(graph.newest()))}
+    for each in described["described"]:
+        if each["name"] not in own or not same_schema(own[each["name"]], (each["key"], each["value"])):
+            raise ConfigurationError(
+                "the template's rows have another schema than the state; it must be the same query",
+                store=graph.store,
+                family=each["name"],
+            )

@@ -1,0 +1,273 @@
+"""Rows of state from elsewhere: a Python function over the old ones, or a frame (docs/changing-a-query.md)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from dynastate.errors import ConfigurationError
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.settings import PREFIX
+from dynastate.spark.transfer.jvm import errors_of_spark
+from dynastate.spark.transfer.origin import origin_settings
+from dynastate.spark.transfer.steps import OURS, Moved, Source, Target, Transfer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The new value of a row, from its key and its old value; None deletes the row.
+Change = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any] | None]
+#: Rows that a preview looks at, at most.
+LOOKED_AT: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that a function changes; `after` is None where it deletes it."""
+
+    key: dict[str, Any]
+    before: dict[str, Any]
+    after: dict[str, Any] | None
+
+
+def bootstrap(
+    spark: SparkSession,
+    template: str,
+    new: str,
+    frame: DataFrame,
+    namespace: str | None = None,
+    operator: int = 0,
+    store: str | None = None,
+    progress: ProgressCallback = no_progress,
+) -> Moved:
+    """Give a new query state from a frame: `new` is the checkpoint `template` with these rows in place of its own.
+
+    `template` is the checkpoint of the query after at least one batch, on any store; it is only read. It says how the
+    state of the operator looks, and where the query resumes. `frame` has the columns `key` and `value`, structs as
+    Spark's state reader shows them, or the columns of both. `store` is needed where the operator has several.
+
+    Raises:
+        ConfigurationError: it cannot be done; the message says why. Among others two rows have the same key.
+        UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
+    """
+    with errors_of_spark():
+        transfer = Transfer(spark, "bootstrap", template, new)
+        chosen = _store(transfer, operator, store)
+        rows = _as_pairs(frame, chosen)
+        settings = origin_settings(transfer) if transfer.plan["provider"] == OURS else {}
+        to = _elsewhere(transfer, namespace, settings)
+        return transfer.run(to, Source(settings, frames={_path(chosen): rows}), progress)
+
+
+def migrate(
+    spark: SparkSession,
+    old: str,
+    new: str,
+    change: Change,
+    schema: str | StructType,
+    namespace: str | None = None,
+    operator: int = 0,
+    store: str | None = None,
+    progress: ProgressCallback = no_progress,
+) -> Moved:
+    """Give a query that has stopped another schema of its state: `change` makes each row's new value, in parallel.
+
+    `old` and its namespace are only read. `schema` is that of the new values, as a StructType or in DDL; keys stay.
+    Every new value has exactly its columns. `preview` shows what would change.
+
+    Raises:
+        ConfigurationError: it cannot be done; the message says why.
+        UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
+    """
+    with errors_of_spark():
+        transfer = Transfer(spark, "migrate", old, new)
+        settings = origin_settings(transfer)
+        chosen = _store(transfer, operator, store)
+        to = _elsewhere(transfer, namespace, settings)
+        rows = _read(spark, transfer, settings, chosen)
+        value = _struct(schema)
+        columns = [each.name for each in value.fields]
+
+        def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import pyarrow as pa  # of the worker
+
+            kind = to_arrow_type(value)
+            for batch in given:
+                pairs = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+                values = [_changed(change, columns, *pair) for pair in pairs]
+                kept = pa.array([each is not None for each in values])
+                found = pa.array([each for each in values if each is not None], kind)
+                yield pa.RecordBatch.from_arrays([batch.column(0).filter(kept), found], names=["key", "value"])
+
+        # Workers need neither this package nor the function's module.
+        for module in {__name__, change.__module__} - {"__main__"}:
+            cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
+        pairs = StructType([rows.schema["key"], StructField("value", value)])
+        return transfer.run(to, Source(settings, frames={_path(chosen): rows.mapInArrow(batches, pairs)}), progress)
+
+
+def preview(
+    spark: SparkSession,
+    old: str,
+    new: str,
+    change: Change,
+    schema: str | StructType,
+    operator: int = 0,
+    store: str | None = None,
+    most: int = 10,
+) -> list[Difference]:
+    """The first `most` rows that `change` changes, of the first 10,000 rows. Nothing is written.
+
+    Raises:
+        ConfigurationError: it cannot be done; the message says why.
+    """
+    found: list[Difference] = []
+    with errors_of_spark():
+        transfer = Transfer(spark, "migrate", old, new)
+        rows = _read(spark, transfer, origin_settings(transfer), _store(transfer, operator, store))
+        value = _struct(schema)
+        for row in rows.limit(LOOKED_AT).toLocalIterator():
+            key, before = row["key"].asDict(recursive=True), row["value"].asDict(recursive=True)
+            try:
+                after = _changed(change, value.names, dict(key), dict(before))
+            except Exception as failed:  # whatever a user's function raises
+                raise ConfigurationError(f"the function failed: {failed!r}", key=key) from failed
+            if repr(after) != repr(before):  # 1 and 1.0 are equal
+                found.append(Difference(key, before, after))
+            if len(found) == most:
+                break
+        changed = [each.after for each in found if each.after is not None]
+        try:
+            spark.createDataFrame(changed, value)  # it checks the types of each column
+        except PySparkException as wrong:
+            raise ConfigurationError(f"the function returns other types than the schema's: {wrong}") from wrong
+    return found
+
+
+def _changed(change: Change, columns: list[str], key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
+    """What a function makes of a row; refuse other columns than those of the new schema."""
+    made = change(key, value)
+    if made is None:
+        return None
+    if not isinstance(made, Mapping) or set(made) != set(columns):
+        got = ", ".join(map(str, made)) if isinstance(made, Mapping) else repr(made)
+        raise ValueError(f"it must return a dict with exactly the columns {', '.join(columns)}, or None; got {got}")
+    return dict(made)
+
+
+def _store(transfer: Transfer, operator: int, store: str | None) -> dict[str, Any]:
+    """The description of the store to fill, which has no column families."""
+    own: list[dict[str, Any]] = [each for each in transfer.plan["stores"] if each["operator"] == operator]
+    if not own:
+        known = sorted({each["operator"] for each in transfer.plan["stores"]})
+        raise ConfigurationError(
+            f"there is no such operator; the query has {', '.join(map(str, known))}", operator=operator
+        )
+    chosen = [each for each in own if store in (None, each["name"])]
+    if len(chosen) != 1:
+        raise ConfigurationError(
+            f"give one of the operator's stores: {', '.join(each['name'] for each in own)}", operator=operator
+        )
+    if chosen[0]["families"]:
+        raise ConfigurationError(
+            "rows of an operator with column families cannot be given; use Avro state encoding, or an initial state",
+            operator=operator,
+            kind=chosen[0]["kind"],
+        )
+    return chosen[0]
+
+
+def _path(store: Mapping[str, Any]) -> str:
+    return f"{store['operator']}/{store['name']}"
+
+
+def _elsewhere(transfer: Transfer, namespace: str | None, old: Mapping[str, str]) -> Target:
+    """New stores of ours, in another namespace than the old ones."""
+    to = transfer.ours(namespace)
+    if to.namespace == old.get(f"{PREFIX}namespace"):
+        raise ConfigurationError("the new state needs a namespace of its own; give another one", namespace=to.namespace)
+    return to
+
+
+def _read(spark: SparkSession, transfer: Transfer, settings: Mapping[str, str], store: Mapping[str, Any]) -> DataFrame:
+    """Keys and values of a store, by Spark's state reader."""
+    session = spark.newSession()
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    reader = session.read.format("statestore").option("batchId", transfer.plan["batch"])
+    reader = reader.option("operatorId", store["operator"]).option("storeName", store["name"])
+    return reader.load(transfer.source).select("key", "value")
+
+
+def _struct(schema: str | StructType) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        parsed = StructType.fromDDL(schema)
+    except PySparkException as wrong:
+        raise ConfigurationError("the schema is no DDL, such as 'rows long, note string'", got=schema) from wrong
+    if not isinstance(parsed, StructType):
+        raise ConfigurationError("the schema needs names of columns, as in 'rows long, note string'", got=schema)
+    return parsed
+
+
+def _as_pairs(frame: DataFrame, store: Mapping[str, Any]) -> DataFrame:
+    """A frame with the columns `key` and `value` as a store has them, from one that has these, or their columns."""
+    (described,) = store["described"]
+    wanted = {side: StructType.fromJson(described[side]) for side in ("key", "value")}
+    given = frame.columns
+    names = [*wanted["key"].names, *wanted["value"].names]
+    are_structs = sorted(given) == ["key", "value"] and sorted(names) != sorted(given)
+    if are_structs:
+        for side, kind in wanted.items():
+            if sorted(_struct_of(frame, side).names) != sorted(kind.names):
+                raise ConfigurationError(f"the struct {side} needs exactly the columns {', '.join(kind.names)}")
+    elif sorted(given) != sorted(names) or len(set(names)) < len(names):
+        raise ConfigurationError(
+            f"the frame needs the columns key and value, or exactly the columns {', '.join(names)}",
+            got=", ".join(given),
+        )
+    made = {}
+    for side, kind in wanted.items():
+        struct = f.struct(*((f.col(side)[name] if are_structs else f.col(name)).alias(name) for name in kind.names))
+        # A struct that is null stays so.
+        made[side] = f.when(f.col(side).isNotNull(), struct) if are_structs else struct
+    pairs = frame.select(*(struct.alias(side) for side, struct in made.items()))
+    for side, kind in wanted.items():
+        for own, its in zip(kind.fields, _struct_of(pairs, side).fields, strict=True):
+            if not same_schema(own.dataType.jsonValue(), its.dataType.jsonValue()):
+                raise ConfigurationError(
+                    f"a column of the frame must be {own.dataType.simpleString()}; cast it",
+                    column=own.name,
+                    got=its.dataType.simpleString(),
+                )
+    return pairs
+
+
+def _struct_of(frame: DataFrame, column: str) -> StructType:
+    kind = frame.schema[column].dataType
+    if not isinstance(kind, StructType):
+        raise ConfigurationError("this column of the frame must be a struct", column=column, got=kind.simpleString())
+    return kind
+
+
+def _types(described: Any) -> Any:
+    """A type in JSON without what says whether there may be nulls."""
+    if isinstance(described, dict):
+        return {name: _types(each) for name, each in described.items() if "ull" not in name and name != "metadata"}
+    return [_types(each) for each in described] if isinstance(described, list | tuple) else described
+
+
+def same_schema(one: Any, other: Any) -> bool:
+    """Whether two schemas in JSON have the same columns of the same types."""
+    return json.dumps(_types(one), sort_keys=True) == json.dumps(_types(other), sort_keys=True)

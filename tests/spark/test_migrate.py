@@ -1,0 +1,279 @@
+"""New rows of state: queries whose schema changed, that begin with a frame, or whose checkpoint is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from dynastate import bootstrap, migrate, recover_checkpoint
+from dynastate.errors import ConfigurationError
+from dynastate.spark.transfer import jvm
+from dynastate.spark.transfer.rows import Change, Difference, preview
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.operators import CASES, sums
+from tests.spark.state_reader import read_state, read_states
+from tests.spark.streams import Source, Sources, make_rows, make_source, make_sources, run
+from tests.support.jvm import SPARK
+
+pytestmark = pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"new rows of state need Spark {jvm.SPARK}")
+SCHEMA = "count long, sum double"
+
+
+def totals(rows: DataFrame, kind: str) -> DataFrame:
+    """Counts, and sums of a type."""
+    return rows.groupBy("key").agg(f.count("*").alias("rows"), f.sum(f.col("amount").cast(kind)).alias("amount"))
+
+
+def with_double(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """The new state of a row, whose sum is a double."""
+    return {"count": value["count"], "sum": float(value["sum"])}
+
+
+@pytest.fixture
+def source(folder: Path) -> Source:
+    """Four files; two are there."""
+    made = make_source(folder / "source", seed=12, files=4)
+    made.release(2)
+    return made
+
+
+@pytest.fixture
+def stopped(sessions: Sessions, folder: Path, source: Source) -> Path:
+    """A checkpoint of a query with sums of whole numbers that has stopped."""
+    session = sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"})
+    run(totals(source.stream(session), "long"), folder / "old")
+    return folder / "old"
+
+
+def test_migrated_query_gives_the_results_of_one_that_always_had_the_schema(
+    stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """A column is widened; without the migration Spark refuses the query."""
+    with only(environment):
+        seen = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)
+        done = migrate(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, f"{folder.name}-new")
+    assert len(seen) == 3
+    assert all(type(each.after["sum"]) is float and each.after == each.before for each in seen if each.after)
+    stays = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
+    source.release()
+    ours = run(totals(source.stream(sessions(done.confs)), "double"), folder / "new")
+    stays = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
+    assert (ours.rows, ours.state) == (stays.rows, stays.state)
+    last = range(max(ours.rows), max(ours.rows) + 1)
+    found = read_states(sessions(done.confs), folder / "new", last)
+    assert found == read_states(sessions(ON_ROCKSDB), folder / "stays", last)
+
+
+def test_rows_that_a_function_deletes_are_gone(
+    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """None deletes a row; the others keep their keys and partitions."""
+
+    def change(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
+        return None if key["key"] in (None, "") else value
+
+    before = read_state(sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"}), stopped).collect()
+    kept = [row for row in before if row["key"]["key"] not in (None, "")]
+    assert len(kept) < len(before)
+    with only(environment):
+        seen = preview(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long")
+        done = migrate(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long", "deleted")
+    assert {each.after is None for each in seen} == {True}
+    assert seen[0] == Difference(seen[0].key, seen[0].before, None)
+    assert done.rows == len(kept)
+    after = read_state(sessions(done.confs), folder / "new").collect()
+    assert sorted(after, key=repr) == sorted(kept, key=repr)
+
+
+def fails(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    raise LookupError("no such row")
+
+
+def no_dict(key: dict[str, Any], value: dict[str, Any]) -> Any:
+    return [value]
+
+
+#: A function or the arguments of a migration, and the message.
+WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
+    "raises": (fails, {}, "the function failed: LookupError.*no such row"),
+    "another column": (
+        lambda _, value: {**value, "other": 1},
+        {},
+        "exactly the columns count, sum, or None; got count",
+    ),
+    "no dict": (no_dict, {}, "it must return a dict"),
+    "no DDL": (with_double, {"schema": "count, sum"}, "the schema is no DDL"),
+    "no operator": (with_double, {"operator": 7}, "there is no such operator; the query has 0"),
+    "no store": (with_double, {"store": "left"}, "give one of the operator's stores: default"),
+    "the same namespace": (with_double, {"namespace": "{}-old"}, "the new state needs a namespace of its own"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_migrations_are_refused(
+    name: str, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """The error is one line, and no checkpoint is made."""
+    change, given, says = WRONG[name]
+    asked: dict[str, Any] = {"schema": SCHEMA, "namespace": "{}-wrong"} | given
+    asked["namespace"] = asked["namespace"].format(folder.name)
+    with only(environment), pytest.raises(ConfigurationError, match=says):
+        migrate(sessions({}), str(stopped), str(folder / "new"), change, **asked)
+    assert not (folder / "new" / "commits").exists()
+
+
+def test_wrong_functions_are_found_by_a_preview(
+    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """Errors of the function, and of the types that it returns, come before anything is written."""
+    for change, says in (
+        (fails, "the function failed: LookupError.*no such row.* key="),
+        (lambda _, value: {**value, "sum": "many"}, "the function returns other types than the schema's"),
+    ):
+        with only(environment), pytest.raises(ConfigurationError, match=says):
+            preview(sessions({}), str(stopped), str(folder / "new"), change, SCHEMA)
+    assert not (folder / "new").exists()
+
+
+def test_operators_with_column_families_are_not_migrated(
+    sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """Avro state encoding is for transformWithState."""
+    sources = make_sources(folder / "sources", seed=3, files=1)
+    sources.release()
+    CASES["transformWithState in Scala"].start(sessions({}), sources, folder / "old").finish()
+    with only(environment), pytest.raises(ConfigurationError, match="rows of an operator with column families"):
+        migrate(sessions({}), str(folder / "old"), str(folder / "new"), with_double, SCHEMA, "another")
+
+
+# -------------------------------------------------------------------------------------------------------- bootstrap
+
+
+def test_query_begins_with_a_frame(
+    source: Source, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """Its state is then that of the frame and of all later batches, in the partitions that Spark looks in."""
+    history = make_source(folder / "history", seed=13, files=5)
+    history.release()
+    session = sessions({})
+    long_ago = totals(history.read(session), "long").select(
+        f.col("amount").alias("sum"), f.col("rows").alias("count"), "key"
+    )
+    with only(environment):
+        done = bootstrap(session, str(stopped), str(folder / "new"), long_ago, f"{folder.name}-new")
+    assert done.rows == long_ago.count()
+    with pytest.raises(AssertionError):  # the template's own state is not in it
+        assert_same(sessions(done.confs), folder / "new", totals(source.read(session), "long"))
+    assert_same(sessions(done.confs), folder / "new", totals(history.read(session), "long"))
+    source.release()
+    run(totals(source.stream(sessions(done.confs)), "long"), folder / "new")
+    later = source.read(session).where("file >= 2")
+    assert_same(sessions(done.confs), folder / "new", totals(history.read(session).union(later), "long"))
+
+
+def assert_same(session: Any, checkpoint: Path, expected: DataFrame) -> None:
+    """The newest state of a query is what a batch query finds."""
+    state = read_state(session, checkpoint).select("key.key", "value.count", "value.sum").collect()
+    found = expected.select("key", f.col("rows").alias("count"), f.col("amount").alias("sum")).collect()
+    assert sorted(state, key=repr) == sorted(found, key=repr)
+
+
+def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+    """Keys are checked, and columns and their types."""
+    session = sessions({})
+    rows = session.createDataFrame([("a", 1, 2), ("b", 3, 4)], "key string, count long, sum long")
+    for frame, says in (
+        (rows.union(rows), "two rows have the same key; nothing was written.* key=[ab]"),
+        (rows.drop("sum"), "the frame needs the columns key and value, or exactly the columns key, count, sum"),
+        (rows.withColumn("sum", f.col("sum").cast("int")), "a column of the frame must be bigint; cast it column=sum"),
+        (
+            rows.select(
+                f.when(f.col("key") != "a", f.struct("key")).alias("key"), f.struct("count", "sum").alias("value")
+            ),
+            "a row has a null where the state has none.* columns=key",
+        ),
+        (rows.select("key", f.col("sum").alias("value")), "this column of the frame must be a struct column=key"),
+        (
+            rows.select(f.struct("key").alias("key"), f.struct("sum").alias("value")),
+            "the struct value needs exactly the columns count, sum",
+        ),
+    ):
+        with only(environment), pytest.raises(ConfigurationError, match=says):
+            bootstrap(session, str(stopped), str(folder / "new"), frame, f"{folder.name}-new")
+        assert not (folder / "new" / "commits").exists()
+
+
+# --------------------------------------------------------------------------------------------------- lost checkpoints
+
+
+@pytest.mark.parametrize(
+    ("name", "conf"),
+    [
+        ("aggregation in update mode", {}),
+        pytest.param("transformWithState in Scala", {f"{CONF}.checkpointFormatVersion": "2"}, marks=pytest.mark.slow),
+        pytest.param("stream-stream join, inner", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_query_without_its_checkpoint_goes_on(
+    name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """A template that has read the last data again goes on from the lost query's state, as if nothing had happened."""
+    case, lost = CASES[name], f"{folder.name}-lost"
+    sources = make_sources(folder / "sources", seed=14, files=4)
+    sources.release(3)
+    case.start(sessions({**conf, f"{CONF}.dynastate.namespace": lost}), sources, folder / "old").finish()
+    shutil.rmtree(folder / "old")
+    case.start(sessions({**ON_ROCKSDB, **conf}), sources, folder / "stays").finish()
+    sources.release()
+    stays = case.start(sessions({**ON_ROCKSDB, **conf}), sources, folder / "stays").finish()
+
+    ends = Sources(*(Source(folder / f"end-{seed}", [make_rows(seed, file) for file in (2, 3)]) for seed in (14, 15)))
+    ends.release(1)
+    case.start(sessions(conf), ends, folder / "template").finish()
+    with only(environment):
+        done = recover_checkpoint(
+            sessions({}), lost, str(folder / "template"), str(folder / "new"), f"{folder.name}-new"
+        )
+    ends.release()
+    found = case.start(sessions({**conf, **done.confs}), ends, folder / "new").finish()
+    assert found.rows[max(found.rows)] == stays.rows[max(stays.rows)]
+    states = [
+        [row[1:] for row in read_states(sessions(own), folder / where, range(batch, batch + 1))]
+        for own, where, batch in (
+            (done.confs, "new", max(found.rows)),
+            ({**ON_ROCKSDB, **conf}, "stays", max(stays.rows)),
+        )
+    ]
+    assert states[0] == states[1]
+
+
+def test_templates_of_another_query_are_refused(
+    stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """The stores, their partitions and the rows' schema must be those of the lost query."""
+    lost = f"{folder.name}-old"
+
+    def recover(template: str, namespace: str, name: str = "new") -> None:
+        with only(environment):
+            recover_checkpoint(
+                sessions({}), namespace, str(folder / template), str(folder / name), f"{folder.name}-new"
+            )
+
+    other = {"spark.sql.shuffle.partitions": "3", f"{CONF}.dynastate.namespace": f"{folder.name}-three"}
+    run(totals(source.stream(sessions(other)), "long"), folder / "three")
+    with pytest.raises(ConfigurationError, match="the template has other stores than the namespace"):
+        recover("three", lost)
+    run(sums(source.stream(sessions({})), "key"), folder / "sums")
+    with pytest.raises(ConfigurationError, match="the template's rows have another schema than the state"):
+        recover("sums", lost)
+    with pytest.raises(ConfigurationError, match="the new state needs a namespace of its own"):
+        recover("old", f"{folder.name}-new")
+    with pytest.raises(ConfigurationError, match="no store of this namespace"):
+        recover("old", "nothing-here")
+    assert not (folder / "new").exists()
