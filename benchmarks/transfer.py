@@ -42,8 +42,9 @@ def make_input(keys: int, folder: Path) -> None:
 
 def run_step(step: str, heap: str, endpoint: str, scratch: Path) -> dict[str, Any]:
     """Run one step; seconds, rows, and the most memory that the JVM used after a collection."""
-    import dynastate
     from query import aggregation
+
+    import dynastate
 
     conf = {"spark.sql.shuffle.partitions": str(BEFORE), "spark.sql.streaming.maintenanceInterval": "1h"}
     spark = spark_session("dynastate", heap, scratch, conf, endpoint=endpoint, namespace=step)

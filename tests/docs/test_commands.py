@@ -152,6 +152,10 @@ EXAMPLES = {
 #: Commands that are not run here.
 ELSEWHERE = {
     "import": "it starts a Spark: tests/spark/test_import.py",
+    **dict.fromkeys(
+        ("repartition", "export-checkpoint", "migrate", "bootstrap", "recover"),
+        "they start a Spark: tests/spark/test_changing_a_query.py",
+    ),
     "local": "it does not end: tests/process/test_cli.py",
     "ui": "it does not end: tests/ui",
     "demo": "it starts a Spark: tests/spark/test_demo.py",

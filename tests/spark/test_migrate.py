@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
         {},
         "exactly the columns count, sum, or None; got count",
     ),
-    "no dict": (no_dict, {}, "it must return a dict"),
+    "no dict": (no_dict, {}, "the function must return exactly the columns"),
     "no DDL": (with_double, {"schema": "count, sum"}, "the schema is no DDL"),
     "no operator": (with_double, {"operator": 7}, "there is no such operator; the query has 0"),
     "no store": (with_double, {"store": "left"}, "give one of the operator's stores: default"),
@@ -223,7 +223,7 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
 def test_query_without_its_checkpoint_goes_on(
     name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
-    """A template that has read the last data again goes on from the lost query's state, as if nothing had happened."""
+    """A template that has read the last data again continues from the lost state, as if nothing had happened."""
     case, lost = CASES[name], f"{folder.name}-lost"
     sources = make_sources(folder / "sources", seed=14, files=4)
     sources.release(3)

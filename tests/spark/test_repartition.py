@@ -1,4 +1,4 @@
-"""Repartition: queries go on with other numbers of partitions, as ones on RocksDB that were never repartitioned."""
+"""Repartition: queries continue with other numbers of partitions, as ones on RocksDB that were never repartitioned."""
 
 from __future__ import annotations
 

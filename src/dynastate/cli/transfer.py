@@ -17,8 +17,6 @@ from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from dynastate.progress import ProgressCallback
     from dynastate.spark.transfer.repartition import Estimate
     from dynastate.spark.transfer.rows import Change, Difference
@@ -78,7 +76,7 @@ def import_(
 
 @command(
     app,
-    "repartition s3://old/checkpoint s3://new/checkpoint --partitions 400 --namespace orders-400",
+    "repartition s3://old s3://new --partitions 400 --namespace orders2",
     "repartition old new --partitions 8 --namespace orders-8 --yes",
 )
 def repartition(
@@ -119,7 +117,7 @@ def repartition(
 
 @command(
     app,
-    "export-checkpoint s3://old/checkpoint s3://new/checkpoint --store rocksdb",
+    "export-checkpoint s3://old s3://new --store rocksdb",
     "export-checkpoint old new --store hdfs",
     name="export-checkpoint",
 )
@@ -128,7 +126,7 @@ def export_checkpoint(
     old: OnOurs,
     new: New,
     *,
-    store: Annotated[str, typer.Option(metavar="STORE", help="'rocksdb' or 'hdfs': Spark's own; required.")],
+    store: Annotated[str, typer.Option(metavar="rocksdb|hdfs", help="Spark's own store; required.")],
     conf: Conf = None,
 ) -> None:
     """Export the state of a stopped query to Spark's own store, with which it goes on without dynastate.
@@ -145,8 +143,8 @@ def export_checkpoint(
 
 @command(
     app,
-    "migrate old new --namespace orders-2 --with changes:with_double --schema 'count long, sum double' --dry-run",
-    "migrate old new --namespace orders-2 --with changes:with_double --schema 'count long, sum double'",
+    "migrate old new --with changes:note --schema 'note string' --dry-run",
+    "migrate old new --with changes:note --schema 'note string'",
 )
 def migrate(
     call: Call,
@@ -154,7 +152,7 @@ def migrate(
     new: New,
     *,
     with_: Annotated[
-        str, typer.Option("--with", metavar="MODULE:FUNCTION", help="It takes key and value of a row; required.")
+        str, typer.Option("--with", metavar="FUNCTION", help="As module:function, of key and value; required.")
     ],
     schema: Annotated[str, typer.Option(metavar="DDL", help="Columns of the new values; required.")],
     namespace: Namespace = None,
@@ -184,7 +182,7 @@ def migrate(
 
 @command(
     app,
-    "bootstrap template new --from s3://bucket/counts.parquet --namespace orders",
+    "bootstrap template new --from s3://bucket/counts --namespace orders",
     "bootstrap template new --from counts.parquet --operator 1",
 )
 def bootstrap(
@@ -267,7 +265,7 @@ def _show(call: Call, differences: list[Difference]) -> None:
 @contextmanager
 def _spark(
     call: Call, name: str, conf: list[str] | None, namespace: str | None = None
-) -> Iterator[tuple[SparkSession, ProgressCallback]]:
+) -> Iterator[tuple[Any, ProgressCallback]]:
     """A local Spark for one command, and what reports its progress."""
     from dynastate.spark.java import check_java
 

@@ -32,7 +32,7 @@ def recover_checkpoint(
     namespace: str | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Moved:
-    """Let a query go on from the state of namespace `lost`, whose checkpoint is gone.
+    """Let a query continue from the state of namespace `lost`, whose checkpoint is gone.
 
     `template` is a new checkpoint of the same query, after at least one batch with the same number of partitions; it is
     only read. `new` becomes a copy of it with the newest state that all stores of `lost` have. Offsets and watermark

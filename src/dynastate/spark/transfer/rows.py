@@ -155,13 +155,13 @@ def preview(
 
 
 def _changed(change: Change, columns: list[str], key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
-    """What a function makes of a row; refuse other columns than those of the new schema."""
+    """The new value of a row by a function; refuse other columns than those of the new schema."""
     made = change(key, value)
     if made is None:
         return None
     if not isinstance(made, Mapping) or set(made) != set(columns):
         got = ", ".join(map(str, made)) if isinstance(made, Mapping) else repr(made)
-        raise ValueError(f"it must return a dict with exactly the columns {', '.join(columns)}, or None; got {got}")
+        raise ValueError(f"the function must return exactly the columns {', '.join(columns)}, or None; got {got}")
     return dict(made)
 
 
