@@ -1,4 +1,4 @@
-"""Moves of a large state: repartition, export to RocksDB and import from it, with the rows a second of each.
+"""Moves of a large state: repartition, export to RocksDB, import from it, migration and copy, with the time of each.
 
 A streaming aggregation makes the state, with one row for each key. Then the commands run one after another, on two
 cores, each in a Spark of its own with a small heap.
@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from database import add_arguments, database
+from database import REGION, Database, add_arguments, database
 from jvm import build
 from pyspark_runs import in_own_process, spark_session
 from targets import ROOT, Target, console, save, show
+
+from dynastate.dynamodb.meter import Meter
 
 BEFORE, AFTER = 4, 6
 #: Keys of a batch that fills.
 FILL = 500_000
 ROWS_A_SECOND = 200_000
-#: Uses of the heap that the tables show.
-STEPS = ("fill", "repartition", "export", "import")
+STEPS = ("fill", "repartition", "export", "import", "migrate", "copy")
+JUDGED = ("repartition", "export", "import")
 
 
 def make_input(keys: int, folder: Path) -> None:
@@ -58,8 +63,11 @@ def run_step(step: str, heap: str, endpoint: str, scratch: Path) -> dict[str, An
         rows = dynastate.repartition(spark, str(scratch / "fill"), str(scratch / step), AFTER).rows
     elif step == "export":
         rows = dynastate.export_checkpoint(spark, str(scratch / "repartition"), str(scratch / step), "rocksdb").rows
-    else:
+    elif step == "import":
         rows = dynastate.import_checkpoint(spark, str(scratch / "export"), str(scratch / step)).rows
+    else:
+        schema = "count long, sum double, max float"
+        rows = dynastate.migrate(spark, str(scratch / "fill"), str(scratch / step), same, schema).rows
     seconds = time.perf_counter() - started
     jvm: Any = spark._jvm  # noqa: SLF001
     beans = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
@@ -67,6 +75,31 @@ def run_step(step: str, heap: str, endpoint: str, scratch: Path) -> dict[str, An
     used = sum(bean.getPeakUsage().getUsed() for bean in pools if "Old" in bean.getName())
     spark.stop()
     return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": used / 1e6}
+
+
+def same(_: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """A migration that changes nothing."""
+    return value
+
+
+def copy(used: Database) -> dict[str, Any]:
+    """Copy the first namespace to other tables, and read both ends again; seconds, rows, and peak memory."""
+    from dynastate.dynamodb.admin import create_tables
+    from dynastate.dynamodb.boto_tables import BotoTables
+    from dynastate.operations.copy import copy_stores, plan_copy
+    from dynastate.operations.usage import usage_of_namespace
+    from dynastate.settings import Settings
+
+    os.environ.update(used.environment)
+    settings = Settings(endpoint=used.endpoint, region=REGION)
+    other = replace(settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
+    create_tables(other)
+    started = time.perf_counter()
+    with closing(BotoTables(settings)) as source, closing(BotoTables(other)) as target:
+        copy_stores(source, target, plan_copy(source, target, "fill", settings), settings)
+        seconds = time.perf_counter() - started
+        rows = sum(each.rows for each in usage_of_namespace(target, "fill", Meter()).values())
+    return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": 0}
 
 
 def targets(found: dict[str, dict[str, Any]]) -> list[Target]:
@@ -77,7 +110,7 @@ def targets(found: dict[str, dict[str, Any]]) -> list[Target]:
             1e6 * found[step]["seconds"] / found[step]["rows"],
             1e6 / ROWS_A_SECOND,
         )
-        for step in STEPS[1:]
+        for step in JUDGED
     ]
 
 
@@ -104,13 +137,19 @@ def main() -> None:
             make_input(given.keys, scratch / "input")
         for step in STEPS:
             with out.status(step):
-                work = {"step": step, "heap": given.heap}
-                steps[step] = in_own_process(__file__, work, used, scratch, f"transfer-{step}")
+                if step == "copy":
+                    steps[step] = copy(used)
+                else:
+                    work = {"step": step, "heap": given.heap}
+                    steps[step] = in_own_process(__file__, work, used, scratch, f"transfer-{step}")
             if steps[step]["rows"] != given.keys:
                 sys.exit(f"benchmark: {step} found {steps[step]['rows']} rows, not {given.keys}")
             of = steps[step]
             rate = of["rows"] / of["seconds"]
-            out.print(f"{step}: {of['seconds']:.1f} s, {rate:,.0f} rows/s, old {of['old_generation_peak_mb']:,.0f} MB")
+            out.print(
+                f"{step}: {of['seconds']:.1f} s, {rate:,.0f} rows a second, "
+                f"old generation at most {of['old_generation_peak_mb']:,.0f} MB"
+            )
     judged = targets(steps)
     show(out, judged)
     file = save("transfer", vars(given), steps, judged)

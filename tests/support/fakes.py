@@ -129,6 +129,9 @@ class MemoryTables(UnthrottledTables):
         meter.read([item_bytes(item) for _, item in items], together=True)
         return items
 
+    def pages(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> Iterator[tuple[Key, Item]]:
+        return iter(self.query(role, store_shard, low, high, meter))
+
     def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
         with self._lock:
@@ -321,6 +324,7 @@ class FailingTables(UnthrottledTables):
 
     check = _call_of("check")
     query = _call_of("query")
+    pages = _call_of("pages")
     get = _call_of("get")
     write = _call_of("write")
     delete = _call_of("delete")

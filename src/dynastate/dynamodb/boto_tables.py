@@ -40,9 +40,10 @@ class BotoTables:
         retries: RetryPolicy | None = None,
         client: Any = None,  # a boto3 client has no type of its own
         s3_client: Any = None,
+        profile: str = "",
     ) -> None:
         self.settings = settings
-        self._client = Client(settings, client)
+        self._client = Client(settings, client, profile)
         self.send, self.names = self._client.send, self._client.names
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
@@ -57,6 +58,10 @@ class BotoTables:
 
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
         return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]
+
+    def pages(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> Iterator[tuple[Key, Item]]:
+        """As `query`, with one page in memory. For operators, never for the engine."""
+        return ((self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter))
 
     def _query(
         self, role: Role, store_shard: str, low: str, high: str, meter: Meter, **projection: str

@@ -46,9 +46,9 @@ class Client:
         ConfigurationError: no Region, or the client cannot be made.
     """
 
-    def __init__(self, settings: Settings, given: Any = None) -> None:  # a boto3 client has no type of its own
+    def __init__(self, settings: Settings, given: Any = None, profile: str = "") -> None:  # boto3's have no types
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
-        self._settings = settings
+        self._settings, self._profile = settings, profile
         self._endpoint = endpoint_of(settings)
         self._given = given
         self._made: Any = None
@@ -95,7 +95,7 @@ class Client:
             return self._made, self._direct
 
     def _make(self) -> Any:
-        client, session = make_client_and_session(self._settings)
+        client, session = make_client_and_session(self._settings, self._profile)
         client.meta.events.register("before-send.dynamodb", self._note)
         self._direct = SignedRequests(client, session)
         return client
@@ -156,17 +156,18 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
     return make_client_and_session(settings)[0]
 
 
-def make_client_and_session(settings: Settings) -> tuple[Any, Any]:
+def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any, Any]:
     """A boto3 client for these settings, with its own retries off, and botocore's session, which has its credentials.
 
-    They come from boto3's standard chain, which is botocore's. The client is as boto3 makes it, except for the name in
-    its user agent: to import boto3 itself, with transfers of S3, takes a tenth of the sidecar's start.
+    They come from boto3's standard chain, which is botocore's, of a `profile` or of the environment. The client is as
+    boto3 makes it, except for the name in its user agent: to import boto3 itself, with transfers of S3, takes a tenth
+    of the sidecar's start.
 
     Raises:
         ConfigurationError: no Region is known, or a setting of boto3 is wrong.
         CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
     """
-    client, session = _make(settings, "dynamodb", endpoint_of(settings), {})
+    client, session = _make(settings, "dynamodb", endpoint_of(settings), {}, profile)
     client.meta.events.register("before-parse.dynamodb", refuse_damaged)
     return client, session
 
@@ -188,7 +189,9 @@ def make_s3_client(settings: Settings) -> Any:
     return _make(settings, "s3", endpoint, options)[0]
 
 
-def _make(settings: Settings, service: str, endpoint: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _make(
+    settings: Settings, service: str, endpoint: str, options: Mapping[str, Any], profile: str = ""
+) -> tuple[Any, Any]:
     """A client of a service, and botocore's session."""
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -205,7 +208,7 @@ def _make(settings: Settings, service: str, endpoint: str, options: Mapping[str,
     # boto3 knows AWS_DEFAULT_REGION only; AWS_REGION is what containers of EKS and ECS and the other SDKs have.
     region = settings.region or os.environ.get("AWS_REGION") or None
     try:
-        session = botocore.session.get_session()
+        session = botocore.session.Session(profile=profile or None)
         for name, least in METADATA_SERVICE.items():
             session.set_config_variable(name, max(least, session.get_config_variable(name)))
         return session.create_client(service, region_name=region, endpoint_url=endpoint or None, config=config), session

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client_and_session
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
@@ -183,3 +184,20 @@ def test_credentials_that_cannot_be_read_are_said_at_once(role: None, tmp_path: 
     ):
         tables.write(parts("s", 1), meter)
     assert meter.requests == 1
+
+
+def test_clients_have_credentials_of_their_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two in one process have those of different ones; without a profile they are of the environment."""
+    file = tmp_path / "credentials"
+    file.write_text(
+        "".join(f"[{name}]\naws_access_key_id = key-{name}\naws_secret_access_key = s\n" for name in ("old", "new"))
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_PROFILE", "old")
+    settings = Settings(region="us-east-1")
+    found = [make_client_and_session(settings, name)[1].get_credentials().access_key for name in ("", "new", "old")]
+    assert found == ["key-old", "key-new", "key-old"]
+    with pytest.raises(ConfigurationError, match="the AWS profile"):
+        make_client_and_session(settings, "missing")

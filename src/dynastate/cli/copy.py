@@ -1,0 +1,83 @@
+"""The command `copy`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from dynastate.cli.options import Call, Namespace, command
+from dynastate.cli.output import progress
+from dynastate.counts import plural
+from dynastate.errors import ConfigurationError
+
+app = typer.Typer(rich_help_panel="Maintain")
+
+
+def _of_target(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=f"{text} By default as at the source.")
+
+
+@command(
+    app,
+    "copy orders --to-region eu-central-1",
+    "copy orders --profile old --to-profile new",
+)
+def copy(
+    call: Call,
+    namespace: Namespace,
+    *,
+    to_delta_table: Annotated[str, _of_target("NAME", "The target's delta table.")] = "",
+    to_snapshot_table: Annotated[str, _of_target("NAME", "Its snapshot-group table.")] = "",
+    to_region: Annotated[str, _of_target("REGION", "Its Region.")] = "",
+    to_endpoint: Annotated[str, _of_target("URL", "Its DynamoDB endpoint.")] = "",
+    profile: Annotated[str, typer.Option(metavar="NAME", help="AWS profile of the source.")] = "",
+    to_profile: Annotated[str, _of_target("NAME", "AWS profile of the target.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Copy all state of a stopped query to other tables, in another Region or account too.
+
+    It shows the cost, asks, copies, and compares both ends item by item. Run again, it completes a copy that was cut
+    off. Exit code 1: it was not confirmed.
+    """
+    from dynastate.dynamodb.boto_tables import BotoTables
+    from dynastate.operations.copy import copy_stores, plan_copy
+
+    given: dict[str, Any] = {
+        "delta_table": to_delta_table,
+        "snapshot_table": to_snapshot_table,
+        "region": to_region,
+        "endpoint": to_endpoint,
+    }
+    other = replace(call.settings, **{name: value for name, value in given.items() if value})
+    if other == call.settings and to_profile in ("", profile):
+        raise ConfigurationError(
+            "the target is the source; give another table, Region, endpoint or profile with the options --to-…"
+        )
+    with (
+        closing(BotoTables(call.settings, profile=profile)) as source,
+        closing(BotoTables(other, profile=to_profile or profile)) as target,
+    ):
+        with progress("stores") as report:
+            plan = plan_copy(source, target, namespace, call.settings, report)
+        if not call.as_json:
+            call.say(
+                f"{namespace}: {plural(len(plan.stores), 'store')}, {plural(plan.items, 'item')} "
+                f"({plural(plan.bytes, 'byte')}) to {' and '.join(target.names.values())}"
+            )
+            call.say(
+                f"it takes about {plural(plan.write_units, 'write unit')} and {plural(plan.read_units, 'read unit')}: "
+                f"${plan.dollars:,.2f}"
+            )
+        if not yes:
+            typer.confirm(f"Copy {namespace}? The query must not run.", err=True, abort=True)
+        with progress("stores") as report:
+            done = copy_stores(source, target, plan, call.settings, report)
+    if not call.json(asdict(done)):
+        call.say(
+            f"{namespace}: {plural(done.stores, 'store')}, {plural(done.items, 'item')} are equal at both ends; "
+            f"{plural(done.written, 'item')} written, {plural(done.write_units, 'write unit')}, "
+            f"{plural(done.read_units, 'read unit')}, ${done.dollars:,.2f}"
+        )

@@ -1,0 +1,40 @@
+"""Copy of a real query's state: it continues from other tables as one on RocksDB that stays."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.operations.copy import copy_stores, plan_copy
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
+from tests.spark.operators import CASES
+from tests.spark.streams import make_sources
+
+
+@pytest.mark.slow
+def test_copied_query_continues_in_other_tables(
+    sessions: Sessions, folder: Path, tables: BotoTables, database: Database, environment: dict[str, str]
+) -> None:
+    """The same checkpoint and namespace, with the names of the other tables."""
+    case, own = CASES["transformWithState in Scala"], {f"{CONF}.dynastate.namespace": folder.name}
+    sources = make_sources(folder, seed=31, files=4)
+    sources.release(2)
+    case.start(sessions(own), sources, folder / "ours").finish()
+    case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
+    other = replace(database.settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
+    with only(environment):
+        create_tables(other)
+        with closing(BotoTables(other)) as target:
+            plan = plan_copy(tables, target, folder.name, other)
+            done = copy_stores(tables, target, plan, other)
+    assert done.stores == 2
+    sources.release()
+    there = {f"{CONF}.dynastate.deltaTable": "copy-delta", f"{CONF}.dynastate.snapshotTable": "copy-snapshot"}
+    ours = case.start(sessions(own | there), sources, folder / "ours").finish()
+    stays = case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
+    assert (ours.rows, ours.state) == (stays.rows, stays.state)
