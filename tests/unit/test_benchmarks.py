@@ -108,6 +108,7 @@ MET: dict[str, tuple[Any, ...]] = {
             for query in QUERIES
         },
     ),
+    "transfer": ({step: {"seconds": 15.0, "rows": 5_000_000} for step in ("repartition", "export", "import")},),
     "page": ({"first_ms": 740, "later_max_ms": 30, "peak_mb": 180},),
     "growth": (
         {

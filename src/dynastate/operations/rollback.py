@@ -76,7 +76,8 @@ class Checkpoint:
         self._select = partial(fs.FileSelector, allow_not_found=True)
         self._copy_files = fs.copy_files
         try:
-            system, path = fs.FileSystem.from_uri(location)
+            # pyarrow has no name for Hadoop's s3a.
+            system, path = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", location))
             there = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
         except (OSError, ValueError) as failed:  # ArrowInvalid is a ValueError
             raise ConfigurationError(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -146,3 +147,18 @@ def test_what_is_no_checkpoint_of_ours_is_refused(
         (checkpoint / each).unlink()
     with pytest.raises(ConfigurationError, match=words):
         plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_checkpoints_of_hadoops_names_of_s3_are_looked_at(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's users write s3a, which pyarrow does not know."""
+    seen: list[str] = []
+
+    def from_uri(location: str) -> None:
+        seen.append(location)
+        raise OSError("not here")
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
+    with pytest.raises(ConfigurationError, match=f"cannot be looked at from here location={scheme}://bucket/orders"):
+        Checkpoint(f"{scheme}://bucket/orders")
+    assert seen == ["s3://bucket/orders"]
