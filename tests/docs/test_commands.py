@@ -159,6 +159,7 @@ ELSEWHERE = {
     "local": "it does not end: tests/process/test_cli.py",
     "ui": "it does not end: tests/ui",
     "demo": "it starts a Spark: tests/spark/test_demo.py",
+    "doctor": "moto in this process fails it: tests/process/test_doctor.py",
     "copy": "it needs two places: tests/unit/cli/test_copy.py",
     "rollback": "it needs a checkpoint: tests/spark/test_rollback.py",
     "drop": "it has a test of its own",

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 import dynastate
-from dynastate.cli import copy, cost, inspect, local, maintain, rollback, skew, sql, tables, top, transfer, ui
+from dynastate.cli import copy, cost, doctor, inspect, local, maintain, rollback, skew, sql, tables, top, transfer, ui
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
 from dynastate.errors import DynastateError
@@ -19,9 +19,9 @@ INTERRUPTED: Final = 130
 EXIT_CODES: Final = """\
 Exit codes:
   0    Done, and nothing is wrong.
-  1    The answer is no: 'verify' or 'tables check' found something wrong, 'get'
-       or 'history' no such key, or 'drop', 'adopt', 'copy', 'rollback' or
-       'repartition' was not confirmed.
+  1    The answer is no: 'verify', 'doctor' or 'tables check' found something
+       wrong, 'get' or 'history' no such key, or 'drop', 'adopt', 'copy',
+       'rollback' or 'repartition' was not confirmed.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
   130  Interrupted by Ctrl-C. 'local', 'top' and 'ui' end with 0 then.
@@ -53,6 +53,7 @@ for each in (
     rollback.app,
     transfer.app,
     tables.app,
+    doctor.app,
     local.app,
 ):
     app.add_typer(each)

@@ -1,0 +1,82 @@
+"""A check of an engine, the list of all, and what checks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dynastate.dynamodb.probe import Probe, RefusedError, Wire
+
+FAILED_CONDITION: Final = "ConditionalCheckFailedException"
+KB: Final = 1024
+
+
+class WrongError(Exception):
+    """The text of what a check saw instead of what it expected. It never leaves the checks."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name, the reason, which says what dynastate needs it for, and whether it only warns."""
+
+    name: str
+    reason: str
+    is_warning: bool
+    run: Callable[[Probe], None]
+
+
+#: All checks, in their order.
+CHECKS: Final[list[Check]] = []
+
+
+def check(name: str, reason: str, *, is_warning: bool = False) -> Callable[[Callable[[Probe], None]], None]:
+    """Add a check."""
+    return lambda run: CHECKS.append(Check(name, reason, is_warning, run))
+
+
+def expect(is_so: bool, seen: str) -> None:  # noqa: FBT001  # it reads as a sentence
+    """Fail the check with what was seen, unless it is so."""
+    if not is_so:
+        raise WrongError(seen)
+
+
+def refused(code: str, work: Callable[[], Any]) -> None:
+    """Expect that a request is refused with a code."""
+    try:
+        work()
+    except RefusedError as error:
+        expect(error.code == code, f"refused with {error.code}, not {code}")
+    else:
+        raise WrongError(f"accepted, not refused with {code}")
+
+
+def text(value: str) -> Wire:
+    """An item with one attribute."""
+    return {"value": {"S": value}}
+
+
+def append(probe: Probe, sort: str, entry: bytes, run: str = "run") -> list[bytes]:
+    """Commit an entry as dynastate does; the list after it."""
+    answer = probe.update(
+        "snapshot",
+        sort,
+        "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
+        ConditionExpression="NOT contains(#refused, :run)",
+        ExpressionAttributeNames={"#f": "format", "#refused": "refused"},
+        ExpressionAttributeValues={
+            ":none": {"L": []},
+            ":entry": {"L": [{"B": entry}]},
+            ":format": {"N": "2"},
+            ":run": {"S": run},
+        },
+        ReturnValues="UPDATED_NEW",
+    )
+    return [bytes(each["B"]) for each in answer["Attributes"]["versions"]["L"]]
+
+
+def write_all(probe: Probe, items: list[Wire]) -> None:
+    """Put items into the delta table, 25 at most, until all are taken."""
+    left = probe.write("delta", items).get("UnprocessedItems")
+    while left:
+        left = probe.send("batch_write_item", RequestItems=left).get("UnprocessedItems")

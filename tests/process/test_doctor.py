@@ -1,0 +1,314 @@
+"""Checks of engines: sound ones pass, and each check fails on one that is broken in its way."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.embedded import REGION, EmbeddedDynamoDB
+from dynastate.dynamodb.probe import Probe
+from dynastate.errors import UnavailableError
+from dynastate.operations.doctor import diagnosis
+from dynastate.operations.doctor.checks import CHECKS
+from dynastate.operations.doctor.diagnosis import Diagnosis, diagnose
+from dynastate.settings import Settings
+from tests.support.command_line import run, shown
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Rule, error
+from tests.support.processes import free_port
+
+OK = 200
+pytestmark = pytest.mark.usefixtures("dummy_credentials")
+
+
+def check(settings: Settings) -> Diagnosis:
+    """Run all checks; what they wrote must be gone."""
+    with closing(Probe(settings)) as probe:
+        found = diagnose(probe)
+        assert probe.clean() == 0
+    return found
+
+
+def failed(found: Diagnosis) -> set[str]:
+    return {each.name for each in found.checks if each.verdict == "fail"}
+
+
+def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
+    """The embedded DynamoDB, one request at a time; it enforces no limit of 25 writes."""
+    progress: list[tuple[int, int]] = []
+    with closing(Probe(embedded.settings)) as probe:
+        found = diagnose(probe, lambda *each: progress.append(each))
+    assert failed(found) == set()
+    assert found.is_trustworthy
+    assert progress[-1] == (len(CHECKS), len(CHECKS))
+    assert len(found.checks) == len(CHECKS) >= 30
+    assert min(found.figures.values()) > 0
+    assert found.unchecked
+
+
+def test_stock_moto_fails() -> None:
+    """It loses acknowledged writes of several clients."""
+    settings = Settings(endpoint=f"http://127.0.0.1:{free_port()}", region=REGION)
+    server = ThreadedMotoServer("127.0.0.1", int(settings.endpoint.rpartition(":")[2]), verbose=False)
+    interval = sys.getswitchinterval()
+    server.start()
+    try:
+        create_tables(settings)
+        sys.setswitchinterval(1e-5)  # so that its threads meet
+        found = check(settings)
+    finally:
+        sys.setswitchinterval(interval)
+        server.stop()
+    assert "updates at once" in failed(found)
+    assert not found.is_trustworthy
+    assert found.figures == {}
+
+
+# ---------------------------------------------------------------------------------------------- engines that are broken
+
+
+def answered(reply: Reply, change: Callable[[dict[str, Any]], object]) -> Reply:
+    """An answer with another body."""
+    body = json.loads(reply.raw)
+    change(body)
+    return reply._replace(raw=json.dumps(body).encode())
+
+
+def without_conditions(request: Request, forward: Forward) -> Reply:
+    if request.operation in ("PutItem", "DeleteItem", "UpdateItem"):
+        request.body.pop("ConditionExpression", None)
+        if request.operation != "UpdateItem":
+            request.body.pop("ExpressionAttributeNames", None)
+            request.body.pop("ExpressionAttributeValues", None)
+        else:
+            request.body.get("ExpressionAttributeNames", {}).pop("#refused", None)
+            request.body.get("ExpressionAttributeValues", {}).pop(":run", None)
+    return forward(request)
+
+
+def reversed_queries(request: Request, forward: Forward) -> Reply:
+    if request.operation == "Query":
+        return forward(request._replace(body=request.body | {"ScanIndexForward": False}))
+    return forward(request)
+
+
+def first_pages(request: Request, forward: Forward) -> Reply:
+    reply = forward(request)
+    return answered(reply, lambda body: body.pop("LastEvaluatedKey", None)) if request.operation == "Query" else reply
+
+
+def unbounded_ranges(request: Request, forward: Forward) -> Reply:
+    if request.operation == "Query":
+        request.body["ExpressionAttributeValues"][":high"] = {"S": "~~~~"}
+    return forward(request)
+
+
+def whole_items(request: Request, forward: Forward) -> Reply:
+    request.body.pop("ProjectionExpression", None)
+    return forward(request)
+
+
+def no_deletes(request: Request, forward: Forward) -> Reply:
+    if request.operation == "DeleteItem" and "ConditionExpression" not in request.body:
+        return Reply(200, b"{}")
+    return forward(request)
+
+
+def stale_reads() -> Rule:
+    last: list[Reply] = []
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if request.operation != "GetItem":
+            return forward(request)
+        last.append(forward(request))
+        return last[-2] if len(last) > 1 else last[-1]
+
+    return rule
+
+
+def lost(operation: str, which: int) -> Rule:
+    """Every some-th request of a kind is answered as the one before it was, and not applied."""
+    count, lock = itertools.count(1), threading.Lock()
+    last: list[Reply] = []
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if request.operation != operation:
+            return forward(request)
+        with lock:
+            if next(count) % which == 0 and last:
+                return last[-1]
+            reply = forward(request)
+            if reply.status == OK:
+                last.append(reply)
+            return reply
+
+    return rule
+
+
+def small_numbers(request: Request, forward: Forward) -> Reply:
+    reply = forward(request)
+    if request.operation != "GetItem":
+        return reply
+    return reply._replace(raw=reply.raw.replace(b"9223372036854775807", b"9223372036854775808"))
+
+
+def texts_for_bytes(request: Request, forward: Forward) -> Reply:
+    if request.operation == "PutItem":
+        for value in request.body["Item"].values():
+            if "B" in value:
+                value["B"] = value["B"][:400]
+    return forward(request)
+
+
+def half_batches(request: Request, forward: Forward) -> Reply:
+    reply = forward(request)
+    if request.operation != "BatchGetItem":
+        return reply
+    return answered(reply, lambda body: [found.clear() for found in body.get("Responses", {}).values()])
+
+
+def sorted_lists(request: Request, forward: Forward) -> Reply:
+    reply = forward(request)
+    if request.operation != "GetItem":
+        return reply
+
+    def sort(body: dict[str, Any]) -> None:
+        for value in body.get("Item", {}).values():
+            if "L" in value:
+                value["L"].sort(key=repr)
+
+    return answered(reply, sort)
+
+
+def no_maps(request: Request, forward: Forward) -> Reply:
+    if request.operation == "UpdateItem" and "epochs" in request.body["UpdateExpression"]:
+        request.body["UpdateExpression"] = "SET epoch = epoch + :one"
+        request.body.pop("ExpressionAttributeNames")
+    return forward(request)
+
+
+def another_error(request: Request, forward: Forward) -> Reply:
+    reply = forward(request)
+    if reply.status == 400 and b"ResourceNotFoundException" in reply.raw:
+        return error("ValidationException", "there is no such table")
+    return reply
+
+
+def no_batches(request: Request, forward: Forward) -> Reply:
+    if request.operation == "BatchWriteItem" and "PutRequest" in json.dumps(request.body):
+        return error("AccessDeniedException", "not allowed")
+    return forward(request)
+
+
+#: Checks that write what others read.
+NEEDED = {
+    "ranges of sort keys": ("order of sort keys",),
+    "keys without values": ("pages of 1 MB",),
+    "batches of reads": ("batches of writes",),
+    "batches of writes": ("puts at once",),
+}
+#: Engines that are broken, each with checks that fail on it.
+BROKEN: dict[str, tuple[Callable[[], Rule], set[str]]] = {
+    "conditions are ignored": (
+        lambda: without_conditions,
+        {
+            "conditions on new items",
+            "conditions on values",
+            "conditions on deletes",
+            "refused runs",
+            "conditions at once",
+        },
+    ),
+    "another order": (lambda: reversed_queries, {"order of sort keys", "ranges of sort keys", "pages of 1 MB"}),
+    "one page": (lambda: first_pages, {"pages of 1 MB"}),
+    "ranges without an end": (lambda: unbounded_ranges, {"ranges of sort keys"}),
+    "whole items": (lambda: whole_items, {"keys without values"}),
+    "no deletes": (lambda: no_deletes, {"deleted items"}),
+    "stale reads": (stale_reads, {"read after write"}),
+    "lost updates": (lambda: lost("UpdateItem", 50), {"updates at once"}),
+    "lost appends": (lambda: lost("UpdateItem", 7), {"appended entries"}),
+    "lost batches": (lambda: lost("BatchWriteItem", 10), {"puts at once"}),
+    "lost batch": (lambda: lost("BatchWriteItem", 41), {"batches of writes"}),
+    "wrong numbers": (lambda: small_numbers, {"numbers"}),
+    "cut bytes": (lambda: texts_for_bytes, {"binary values", "large items"}),
+    "empty batches": (lambda: half_batches, {"batches of reads"}),
+    "lists as sets": (lambda: sorted_lists, {"lists, sets and maps"}),
+    "no paths into maps": (lambda: no_maps, {"counters in maps"}),
+    "another error": (lambda: another_error, {"missing table"}),
+    "a verb that is not allowed": (lambda: no_batches, {"permissions of reads and writes"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_engine_fails(name: str, embedded: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each defect is found by its checks."""
+    rule, checks = BROKEN[name]
+    wanted = checks | {each for check in checks for each in NEEDED.get(check, ())}
+    monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in wanted])
+    with FaultProxy(embedded.endpoint, rule()) as proxy, closing(Probe(settings_of(proxy))) as probe:
+        found = diagnose(probe)
+    assert checks <= failed(found)
+    assert not found.is_trustworthy
+
+
+def settings_of(proxy: FaultProxy) -> Settings:
+    return Settings(endpoint=proxy.endpoint, region=REGION)
+
+
+def test_each_check_that_fails_has_an_engine_that_fails_it() -> None:
+    """But for the tables', which has a test of its own."""
+    named = set().union(*(checks for _, checks in BROKEN.values()))
+    assert named | {"tables"} == {each.name for each in CHECKS if not each.is_warning}
+
+
+def test_tables_that_are_missing_end_the_checks(embedded: EmbeddedDynamoDB) -> None:
+    """Nothing else can be checked then."""
+    with closing(Probe(Settings(endpoint=embedded.endpoint, region=REGION, delta_table="missing"))) as probe:
+        found = diagnose(probe)
+    assert [each.name for each in found.checks] == ["tables"]
+    assert failed(found) == {"tables"}
+    assert "ResourceNotFoundException" in found.checks[0].seen
+
+
+def test_an_engine_that_does_not_answer_is_an_error() -> None:
+    """It is no verdict."""
+    with (
+        closing(Probe(Settings(endpoint=f"http://127.0.0.1:{free_port()}", region=REGION))) as probe,
+        pytest.raises(UnavailableError, match="the engine does not answer"),
+    ):
+        diagnose(probe)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": "80", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_command_says_what_it_found(
+    embedded: EmbeddedDynamoDB, terminal: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code is 1 where a check failed."""
+    some = ("tables", "deleted items", "read after write", "batches of more than 25 writes")
+    monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in some])
+    where = ("--endpoint", embedded.endpoint, "--region", REGION)
+    done = run("doctor", *where)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "pass read after write" in text
+    assert "warning batches of more than 25 writes: accepted, not refused" in text
+    assert "not checked: durability" in text
+    assert text.endswith("dynastate can keep state here")
+    made = shown("doctor", *where, "--namespace", "mine")
+    assert made["trustworthy"] is True
+    done = run("doctor", *where, "--delta-table", "missing")
+    assert (done.code, "1 check failed: do not keep state here" in done.out) == (1, True)
