@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from dynastate.operations.doctor.checks import CHECKS
 from dynastate.operations.doctor.diagnosis import Diagnosis, diagnose
 from dynastate.settings import Settings
 from tests.support.command_line import run, shown
+from tests.support.dynoxide import Dynoxide
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Rule, error
 from tests.support.processes import free_port
 
@@ -42,7 +44,7 @@ def failed(found: Diagnosis) -> set[str]:
 
 
 def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
-    """The embedded DynamoDB, one request at a time; it enforces no limit of 25 writes."""
+    """The embedded DynamoDB, which serves one request at a time; DynamoDB Local, where it is the engine of the tests."""
     progress: list[tuple[int, int]] = []
     with closing(Probe(embedded.settings)) as probe:
         found = diagnose(probe, lambda *each: progress.append(each))
@@ -52,6 +54,14 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
     assert len(found.checks) == len(CHECKS) >= 30
     assert min(found.figures.values()) > 0
     assert found.unchecked
+
+
+def test_dynoxide_passes(tmp_path: Path) -> None:
+    """The engine of our tests of Spark, without a warning."""
+    with Dynoxide(tmp_path / "dynoxide") as running:
+        running.create_tables()
+        found = check(running.settings)
+    assert {each.verdict for each in found.checks} == {"pass"}
 
 
 def test_stock_moto_fails() -> None:

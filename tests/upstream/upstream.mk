@@ -3,7 +3,9 @@
 .PHONY: test-upstream test-upstream-fast
 
 ON_DYNAMODB_LOCAL := tests/unit/engine tests/unit/reader tests/unit/operations tests/process/test_cli.py \
-	tests/process/test_sidecar.py tests/process/test_under_load.py tests/process/test_security.py
+	tests/process/test_sidecar.py tests/process/test_under_load.py tests/process/test_security.py tests/process/test_doctor.py
+
+SOUND := tests/process/test_doctor.py::test_a_sound_engine_passes
 
 test-upstream: setup fast-engine
 	@$(PYTHON) -m pytest --dynamodb-local tests/contract/test_tables.py $(ON_DYNAMODB_LOCAL) $(PYTEST)
@@ -11,5 +13,5 @@ test-upstream: setup fast-engine
 
 # In three minutes, and a part of `make test-all`.
 test-upstream-fast: $(READY) fast-engine
-	@$(PYTHON) -m pytest --dynamodb-local tests/contract/test_tables.py $(PYTEST)
+	@$(PYTHON) -m pytest --dynamodb-local tests/contract/test_tables.py $(SOUND) $(PYTEST)
 	@$(PYTHON) -m pytest -m 'not slow' tests/upstream $(PYTEST)

@@ -1,7 +1,7 @@
 """The steps of every transfer: import, repartition and export.
 
 Spark reads and writes state and checkpoints (jvm-bridge, StateTransfer); this module has the checks and the order of
-the steps (docs/decisions/0026).
+the steps (docs/decisions/0025).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.operations.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark.transfer.jvm import Jvm
+from dynastate.spark.transfer.jvm import SPARK, Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,7 +213,7 @@ class Transfer:
         if not plan["stores"]:
             raise ConfigurationError(
                 "the checkpoint describes no state: the query has no stateful operator, or it last ran on a Spark "
-                "before 4.0, and has to run a batch on Spark 4.3 first",
+                f"before 4.0, and has to run a batch on Spark {SPARK} first",
                 checkpoint=source,
             )
         if any(str(query.id) == plan["query"] for query in self._spark.streams.active):

@@ -118,7 +118,9 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     changed.foreach(describe(newRoot, _))
 
     val committed = commits.get(lastCommitted).get
-    val renamed = if (StoreEnd.hasIds(provider)) ids.map(_.map { case (operator, before) => operator -> idsOf(operator, before, partitions, made) }) else None
+    val renamed = ids.filter(_ => StoreEnd.hasIds(provider)).map(_.map { case (operator, before) =>
+      operator -> idsOf(operator, before, partitions, made)
+    })
     val ended = commitLog(newRoot, readOnly = false).add(lastCommitted, committed.withStateUniqueIds(renamed))
     mustBeNew(ended, newRoot)
   }
@@ -141,13 +143,15 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     // Spark answers with the place of a store, when the ids are places.
     val places = Some(Array(before.head.indices.map(_.toString).toArray))
     Array.tabulate(count) { at =>
-      val ids = own.map(shape => SymmetricHashJoinStateManager.getStateStoreCheckpointId(shape.name, 0, places).get.toInt -> made((operator, at, shape.name))).toMap
+      def place(shape: StoreShape) = SymmetricHashJoinStateManager.getStateStoreCheckpointId(shape.name, 0, places).get.toInt
+      val ids = own.map(shape => place(shape) -> made((operator, at, shape.name))).toMap
       Array.tabulate(before.head.length)(ids)
     }
   }
 
   private def moved(begun: OffsetSeqBase, provider: String, partitions: Int): OffsetSeqBase = {
-    val more = Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ++ Option.when(partitions > 0)(SQLConf.SHUFFLE_PARTITIONS.key -> partitions.toString)
+    val number = Option.when(partitions > 0)(SQLConf.SHUFFLE_PARTITIONS.key -> partitions.toString)
+    val more = Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ++ number
     begun match {
       case first: OffsetSeq => first.copy(metadataOpt = first.metadataOpt.map(each => each.copy(conf = each.conf ++ more)))
       case second: OffsetMap => second.copy(metadata = second.metadata.copy(conf = second.metadata.conf ++ more))

@@ -11,27 +11,27 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitio
 import org.apache.spark.unsafe.Platform
 
 /**
- * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A chunk is `family, length and bytes of the key, number of values, length and
+ * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A packet is `family, length and bytes of the key, number of values, length and
  * bytes of each` for one entry after another; the last one for each partition is `-1, rows, bytes, digest` of all that were sent there.
  */
 private[dynastate] final class Router(shape: StoreShape, old: Option[Int], partitions: Int) {
-  private val limit = math.min(Router.ChunkBytes, Router.PendingBytes / partitions)
-  private val pending = Array.fill(partitions)(new Chunk)
+  private val limit = math.min(Router.PacketBytes, Router.PendingBytes / partitions)
+  private val pending = Array.fill(partitions)(new Packet)
   private val sent = Array.fill(partitions)(new Content)
   private val names = shape.families.map(_.name).toArray
   /** By family; one without rows need not be one that Spark can place. */
   private val placements = new Array[Placement](names.length)
 
-  def chunks(entries: Iterator[StateEntry]): Iterator[(Int, Array[Byte])] =
+  def packets(entries: Iterator[StateEntry]): Iterator[(Int, Array[Byte])] =
     entries.flatMap { entry =>
       val partition = partitionOf(entry)
       sent(partition).add(names(entry.family), entry)
-      val chunk = pending(partition)
-      chunk.add(entry)
-      if (chunk.size < limit) None else Some(partition -> chunk.take())
+      val packet = pending(partition)
+      packet.add(entry)
+      if (packet.size < limit) None else Some(partition -> packet.take())
     } ++ (0 until partitions).iterator.flatMap { partition =>
       val last = Option.when(pending(partition).size > 0)(partition -> pending(partition).take())
-      last.iterator ++ Iterator.single(partition -> Chunk.end(sent(partition)))
+      last.iterator ++ Iterator.single(partition -> Packet.end(sent(partition)))
     }
 
   private def partitionOf(entry: StateEntry): Int = if (shape.isSingle) 0 else {
@@ -44,15 +44,19 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
     private val extractor = StatePartitionKeyExtractorFactory.create(
       shape.operatorName, family.keySchema, shape.name, family.name, Some(shape.joinFormat), shape.variable(family.name))
     private val projection = {
-      val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }.toSeq
-      UnsafeProjection.create(Seq(if (old.isEmpty) partitions else shape.partitions, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
+      val fields = extractor.partitionKeySchema.fields.zipWithIndex.toSeq
+      val columns = fields.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }
+      val before = if (old.isEmpty) partitions else shape.partitions
+      UnsafeProjection.create(Seq(before, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
     }
 
     def of(key: UnsafeRow): Int = {
       val places = projection(extractor.partitionKey(key))
       if (old.exists(_ != places.getInt(0))) {
-        throw new DynastateException(ErrorKind.Configuration, "a row is not in the partition that Spark's hash of its key names, so the operator " +
-          s"was not partitioned by its key, and cannot be repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} store=${shape.name} family=${family.name} hash=${places.getInt(0)}")
+        throw new DynastateException(ErrorKind.Configuration,
+          "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by its key, and cannot be " +
+            s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} store=${shape.name} " +
+            s"family=${family.name} hash=${places.getInt(0)}")
       }
       places.getInt(1)
     }
@@ -60,20 +64,20 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
 }
 
 private object Router {
-  private val ChunkBytes = 256 * 1024
+  private val PacketBytes = 256 * 1024
   private val PendingBytes = 32 * 1024 * 1024
 }
 
-/** Entries that arrive at a new store, in chunks. */
-private[dynastate] final class ArrivedEntries(shape: StoreShape, chunks: Iterator[Array[Byte]]) extends Iterator[StateEntry] {
+/** Entries that arrive at a new store, in packets. */
+private[dynastate] final class ArrivedEntries(shape: StoreShape, packets: Iterator[Array[Byte]]) extends Iterator[StateEntry] {
   private val families = shape.families.toArray
   private val expected = new Content
   private var bytes: ByteBuffer = ByteBuffer.allocate(0)
 
   override def hasNext: Boolean = {
-    while (!bytes.hasRemaining && chunks.hasNext) {
-      bytes = ByteBuffer.wrap(chunks.next())
-      if (bytes.getInt(0) == Chunk.End) {
+    while (!bytes.hasRemaining && packets.hasNext) {
+      bytes = ByteBuffer.wrap(packets.next())
+      if (bytes.getInt(0) == Packet.End) {
         bytes.getInt()
         expected.add(new Content(bytes.getLong(), bytes.getLong(), bytes.getLong()))
       }
@@ -99,7 +103,7 @@ private[dynastate] final class ArrivedEntries(shape: StoreShape, chunks: Iterato
 }
 
 /** Entries as bytes, until they are taken. */
-private final class Chunk {
+private final class Packet {
   private var bytes = ByteBuffer.allocate(1024)
 
   def size: Int = bytes.position()
@@ -130,7 +134,7 @@ private final class Chunk {
   }
 }
 
-private object Chunk {
+private object Packet {
   val End: Int = -1
 
   def end(sent: Content): Array[Byte] = ByteBuffer.allocate(28).putInt(End).putLong(sent.rows).putLong(sent.bytes).putLong(sent.digest).array

@@ -18,7 +18,7 @@ import org.apache.spark.util.SerializableConfiguration
 
 /**
  * Moves the state of a stopped query to another store or to other partitions, and makes the checkpoint with which the query resumes there
- * (docs/decisions/0026). The caller, `dynastate.spark.transfer`, refuses, orders the steps, and resumes what was cut off. Paths are
+ * (docs/decisions/0025). The caller, `dynastate.spark.transfer`, refuses, orders the steps, and resumes what was cut off. Paths are
  * Hadoop's; the old checkpoint and the old state are only read.
  */
 object StateTransfer {
@@ -105,7 +105,8 @@ object StateTransfer {
       new StoreEnd(QueryCheckpoint.stateRoot(newRoot), new StateStoreConf(writes), hadoop, s"transfer-${UUID.randomUUID()}"))
     val newVersion = old.lastCommitted + 1
     val transfer = StateTransferTask(source, target, if (version == 0) newVersion else version, newVersion)
-    def idOf(shape: StoreShape, partition: Int) = if (ids.isEmpty) old.idOf(shape, partition) else Option(ids.get(s"${shape.operator}/$partition/${shape.name}"))
+    def idOf(shape: StoreShape, partition: Int) =
+      if (ids.isEmpty) old.idOf(shape, partition) else Option(ids.get(s"${shape.operator}/$partition/${shape.name}"))
     val stores = for (shape <- old.shapes if !frames.containsKey(shape.path); partition <- 0 until shape.partitions)
       yield StoreAt(shape, partition, idOf(shape, partition))
     val context = session.sparkContext
@@ -115,13 +116,15 @@ object StateTransfer {
       val targets = for (shape <- shapes; partition <- 0 until shape.partitions) yield StoreAt(shape, partition, None)
       val first = targets.zipWithIndex.filter(_._1.partition == 0).map { case (at, index) => at.shape.path -> index }.toMap
       val count = shapes.map(shape => shape.path -> shape.partitions).toMap
-      val kept = if (stores.isEmpty) Nil else Seq(context.parallelize(stores, stores.size).flatMap(store => transfer.send(store, first(store.shape.path), count(store.shape.path))))
+      def send(store: StoreAt) = transfer.send(store, first(store.shape.path), count(store.shape.path))
+      val kept = if (stores.isEmpty) Nil else Seq(context.parallelize(stores, stores.size).flatMap(send(_)))
       val brought = shapes.filter(_.isNew).map { shape =>
         val (start, partitions) = (first(shape.path), shape.partitions)
         frames.get(shape.path).queryExecution.toRdd.mapPartitions(rows => transfer.bring(shape, rows, start, partitions))
       }
       val sent = context.union(kept ++ brought)
-      sent.partitionBy(new ByNumber(targets.size)).mapPartitionsWithIndex((index, chunks) => Iterator(transfer.receive(targets(index), chunks))).collect()
+      val arrived = sent.partitionBy(new ByNumber(targets.size))
+      arrived.mapPartitionsWithIndex((index, packets) => Iterator(transfer.receive(targets(index), packets))).collect()
     }
     compact(render(JArray(done.toList)))
   }
@@ -139,7 +142,8 @@ object StateTransfer {
    *
    * @param made what `move` returned
    */
-  def makeCheckpoint(session: SparkSession, oldRoot: String, newRoot: String, provider: String, partitions: Int, made: String, frames: Frames): Unit = {
+  def makeCheckpoint(
+      session: SparkSession, oldRoot: String, newRoot: String, provider: String, partitions: Int, made: String, frames: Frames): Unit = {
     val JArray(stores) = parse(made): @unchecked
     val ids = stores.flatMap { each =>
       for (JInt(operator) <- each \ "operator"; JInt(at) <- each \ "partition"; JString(name) <- each \ "name"; JString(id) <- each \ "id")

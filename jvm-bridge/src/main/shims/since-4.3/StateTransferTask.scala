@@ -102,8 +102,9 @@ private final class RowWriter(shape: StoreShape, column: Int, schema: StructType
   def write(row: InternalRow): UnsafeRow = {
     val struct = if (row.isNullAt(column)) null else row.getStruct(column, schema.length)
     if (struct == null || never.exists(struct.isNullAt)) {
-      throw new DynastateException(ErrorKind.Configuration, s"a row has a null where the state has none; nothing was written operator=${shape.operator} " +
-        s"store=${shape.name} columns=${if (struct == null) Seq("key", "value")(column) else never.filter(struct.isNullAt).map(schema(_).name).mkString(",")}")
+      val columns = if (struct == null) Seq("key", "value")(column) else never.filter(struct.isNullAt).map(schema(_).name).mkString(",")
+      throw new DynastateException(ErrorKind.Configuration,
+        s"a row has a null where the state has none; nothing was written operator=${shape.operator} store=${shape.name} columns=$columns")
     }
     projection(struct)
   }
@@ -119,25 +120,25 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
     made
   }
 
-  /** The rows of an old store in chunks, each with the number of its new store: `first` is that of partition 0. */
+  /** The rows of an old store in packets, each with the number of its new store: `first` is that of partition 0. */
   def send(store: StoreAt, first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
     val opened = source.open(store, from)
-    numbered(first, new Router(store.shape, Some(store.partition), partitions).chunks(entriesOf(opened.rows, store.shape)))
+    numbered(first, new Router(store.shape, Some(store.partition), partitions).packets(entriesOf(opened.rows, store.shape)))
   }
 
   /** The same of rows from elsewhere, with a key and a value each. */
   def bring(shape: StoreShape, rows: Iterator[InternalRow], first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
     val (keys, values) = (new RowWriter(shape, 0, shape.default.keySchema), new RowWriter(shape, 1, shape.default.valueSchema))
     val entries = rows.map(row => new StateEntry(0, keys.write(row), Seq(values.write(row))))
-    numbered(first, new Router(shape, None, partitions).chunks(entries))
+    numbered(first, new Router(shape, None, partitions).packets(entries))
   }
 
-  private def numbered(first: Int, chunks: Iterator[(Int, Array[Byte])]): Iterator[(Int, Array[Byte])] =
-    chunks.map { case (partition, chunk) => (first + partition, chunk) }
+  private def numbered(first: Int, packets: Iterator[(Int, Array[Byte])]): Iterator[(Int, Array[Byte])] =
+    packets.map { case (partition, packet) => (first + partition, packet) }
 
-  /** Write a new store from chunks of all the old ones. */
-  def receive(store: StoreAt, chunks: Iterator[(Int, Array[Byte])]): JValue = {
-    val arrived = new ArrivedEntries(store.shape, chunks.map(_._2))
+  /** Write a new store from packets of all the old ones. */
+  def receive(store: StoreAt, packets: Iterator[(Int, Array[Byte])]): JValue = {
+    val arrived = new ArrivedEntries(store.shape, packets.map(_._2))
     write(store, arrived, arrived.mustBeWhole(store, _))
   }
 
@@ -163,7 +164,9 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
       check(written)
     } // 2
     val found = new Content
-    target.reading(store.copy(id = made.id), version)(rows => entriesOf(rows, store.shape).foreach(entry => found.add(names(entry.family), entry))) // 3
+    target.reading(store.copy(id = made.id), version) { rows =>
+      entriesOf(rows, store.shape).foreach(entry => found.add(names(entry.family), entry))
+    } // 3
     written.mustBe(found, store, "what was read back")
     JObject(
       "operator" -> JInt(store.shape.operator), "partition" -> JInt(store.partition), "name" -> JString(store.shape.name),
