@@ -44,7 +44,7 @@ def failed(found: Diagnosis) -> set[str]:
 
 
 def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
-    """The embedded DynamoDB, which serves one request at a time; DynamoDB Local, where it is the engine of the tests."""
+    """The embedded DynamoDB, which serves one request at a time; or DynamoDB Local, with its option."""
     progress: list[tuple[int, int]] = []
     with closing(Probe(embedded.settings)) as probe:
         found = diagnose(probe, lambda *each: progress.append(each))

@@ -15,10 +15,11 @@ import pytest
 
 from dynastate.errors import ConfigurationError
 from dynastate.spark.transfer import jvm
+from dynastate.spark.transfer.importing import import_checkpoint
 from dynastate.spark.transfer.repartition import Estimate, repartition
 from dynastate.spark.transfer.steps import Moved
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
-from tests.spark.operators import CASES, Case, sums
+from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, StateRows, make_sources, run
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
@@ -39,6 +40,7 @@ MOVERS: dict[str, tuple[str, Mapping[str, str]]] = {
     "join": ("stream-stream join, full outer", {}),
     "join, with ids": ("stream-stream join, left outer", IDS),
     "applyInPandasWithState": ("applyInPandasWithState", {}),
+    "flatMapGroupsWithState": ("flatMapGroupsWithState", {}),
     "transformWithState, row by row": ("transformWithState, row by row", {}),
     QUICK: ("transformWithState in Scala", IDS),
     "three operators": ("join, then deduplication, then windows", {}),
@@ -114,6 +116,30 @@ def test_same_as_rocksdb_with_five_three_and_eight_partitions(
         assert done.namespace == f"{folder.name}-{partitions}"
         assert done.stores % partitions == 0
         old, _ = query.run(partitions, done.confs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3", "4"])
+def test_imported_joins_of_other_state_formats(
+    version: str, sessions: Sessions, folder: Path, move: Move, environment: dict[str, str]
+) -> None:
+    """Such a join begins on RocksDB; imported and repartitioned it gives the results of its twin that stays there."""
+    case, conf = CASES["stream-stream join, left outer"], {**ON_ROCKSDB, **IDS, JOIN_FORMAT: version}
+    sources = make_sources(folder, seed=10, files=4)
+    sources.release(2)
+    for name in ("old", "stays"):
+        case.start(sessions(conf), sources, folder / name).finish()
+    with only(environment):
+        import_checkpoint(sessions({}), str(folder / "old"), str(folder / "two"), f"{folder.name}-two")
+    done = move(folder / "two", folder / "five", 5, f"{folder.name}-five")
+    sources.release()
+    ours = case.start(sessions(done.confs), sources, folder / "five").finish()
+    stays = case.start(sessions(conf), sources, folder / "stays").finish()
+    assert (ours.rows, ours.state) == (stays.rows, stays.state)
+    last = range(max(ours.rows), max(ours.rows) + 1)
+    found = read_states(sessions(done.confs), folder / "five", last, partitions=False)
+    assert found == read_states(sessions(conf), folder / "stays", last, partitions=False)
+    assert found
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import org.json4s.JsonAST._
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow, XXH64}
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate._
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.timers.TimerStateUtils
 import org.apache.spark.sql.execution.streaming.state._
@@ -52,7 +53,11 @@ private[dynastate] final case class StoreShape(
   }
 
   /** The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have families. */
-  def joinFormat: Int = if (!usesFamilies) 2 else if (others.exists(_.name.endsWith("-keyWithTsToValues"))) 4 else 3
+  def joinFormat: Int = if (!usesFamilies) 2 else if (isJoinByTime) 4 else 3
+
+  /** A join of state format 4, whose keys end with a time. */
+  def isJoinByTime: Boolean =
+    operatorName == StatefulOperatorsUtils.SYMMETRIC_HASH_JOIN_EXEC_OP_NAME && others.exists(_.name.endsWith("-keyWithTsToValues"))
 
   /** The state variable that a family of transformWithState belongs to; families of timers have one of their own. */
   def variable(family: String): Option[TransformWithStateVariableInfo] =
