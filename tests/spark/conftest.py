@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from dynastate.format.keys import Key, store_shard
 from dynastate.reader.state import StateReader
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.jvm import LOG4J, build_jar
-from tests.support.processes import is_alive, sidecars_of, wait_until
+from tests.support.processes import is_alive, remove_tree, sidecars_of, wait_until
 
 CONF = "spark.sql.streaming.stateStore"
 #: What a session needs to keep state in RocksDB instead.
@@ -47,7 +46,7 @@ def scratch() -> Iterator[Path]:
     """A folder for everything, with a short path: a socket's may have 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="dyn-"))
     yield folder
-    shutil.rmtree(folder)
+    remove_tree(folder)
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def folder(scratch: Path) -> Iterator[Path]:
     """A folder for one test."""
     made = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
     yield made
-    shutil.rmtree(made)
+    remove_tree(made)
 
 
 @pytest.fixture(scope="session")

@@ -330,10 +330,11 @@ def on_the_page(language: str, names: Mapping[str, str]) -> str:
 def test_the_command_on_the_page_runs(
     stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """The command of docs/import.md, but for folders and endpoint, reports the settings that the query needs."""
+    """The command of docs/import.md, but for folders, namespace and endpoint, reports the settings that the query needs."""
     names = {
         "checkpoints/orders-on-dynamodb": str(folder / "new"),
         "checkpoints/orders": str(stopped),
+        "--namespace orders": "--namespace orders-by-command",
         "http://127.0.0.1:8000": database.endpoint,
         "us-east-1": database.settings.region,
     }
@@ -345,7 +346,7 @@ def test_the_command_on_the_page_runs(
     assert done.returncode == 0, done.stderr
     assert re.match(r"imported 2 stores with \d+ rows \(\d+,?\d* bytes\) as they were after batch 1: ", done.stdout)
     assert f"checkpointLocation={folder / 'new'}\n" in done.stdout
-    assert f"{PREFIX}namespace=orders\n" in done.stdout
+    assert f"{PREFIX}namespace=orders-by-command\n" in done.stdout
     assert (folder / "new" / "commits" / "1").exists()
 
 

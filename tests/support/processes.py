@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -128,6 +129,13 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("no port is free")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder in which a process that is about to end may still remove files of its own."""
+    while folder.exists():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
 
 def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:
