@@ -163,3 +163,50 @@ def evolved(rows: DataFrame, variables: tuple[str, ...], kind: str = "long") -> 
             pass
 
     return rows.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none")
+
+
+#: Columns of a value, a list and the values of a map in each run of a query whose schemas change: columns are added,
+#: reordered, widened, nested deeper and dropped.
+SCHEMAS = (
+    ("rows int, note string", "amount int", "part struct<low int, note string>, amount int"),
+    (
+        "extra string, rows long, note string",
+        "note string, amount long",
+        "amount double, part struct<note string, new int, low long>",
+    ),
+    ("rows double", "amount double, at array<struct<low int>>", "part struct<low double>"),
+)
+
+
+def with_schemas(rows: DataFrame, turn: int) -> DataFrame:
+    """What each key has, in the schemas of a turn; then values that show which turn wrote them."""
+    of_value, of_list, of_map = SCHEMAS[turn]
+
+    class Evolving(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.value = handle.getValueState("value", of_value)
+            self.list = handle.getListState("list", of_list)
+            self.map = handle.getMapState("map", "file int", of_map)
+
+        def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+            count = sum(map(len, rows))
+            files = sorted((file[0], tuple(found)) for file, found in self.map.iterator())
+            found = [self.value.get(), [tuple(each) for each in self.list.get()], files]
+            if turn == 0:
+                self.value.update((count, "first"))
+                self.list.appendList([(count,), (None,)])
+                self.map.updateValue((turn,), ((count, "é"), count))
+            elif turn == 1:
+                self.value.update(("new", count, "second"))
+                self.list.appendValue(("second", 1 << 40))
+                self.map.updateValue((turn,), (count + 0.5, ("part", None, 1 << 40)))
+            else:
+                self.value.update((count + 0.25,))
+                self.list.appendValue((count + 0.25, [(1,), (None,)]))
+                self.map.updateValue((turn,), ((count + 0.25,),))
+            yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [str(found)]})
+
+        def close(self) -> None:
+            pass
+
+    return rows.groupBy("key").transformWithStateInPandas(Evolving(), OUTPUT, "append", "none")

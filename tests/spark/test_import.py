@@ -330,7 +330,7 @@ def on_the_page(language: str, names: Mapping[str, str]) -> str:
 def test_the_command_on_the_page_runs(
     stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """The command of docs/import.md, but for folders, namespace and endpoint, reports the settings that the query needs."""
+    """The command of docs/import.md, but for names and endpoint, reports the settings that the query needs."""
     names = {
         "checkpoints/orders-on-dynamodb": str(folder / "new"),
         "checkpoints/orders": str(stopped),
@@ -417,10 +417,6 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "another store": (
         lambda old, _: in_offsets(old, ".RocksDBStateStoreProvider", ".Another"),
         "state can be imported from Spark's own stores, HDFS and RocksDB provider=",
-    ),
-    "avro": (
-        lambda old, _: in_offsets(old, '"unsaferow"', '"avro"'),
-        "state that is encoded as Avro cannot be moved",
     ),
     "no state": (lambda old, _: shutil.rmtree(old / "state" / "0" / "_metadata"), "the checkpoint describes no state"),
     "lost partition": (lambda old, _: shutil.rmtree(old / "state" / "0" / "1"), "folders of partitions are gone"),

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from tests.upstream.spark_suites import Outcome
 
 STORE_SUITES: Final = ("DynamoDBStateStoreSuite", "DynamoDBStateStoreSuiteWithRowChecksum")
-AVRO: Final = ("*(encoding = avro)*",)
 
 
 class Difference(NamedTuple):
@@ -36,29 +35,9 @@ REASONS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         STORE_SUITES, ("SPARK-38320 - state store iterator behavior differences - with codec *",)
     ),
     "a commit renames no file": dict.fromkeys(STORE_SUITES, ("SPARK-18342: commit fails when rename fails",)),
-    "the provider refuses Avro as the encoding of state": {
-        "TransformWithState": AVRO,
-        "TransformWithListState": AVRO,
-        "TransformWithValueStateTTL": AVRO,
-        "TransformWithListStateTTL": AVRO,
-        "TransformWithMapStateTTL": AVRO,
-        "TransformWithStateReader": AVRO,
-        # Tests of these suites that open no store pass with Avro.
-        "TransformWithMapState": ("Test *(encoding = avro)", "MapState schema evolution *(encoding = avro)"),
-        "TransformWithStateChaining": (
-            "chaining multiple transformWithState operators *(encoding = avro)",
-            "query fails if the output dataset contains rows older than current watermark *(encoding = avro)",
-            "ensure that watermark delay is resolved from a view *(encoding = avro)",
-        ),
-        "TransformWithStateInitialState": (
-            "transformWithStateWithInitialState - correctness test, *(encoding = avro)",
-            "transformWithStateWithInitialState - streaming with *(encoding = avro)",
-            "state data source reader dataframe as initial state *(encoding = avro)",
-        ),
-    },
     "the test waits for RocksDB's snapshot file, and reads its changelog file": dict.fromkeys(
         ("TransformWithStateReader", "TransformWithStateReaderWithRowChecksum"),
-        ("snapshotStartBatchId with transformWithState (* (encoding = unsaferow)",),
+        ("snapshotStartBatchId with transformWithState (*",),
     ),
     "the state of that checkpoint is in files of HDFS; the test fails on RocksDB, too": {
         "StreamSuite": ("recover from a Spark v2.1 checkpoint",),

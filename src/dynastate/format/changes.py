@@ -36,8 +36,20 @@ class Change(NamedTuple):
     value: bytes | None
 
 
+#: What may follow the row of a value, whose length is a multiple of 8: the id of its schema, and a checksum.
+_SCHEMA_ID_BYTES = 2
+_ROW_UNIT = 8
+
 #: The row of a key: one value, or a list of several. One value is never a list, so that equal rows are equal.
 RowValue = bytes | list[bytes]
+
+
+def schema_id(value: bytes) -> int:
+    """The id of the schema that a value was written with."""
+    if not len(value) & _SCHEMA_ID_BYTES:
+        return 0
+    end = len(value) // _ROW_UNIT * _ROW_UNIT
+    return int.from_bytes(value[end : end + _SCHEMA_ID_BYTES], "little")
 
 
 def apply_change(found: MutableMapping[Any, RowValue], place: Any, change: Change) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final
 from dynastate.engine.reader import Lineage
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import Change as RowChange
-from dynastate.format.changes import RowValue
+from dynastate.format.changes import RowValue, schema_id
 from dynastate.format.version_list import VersionEntry
+from dynastate.unsaferow.evolution import EarlierSchema
 from dynastate.unsaferow.examples import example
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.nested import Array, Struct, unique
@@ -36,6 +37,8 @@ class Family:
     multiple: bool
     encoder: KeyEncoder
     value: Struct
+    #: Schemas that values were written with before, by id.
+    earlier: tuple[EarlierSchema, ...] = ()
 
     @property
     def columns(self) -> Struct:
@@ -68,10 +71,21 @@ class Family:
         key = self.encoder.decode(raw)
         if self.multiple:
             values = value if isinstance(value, list) else [value]
-            return key | {self.list_column: [self.value.decode(each) for each in values]}
+            return key | {self.list_column: [self._value(each) for each in values]}
         if isinstance(value, list):
             raise CorruptStateError("a key has several values in a column family of single ones", family=self.name)
-        return key | self.value.decode(value)
+        return key | self._value(value)
+
+    def _value(self, raw: bytes) -> Row:
+        if (written := schema_id(raw)) == len(self.earlier):
+            return self.value.decode(raw)
+        if written > len(self.earlier):
+            raise CorruptStateError(
+                "a row was written with a schema that its version does not have",
+                family=self.name,
+                schema_id=written,
+            )
+        return self.earlier[written].decode(raw)
 
     def row_or_none(self, raw: bytes, value: RowValue | None) -> Row | None:
         return None if value is None else self.row(raw, value)
@@ -90,10 +104,11 @@ def parse_families(text: str, store_name: str) -> dict[str, Family]:
 
 
 def _family(described: Mapping[str, Any], store_name: str) -> Family:
-    key, value = parse_schema(described["key"]), parse_schema(described["value"])
+    key, now = parse_schema(described["key"]), parse_schema(described["value"])
+    value = now
     if not described["multiple"]:
-        names = unique([*key.names, *value.names])[len(key.names) :]
-        value = Struct(list(zip(names, value.types, strict=True)))
+        names = unique([*key.names, *now.names])[len(key.names) :]
+        value = Struct(list(zip(names, now.types, strict=True)))
     return Family(
         id=described["id"],
         name=described["name"],
@@ -101,6 +116,9 @@ def _family(described: Mapping[str, Any], store_name: str) -> Family:
         multiple=described["multiple"],
         encoder=make_encoder(key, described["key_encoder"], store_name),
         value=value,
+        earlier=tuple(
+            EarlierSchema(parse_schema(each), now, value.names) for each in described.get("earlier_values", ())
+        ),
     )
 
 

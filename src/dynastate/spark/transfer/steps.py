@@ -205,11 +205,6 @@ class Transfer:
     def _check(self) -> None:
         """Everything that is the same for every transfer, but the namespace."""
         plan, source, target, jvm = self.plan, self.source, self.target, self.jvm
-        if plan["encoding"] != "unsaferow":
-            raise ConfigurationError(
-                "state that is encoded as Avro cannot be moved: dynastate keeps rows as Spark's operators have them",
-                checkpoint=source,
-            )
         if not plan["stores"]:
             raise ConfigurationError(
                 "the checkpoint describes no state: the query has no stateful operator, or it last ran on a Spark "

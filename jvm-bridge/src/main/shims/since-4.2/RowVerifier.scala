@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import java.nio.{ByteBuffer, ByteOrder}
 
-import io.dynastate.memory.{ChangeRecords, EncodedRow, Row, RowChecksum}
+import io.dynastate.memory.{ChangeRecords, EncodedRow, Row, ValueSuffix}
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
@@ -10,8 +10,8 @@ import org.apache.spark.unsafe.Platform
 /** Verifies the checksums of rows, if they have one, by Spark's own verifier: its count, its log line, its error. */
 private[spark] final class RowVerifier private (private[spark] val verifier: KeyValueIntegrityVerifier) {
   /** Verify a value of a row. */
-  def verify(row: Row, bytes: Array[Byte], at: Int, length: Int): Unit = if (RowChecksum.isIn(length)) {
-    val until = at + RowChecksum.rowLength(length)
+  def verify(row: Row, bytes: Array[Byte], at: Int, length: Int): Unit = if (ValueSuffix.hasChecksum(length)) {
+    val until = at + ValueSuffix.checkedLength(length)
     val key = ArrayIndexRange(row.bytes, row.at + EncodedRow.HeaderBytes, row.at + EncodedRow.HeaderBytes + row.keyLength)
     verifier.verify(key, Some(ArrayIndexRange(bytes, at, until)), Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + until))
   }
@@ -19,7 +19,10 @@ private[spark] final class RowVerifier private (private[spark] val verifier: Key
   /** Verify all encoded changes that remain in a buffer, which stays as it is. */
   def verifyAll(changes: ByteBuffer): Unit = {
     val records = new ChangeRecords(changes.duplicate().order(ByteOrder.LITTLE_ENDIAN))
-    while (records.advance()) verify(records.row, records.row.bytes, records.row.valueAt, records.row.valueLength)
+    while (records.advance()) {
+      val row = records.row
+      if (!row.isDelete) verify(row, row.bytes, row.valueAt, row.valueLength)
+    }
   }
 }
 

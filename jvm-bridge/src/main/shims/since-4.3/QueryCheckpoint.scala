@@ -50,6 +50,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     own
   }
 
+  private lazy val isAvro = pinned.getConf(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT) == "avro"
+
   /** The stores of every operator, the same in each partition. */
   lazy val shapes: Seq[StoreShape] =
     new StateMetadataPartitionReader(root, new SerializableConfiguration(conf), lastCommitted).allOperatorStateMetadata.toSeq.flatMap { operator =>
@@ -76,7 +78,9 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
         val isSingle = name == "globalLimit" || read.exists(_.keySchema.isEmpty) || (name.startsWith("sessionWindow") && store.numColsPrefixKey == 0)
         val partitions = if (isSingle) 1 else store.numPartitions
         mustBeThere(new Path(stateRoot(root), id.toString), partitions)
-        StoreShape(id, name, store.storeName, partitions, isSingle, families, variables)
+        val schemas = Option.when(isAvro && files.nonEmpty)(
+          new InMemoryStateSchemaProvider(StateSchemaMetadata.createStateSchemaMetadata(stateRoot(root), conf, files.map(_.toString))))
+        StoreShape(id, name, store.storeName, partitions, isSingle, families, variables, schemas)
       }
     }
 

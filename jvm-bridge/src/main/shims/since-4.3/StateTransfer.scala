@@ -48,7 +48,6 @@ object StateTransfer {
       begun.merge(JObject(
         "query" -> JString(checkpoint.queryId),
         "provider" -> JString(conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)),
-        "encoding" -> JString(conf.getConf(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT)),
         "ids" -> JBool(checkpoint.ids.nonEmpty),
         "stores" -> JArray(checkpoint.shapes.toList.map(shape => JObject(
           "operator" -> JInt(shape.operator), "name" -> JString(shape.name), "partitions" -> JInt(shape.partitions),

@@ -13,7 +13,11 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.{NullType, StructField, StructType}
 
-/** A store of an operator, the same in each partition. Without column families it has the default one only. */
+/**
+ * A store of an operator, the same in each partition. Without column families it has the default one only.
+ *
+ * @param schemas all that its rows were written with, where their encoding is Avro
+ */
 private[dynastate] final case class StoreShape(
     operator: Long,
     operatorName: String,
@@ -22,6 +26,7 @@ private[dynastate] final case class StoreShape(
     isSingle: Boolean,
     described: Seq[ColumnFamily],
     variables: List[TransformWithStateVariableInfo],
+    schemas: Option[StateSchemaProvider],
     isNew: Boolean = false) {
   private val Default = StateStore.DEFAULT_COL_FAMILY_NAME
 

@@ -99,7 +99,7 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
     val default = store.shape.default
     StateStoreProvider.createAndInit(
       StateStoreProviderId(idOf(store), UUID.randomUUID()), default.keySchema, default.valueSchema, default.spec, store.shape.usesFamilies, conf, own,
-      default.multipleValues, None)
+      default.multipleValues, store.shape.schemas)
   }
 }
 

@@ -4,12 +4,11 @@ import java.nio.ByteBuffer
 
 import scala.util.control.NonFatal
 
-import io.dynastate.memory.{Attempt, ChangeRecords, RowChecksum}
+import io.dynastate.memory.{Attempt, ChangeRecords}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.dynastate.ChangeIterator
 import org.apache.spark.sql.execution.streaming.state.RecordType
-import org.apache.spark.unsafe.Platform
 
 /** The changes of a column family, version by version; the number beside each change is its batch, version - 1. */
 private[spark] final class ChangeReader(
@@ -44,8 +43,8 @@ private[spark] final class ChangeReader(
     val changedKey = family.keyOf(row, key)
     if (row.isDelete) (RecordType.DELETE_RECORD, changedKey, null, version - 1)
     else {
-      value.pointTo(row.bytes, Platform.BYTE_ARRAY_OFFSET + row.valueAt, RowChecksum.rowLength(row.valueLength))
-      (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, value, version - 1)
+      val changed = family.valueOf(row.bytes, row.valueAt, row.valueLength, value)
+      (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, changed, version - 1)
     }
   }
 }

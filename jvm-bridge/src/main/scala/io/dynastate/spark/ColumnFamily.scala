@@ -1,6 +1,6 @@
 package io.dynastate.spark
 
-import org.json4s.JsonAST.{JBool, JInt, JObject, JString}
+import org.json4s.JsonAST.{JArray, JBool, JField, JInt, JObject, JString}
 import org.json4s.jackson.JsonMethods.parse
 
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec
@@ -11,16 +11,23 @@ import org.apache.spark.sql.types.StructType
  *
  * @param multipleValues whether a key has a list of values
  * @param internal       Spark's own bookkeeping, such as timers: not counted as rows
+ * @param earlierSchemas of values that were written before, by the ids that Spark gave them, from 0 on; with Avro encoding only
  */
-final case class ColumnFamily(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean, internal: Boolean) {
+final case class ColumnFamily(
+    name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean, internal: Boolean,
+    earlierSchemas: Seq[StructType] = Nil) {
   def keySchema: StructType = spec.keySchema
 
+  /** The id of the schema of values. */
+  def schemaId: Int = earlierSchemas.length
+
   private[spark] def toJson(id: Int): JObject = JObject(
+    (if (earlierSchemas.isEmpty) Nil else List[JField]("earlier_values" -> JArray(earlierSchemas.toList.map(schema => parse(schema.json))))) ++ List[JField](
     "id" -> JInt(id),
     "internal" -> JBool(internal),
     "key" -> parse(keySchema.json),
     "key_encoder" -> parse(spec.json),
     "multiple" -> JBool(multipleValues),
     "name" -> JString(name),
-    "value" -> parse(valueSchema.json))
+    "value" -> parse(valueSchema.json)))
 }

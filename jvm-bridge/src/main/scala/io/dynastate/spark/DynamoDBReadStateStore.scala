@@ -27,7 +27,7 @@ final class DynamoDBReadStateStore private[spark] (
   override def registerColFamily(
       colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
-    provider.families.register(ColumnFamily(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal))
+    provider.families.register(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal)
 
   override def abort(): Unit = ()
 

@@ -4,7 +4,7 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
 
-import io.dynastate.memory.{Attempt, ChangeSink, RowChecksum, Version, VersionOverlay}
+import io.dynastate.memory.{Attempt, ChangeSink, ValueSuffix, Version, VersionOverlay}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.TaskContext
@@ -105,9 +105,7 @@ final class DynamoDBStateStore private[spark] (
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
     requireUpdating("createColFamilyIfAbsent")
     provider.families.validateName(provider.toString, "create_col_family", colFamilyName, isInternal)
-    val family = ColumnFamily(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal)
-    provider.families.register(family)
-    schema = schema.add(family)
+    schema = schema.add(provider.families.register(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal))
     forgetFamily(colFamilyName)
   }
 
@@ -214,8 +212,8 @@ final class DynamoDBStateStore private[spark] (
     var valueBase: AnyRef = value.getBaseObject
     var valueOffset = value.getBaseOffset
     var valueLength = value.getSizeInBytes
-    if (hasRowChecksums) {
-      val bytes = RowChecksum.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    if (hasRowChecksums || family.schemaId != 0) {
+      val bytes = ValueSuffix.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, family.schemaId, hasRowChecksums)
       valueBase = bytes
       valueOffset = Platform.BYTE_ARRAY_OFFSET + keyLength
       valueLength = bytes.length - keyLength

@@ -43,14 +43,13 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
-    ProviderSettings.refuseUnsupported(storeConfs)
     require(!useMultipleValuesPerKey || useColumnFamilies, "multiple values per key need column families")
     this.id = stateStoreId
     this.conf = storeConfs
     this.hadoopConf = hadoopConf
     client = new EngineClient(ProviderSettings(stateStoreId, storeConfs, hadoopConf), RowVerifier.ofAll(stateStoreId, storeConfs))
     val default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, internal = false)
-    families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs)
+    families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs, stateSchemaProvider)
     retained = new RetainedVersions(storeConfs.maxVersionsToRetainInMemory)
     loader = new VersionLoader(client, retained, read)
     maintenance = new Maintenance(client, retained, storeConfs, maintained)

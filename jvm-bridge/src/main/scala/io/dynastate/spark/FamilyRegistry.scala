@@ -5,17 +5,31 @@ import java.util.concurrent.ConcurrentHashMap
 import io.dynastate.memory.Version
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreErrors, StateStoreId}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
 
 /** The column families of one store, as operators described them. Safe for threads. */
-private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamilies: Boolean, id: StateStoreId, conf: StateStoreConf) {
+private[spark] final class FamilyRegistry(
+    default: ColumnFamily, useColumnFamilies: Boolean, id: StateStoreId, conf: StateStoreConf, schemas: Option[StateSchemaProvider]) {
   private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
   /** The parsed schema of the newest version: nearly every version has the same. */
   @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
   @volatile private[this] var formatIsValidated = false
+  private[this] val avroSchemas = if (conf.stateStoreEncodingFormat == "avro") schemas else None
   register(default)
 
-  def register(family: ColumnFamily): Unit = registered.put(family.name, family)
+  private def register(family: ColumnFamily): Unit = registered.put(family.name, family)
+
+  /** Register a family, with the earlier schemas of its values where the encoding of state is Avro. */
+  def register(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean, internal: Boolean): ColumnFamily = {
+    val earlier = avroSchemas.toSeq.flatMap { known =>
+      (0 until known.getCurrentStateSchemaId(name, isKey = false))
+        .map(id => known.getSchemaMetadataValue(StateSchemaMetadataKey(name, id.toShort, isKey = false)).sqlSchema)
+    }
+    val family = ColumnFamily(name, spec, valueSchema, multipleValues, internal, earlier)
+    register(family)
+    family
+  }
 
   /** The column families of a version, the default one as this query describes it. */
   def schemaOf(version: Version): StateSchema = {
@@ -37,7 +51,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
     if (family == null || (isForWriter && !schema.ids.contains(name))) {
       throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
     }
-    new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies)
+    new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies, avroSchemas)
   }
 
   /** Refuse names that Spark refuses, and all if column families are off. */

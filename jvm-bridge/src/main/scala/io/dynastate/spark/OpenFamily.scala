@@ -1,21 +1,25 @@
 package io.dynastate.spark
 
-import io.dynastate.memory.Row
+import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.memory.{Row, ValueSuffix}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, UnsafeRowDataEncoder}
+import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, StateSchemaProvider, UnsafeRowDataEncoder}
+import org.apache.spark.unsafe.Platform
 
 /**
  * A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's own
  * encoder, which has state, so that every store has its own.
  */
-final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies: Boolean) {
+final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies: Boolean, schemas: Option[StateSchemaProvider]) {
   val encoder: RocksDBKeyStateEncoder = family.spec match {
     case _: NoPrefixKeyStateEncoderSpec => null
     case spec => spec.toEncoder(new UnsafeRowDataEncoder(spec, family.valueSchema), useColumnFamilies)
   }
   val keyColumns: Int = family.keySchema.length
   val valueColumns: Int = family.valueSchema.length
+  val schemaId: Int = family.schemaId
+  private[this] lazy val earlier = new EarlierSchemas(family, schemas.get)
 
   def scansInOrder: Boolean = encoder != null && Spark42.supportsRangeScan(family.spec, encoder)
 
@@ -30,4 +34,15 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
       key.pointTo(row.bytes, row.keyOffset, row.keyLength)
       key
     } else encoder.decodeKey(row.key)
+
+  /** The row of a value: `value` is made to point to it, unless it was written with an earlier schema. */
+  def valueOf(bytes: Array[Byte], at: Int, length: Int, value: UnsafeRow): UnsafeRow = {
+    val writtenWith = ValueSuffix.schemaId(bytes, at, length)
+    if (writtenWith == schemaId) {
+      value.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + at, ValueSuffix.rowLength(length))
+      value
+    } else if (writtenWith < schemaId) earlier.read(writtenWith, bytes, at, length)
+    else throw new DynastateException(ErrorKind.Corrupt,
+      s"a row was written with a schema that the query does not have family=${family.name} schema_id=$writtenWith last_schema_id=$schemaId")
+  }
 }

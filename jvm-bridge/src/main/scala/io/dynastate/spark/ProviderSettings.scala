@@ -105,12 +105,6 @@ object ProviderSettings {
   private[spark] def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
     ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
 
-  def refuseUnsupported(conf: StateStoreConf): Unit = if (conf.stateStoreEncodingFormat != "unsaferow") {
-    throw new DynastateException(ErrorKind.Configuration,
-      s"spark.sql.streaming.stateStore.encodingFormat=${conf.stateStoreEncodingFormat} is not supported by dynastate " +
-        s"${Sidecar.packageVersion}; leave it at unsaferow, or use Spark's RocksDB state store for this query")
-  }
-
   /** First 32 hex digits of SHA-256 over the location of the checkpoint's state (docs/storage-format.md, "Names"). */
   def digest(location: String): String =
     HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(location.getBytes(UTF_8))).take(32)

@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Row, RowChecksum, RowIterator, VersionOverlay}
+import io.dynastate.memory.{Row, RowIterator, VersionOverlay}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
@@ -36,7 +36,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val row = rowOf(family, key)
     if (row == null) null
     else {
-      val value = valueOf(row, new UnsafeRow(family.valueColumns))
+      val value = valueOf(row, family, new UnsafeRow(family.valueColumns))
       provider.families.validateFormat(key, value)
       value
     }
@@ -144,7 +144,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val value = new UnsafeRow(family.valueColumns)
     val pair = new UnsafeRowPair()
     val converted = iteratorOf(rows).map { row =>
-      pair.withRows(family.keyOf(row, key), valueOf(row, value))
+      pair.withRows(family.keyOf(row, key), valueOf(row, family, value))
       provider.families.validateFormat(pair.key, pair.value)
       pair
     }
@@ -169,21 +169,20 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     else {
       val value = new UnsafeRow(family.valueColumns)
       val values = row.values
-      Iterator.continually(values).takeWhile(_.advance()).map(each => pointTo(row, each.bytes, each.at, each.length, value))
+      Iterator.continually(values).takeWhile(_.advance()).map(each => verified(row, family, each.bytes, each.at, each.length, value))
     }
 
   /** The first value of a row. */
-  private def valueOf(row: Row, value: UnsafeRow): UnsafeRow =
+  private def valueOf(row: Row, family: OpenFamily, value: UnsafeRow): UnsafeRow =
     if (row.isList) {
       val values = row.values
       values.advance()
-      pointTo(row, values.bytes, values.at, values.length, value)
-    } else pointTo(row, row.bytes, row.valueAt, row.valueLength, value)
+      verified(row, family, values.bytes, values.at, values.length, value)
+    } else verified(row, family, row.bytes, row.valueAt, row.valueLength, value)
 
-  private def pointTo(row: Row, bytes: Array[Byte], at: Int, length: Int, value: UnsafeRow): UnsafeRow = {
+  private def verified(row: Row, family: OpenFamily, bytes: Array[Byte], at: Int, length: Int, value: UnsafeRow): UnsafeRow = {
     if (rowVerifier != null) rowVerifier.verify(row, bytes, at, length)
-    value.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + at, RowChecksum.rowLength(length))
-    value
+    family.valueOf(bytes, at, length, value)
   }
 }
 
