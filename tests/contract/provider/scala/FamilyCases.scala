@@ -5,6 +5,7 @@ import Shapes._
 import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.{DoubleType, LongType, StringType}
 
 /** Column families: made, removed, made again, independently in every version. */
 final class FamilyCases(scene: Scene) extends Cases {
@@ -33,6 +34,39 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("a reloaded", rowsAt(again, 1, A), Nil)
     same("b reloaded", rowsAt(again, 1, B), Seq(v("k", 0) -> v(2), v("only", 0) -> v(4)))
     same("default reloaded", rowsAt(again, 1), Seq(v("k", 0) -> v(3)))
+  }
+
+  test("values-of-an-earlier-schema", Families) {
+    val schemas = Seq(OneInt, schema("more" -> StringType, "value" -> LongType), schema("value" -> DoubleType))
+    /** A provider of the run in which a schema is the newest, and its families with single values and with lists. */
+    def of(newest: Int): (StateStoreProvider, Shape, Shape) = {
+      val known = new TestStateSchemaProvider
+      for (shape <- Seq(A, B, Plain); id <- 0 to newest) known.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
+      val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
+      (fresh(conf = conf, schemas = Some(known)), A.copy(value = schemas(newest)), B.copy(value = schemas(newest)).lists)
+    }
+    val (first, a0, b0) = of(0)
+    val begun = open(first, 0)
+    for (key <- 0 to 2) table(begun, a0).put(v("k", key), v(key))
+    table(begun, b0).putList(v("k", 0), v(1), v(null))
+    commit(begun)
+    val (second, a1, b1) = of(1)
+    val wider = open(second, 1)
+    same("a value of the first", table(wider, a1).get(v("k", 0)), v(null, 0L))
+    table(wider, a1).put(v("k", 1), v("new", 1L << 40))
+    table(wider, b1).merge(v("k", 0), v("new", 2L))
+    same("both", table(wider, a1).sorted, Seq(v("k", 0) -> v(null, 0L), v("k", 1) -> v("new", 1L << 40), v("k", 2) -> v(null, 2L)))
+    same("a list of both", table(wider, b1).list(v("k", 0)), Seq(v(null, 1L), v(null, null), v("new", 2L)))
+    commit(wider)
+    val (third, a2, b2) = of(2)
+    val dropped = open(third, 2)
+    same("all three", table(dropped, a2).sorted, Seq(v("k", 0) -> v(0.0), v("k", 1) -> v((1L << 40).toDouble), v("k", 2) -> v(2.0)))
+    same("values of lists", table(dropped, b2).allValues.map(_._2), Seq(v(1.0), v(null), v(2.0)))
+    table(dropped, a2).put(v("k", 2), v(0.5))
+    table(dropped, a2).remove(v("k", 1))
+    commit(dropped)
+    val (again, _, _) = of(2)
+    same("reloaded", rowsAt(again, 3, a2), Seq(v("k", 0) -> v(0.0), v("k", 2) -> v(0.5)))
   }
 
   test("a-family-is-made-once", Families) {

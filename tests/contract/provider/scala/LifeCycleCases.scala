@@ -208,16 +208,4 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     commit(store)
     same("reloaded", rowsAt(fresh(), 3), Seq(v("new", 0) -> v(1)))
   }
-
-  test("encoding-as-avro") {
-    val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
-    val made =
-      try Right(fresh(families = true, conf = conf))
-      catch { case e: Exception => Left(Scene.told(e)) }
-    made match {
-      // It may be refused with a message that says what to do; rows must never be read in another encoding than they were written in.
-      case Left(message) => holds("it says what to set", message.contains("spark.sql.streaming.stateStore.encodingFormat"))(message)
-      case Right(_) => holds("only Spark's own store has it", subject.kind == "rocksdb")()
-    }
-  }
 }

@@ -38,10 +38,11 @@ final class Scene(val subject: Subject, root: String, families: Boolean) {
   /** A provider as an executor makes it: a new instance, of a new run of the query if none is given. */
   def fresh(
       shape: Shape = Shapes.Plain, families: Boolean = families, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
-      multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString): StateStoreProvider = {
+      multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString,
+      schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
     val own = Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
-    val made = Scene.make(storeId, shape, own, run, new Configuration(Scene.Hadoop), families, multiple, extra)
+    val made = Scene.make(storeId, shape, own, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
     providers += made
     made
   }
@@ -127,7 +128,7 @@ object Scene {
   /** A provider in a run of a query. `conf` names its class. */
   def make(
       id: StateStoreId, shape: Shape, conf: Map[String, String], run: String, hadoop: Configuration, families: Boolean, multiple: Boolean,
-      extra: Map[String, String] = Map.empty): StateStoreProvider = {
+      extra: Map[String, String] = Map.empty, schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val session = new SQLConf
     // There is no driver to report a commit to.
     (conf + ("spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")).foreach { case (name, value) =>
@@ -136,7 +137,8 @@ object Scene {
     }
     hadoop.set("sql.streaming.runId", run)
     val made = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
-    made.init(id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop, useMultipleValuesPerKey = multiple)
+    made.init(
+      id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop, useMultipleValuesPerKey = multiple, schemas)
     made
   }
 
