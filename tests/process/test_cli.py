@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -12,13 +13,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.embedded import REGION, EmbeddedDynamoDB, credentials
+from dynastate.dynamodb.embedded import BUCKET, REGION, EmbeddedDynamoDB, credentials
 from dynastate.settings import Settings
 from dynastate.spark.configure import plain_conf
 from tests.support.command_line import command, reported
@@ -287,3 +291,27 @@ def test_progress_is_shown_on_a_terminal_only(where: list[str]) -> None:
     assert json.loads(said) == json.loads(quiet.stdout)
     assert "━" in shown
     assert "100%" in shown
+
+
+def test_copy_with_blocks_in_s3(where: list[str], database: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables and objects are copied over HTTP, and verify finds no error in the copy."""
+    blocks = f"s3://{BUCKET}/blocks"
+    settings = replace(database.settings, blocks=blocks, put_price=Decimal(0))
+    other = replace(settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
+    create_tables(other)
+    tables = BotoTables(settings)
+    engine = make_engine(tables, blocks=blocks, put_price=Decimal(0))
+    made = StoreBuilder(engine, "wide/0/0/default")
+    for version in range(2):
+        made.commit(*((user(f"{version}/{number}"), counted(number)) for number in range(5_000)))
+    engine.close()
+    tables.close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", database.endpoint)
+    to = ["--to-delta-table", other.delta_table, "--to-snapshot-table", other.snapshot_table, "--yes"]
+    assert "give the copy another location there: --to-blocks" in refused("copy", "wide", *where, *to)
+    copied = run("copy", "wide", *where, *to, "--to-blocks", f"s3a://{BUCKET}/copies/")
+    assert copied.returncode == 0, copied.stderr
+    assert re.search(r"items and 2 objects \([\d,]+ bytes\) of S3\s+are\s+equal", copied.stdout)
+    at_the_copy = ["--delta-table", other.delta_table, "--snapshot-table", other.snapshot_table]
+    verified = run("verify", "wide", *where, *at_the_copy)
+    assert verified.returncode == 0, verified.stdout

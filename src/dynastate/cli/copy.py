@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from dynastate.cli.options import Call, Namespace, command
 from dynastate.cli.output import progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dynastate.operations.copy import Copied, CopyPlan
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -33,6 +36,9 @@ def copy(
     to_snapshot_table: Annotated[str, _of_target("NAME", "Its snapshot-group table.")] = "",
     to_region: Annotated[str, _of_target("REGION", "Its Region.")] = "",
     to_endpoint: Annotated[str, _of_target("URL", "Its DynamoDB endpoint.")] = "",
+    to_blocks: Annotated[
+        str, typer.Option(metavar="URL", help="Where copies of blocks in S3 are, if there are some.")
+    ] = "",
     profile: Annotated[str, typer.Option(metavar="NAME", help="AWS profile of the source.")] = "",
     to_profile: Annotated[str, _of_target("NAME", "AWS profile of the target.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -50,6 +56,7 @@ def copy(
         "snapshot_table": to_snapshot_table,
         "region": to_region,
         "endpoint": to_endpoint,
+        "blocks": to_blocks,
     }
     other = replace(call.settings, **{name: value for name, value in given.items() if value})
     if other == call.settings and to_profile in ("", profile):
@@ -61,11 +68,11 @@ def copy(
         closing(BotoTables(other, profile=to_profile or profile)) as target,
     ):
         with progress("stores") as report:
-            plan = plan_copy(source, target, namespace, call.settings, report)
+            plan = plan_copy(source, target, namespace, call.settings, report, blocks=other.blocks if to_blocks else "")
         if not call.as_json:
             call.say(
                 f"{namespace}: {plural(len(plan.stores), 'store')}, {plural(plan.items, 'item')} "
-                f"({plural(plan.bytes, 'byte')}) to {' and '.join(target.names.values())}"
+                f"({plural(plan.bytes, 'byte')}){_objects(plan)} to {' and '.join(target.names.values())}"
             )
             call.say(
                 f"it takes about {plural(plan.write_units, 'write unit')} and {plural(plan.read_units, 'read unit')}: "
@@ -77,7 +84,11 @@ def copy(
             done = copy_stores(source, target, plan, call.settings, report)
     if not call.json(asdict(done)):
         call.say(
-            f"{namespace}: {plural(done.stores, 'store')}, {plural(done.items, 'item')} are equal at both ends; "
-            f"{plural(done.written, 'item')} written, {plural(done.write_units, 'write unit')}, "
+            f"{namespace}: {plural(done.stores, 'store')}, {plural(done.items, 'item')}{_objects(done)} are equal "
+            f"at both ends; {done.written:,} written, {plural(done.write_units, 'write unit')}, "
             f"{plural(done.read_units, 'read unit')}, ${done.dollars:,.2f}"
         )
+
+
+def _objects(of: CopyPlan | Copied) -> str:
+    return f" and {plural(of.objects, 'object')} ({plural(of.object_bytes, 'byte')}) of S3" if of.objects else ""

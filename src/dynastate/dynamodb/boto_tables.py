@@ -48,7 +48,7 @@ class BotoTables:
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         # Of its own, because it is not known that S3 answers where DynamoDB does.
-        self.objects = S3Objects(settings, retries=replace(self._retries), client=s3_client)
+        self.objects = S3Objects(settings, retries=replace(self._retries), client=s3_client, profile=profile)
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
 
     def check(self) -> list[str]:

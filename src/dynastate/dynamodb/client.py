@@ -172,7 +172,7 @@ def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any,
     return client, session
 
 
-def make_s3_client(settings: Settings) -> Any:
+def make_s3_client(settings: Settings, profile: str = "") -> Any:
     """A boto3 client of S3 for these settings, made as that of DynamoDB is. A bucket is in the path of an endpoint.
 
     Raises:
@@ -186,7 +186,7 @@ def make_s3_client(settings: Settings) -> Any:
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
-    return _make(settings, "s3", endpoint, options)[0]
+    return _make(settings, "s3", endpoint, options, profile)[0]
 
 
 def _make(

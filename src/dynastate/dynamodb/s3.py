@@ -51,8 +51,9 @@ class S3Objects:
         *,
         retries: RetryPolicy | None = None,
         client: Any = None,  # a boto3 client has no type of its own
+        profile: str = "",
     ) -> None:
-        self._settings = settings
+        self._settings, self._profile = settings, profile
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         self._given = self._client = client
         self._is_stopped = False
@@ -139,7 +140,7 @@ class S3Objects:
     def _current(self) -> Any:
         with self._lock:
             if self._client is None:
-                self._client = make_s3_client(self._settings)
+                self._client = make_s3_client(self._settings, self._profile)
             return self._client
 
     def _send(

@@ -1,24 +1,28 @@
 """Copy of a namespace to other tables, in another Region or account too (docs/changing-a-query.md).
 
 Items are copied as they are, so that all versions are there. Meta items go last, that of the first store at the very
-end: until then neither a query nor a reader finds a store in the target.
+end: until then neither a query nor a reader finds a store in the target. Objects of S3 go first, to another location,
+and the items that name them name them there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all, get_apart
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import META, SPECS, Key, Role, meta_key, store_shard
-from dynastate.format.meta import DROPPED, FORKS, ORIGIN, parse_meta
+from dynastate.format.meta import DROPPED, FORKS, OBJECTS, ORIGIN, parse_meta
+from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
 from dynastate.operations.drop import look
+from dynastate.operations.relocation import Relocation, relocated_meta
 from dynastate.operations.scope import each_store, metered
 from dynastate.operations.usage import StorageUsage, usage_of_stores
 from dynastate.prices import Prices
@@ -28,6 +32,15 @@ from dynastate.settings import Settings
 #: Sort keys before and after all others.
 _FIRST: Final = "\x00"
 _LAST: Final = "\U0010ffff"
+
+
+class Content(NamedTuple):
+    """Items and objects at one end."""
+
+    items: int
+    bytes: int
+    objects: int
+    object_bytes: int
 
 
 class PagedTables(Tables, Protocol):
@@ -45,19 +58,27 @@ class CopyPlan:
     stores: tuple[str, ...]
     items: int
     bytes: int
+    objects: int
+    object_bytes: int
     write_units: int
     read_units: int
     dollars: float
+    blocks: str = ""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """A complete copy: items and bytes of the source, and the items that were written; those there before were not."""
+    """A complete copy: items, objects and their bytes at the source, and how many of them were written.
+
+    Those that were there before were not.
+    """
 
     namespace: str
     stores: int
     items: int
     bytes: int
+    objects: int
+    object_bytes: int
     written: int
     write_units: int
     read_units: int
@@ -70,8 +91,12 @@ def plan_copy(
     namespace: str,
     settings: Settings,
     progress: ProgressCallback = no_progress,
+    *,
+    blocks: str = "",
 ) -> CopyPlan:
     """Look whether a namespace can be copied. Nothing is changed. Prices are those of `settings`.
+
+    `blocks` is the location for the copies of objects, s3://bucket or s3://bucket/prefix; "": there are none.
 
     Raises:
         ConfigurationError: it cannot, and why: its rows are elsewhere in part, or the target has other state.
@@ -82,15 +107,19 @@ def plan_copy(
     for store in stores:
         if store not in metas:
             raise ConfigurationError("this store was dropped meanwhile", store=store)
-        _refuse(store, metas[store])
-    _refuse_other_state(metas, _metas(target, stores, meter))
+        _refuse(store, metas[store], blocks)
+    _refuse_other_state(metas, _metas(target, stores, meter), blocks)
     usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
     stored, items = usage.stored.bytes, usage.stored.items
+    objects = len([place for store in stores for place in _objects(source, store, metas[store], meter)])
     # A unit for each KB of an item, on average half of one more. Both ends are read when they are compared.
     write_units = stored // 1024 + items // 2 + len(stores)
     read_units = 3 * (stored // 4096 + len(stores))
-    dollars = Prices.of(settings).nanodollars(write_units, read_units) / 1e9
-    return CopyPlan(namespace, tuple(stores), items, stored, write_units, read_units, dollars)
+    dollars = Prices.of(settings).nanodollars(write_units, read_units, objects, 3 * objects) / 1e9
+    object_bytes = usage.stored.object_bytes
+    return CopyPlan(
+        namespace, tuple(stores), items, stored, objects, object_bytes, write_units, read_units, dollars, blocks
+    )
 
 
 def copy_stores(
@@ -102,8 +131,8 @@ def copy_stores(
 ) -> Copied:
     """Copy what was planned.
 
-    1. Copy every item but the meta items; one that is there as it should be is not written, and one that the source
-    does not have is deleted. 2. Check that nothing wrote to the source meanwhile. 3. Compare both ends, item by item.
+    1. Copy every object, then every item but the meta items; what is there as it should be is not written, and what the
+    source does not have is deleted. 2. Check that nothing wrote to the source meanwhile. 3. Compare both ends.
     4. Write the meta items, the first store's last. A crash at any step leaves a namespace that is not found; the same
     call completes it.
 
@@ -114,13 +143,13 @@ def copy_stores(
     meter, stores = Meter(), plan.stores
     first = look(source, stores, meter)
     metas = _metas(source, stores, meter)
-    _refuse_other_state(metas, _metas(target, stores, meter))
+    _refuse_other_state(metas, _metas(target, stores, meter), plan.blocks)
 
     def reported(begin: int) -> ProgressCallback:
         return lambda done, total: progress(begin + done, 2 * total)
 
     def copy(store: str, own: Meter) -> int:
-        return _Store(source, target, store, parse_meta(store, metas[store]).shards, own).copy()
+        return _Store(source, target, store, metas[store], plan.blocks, own).copy()
 
     written = sum(each_store(source, stores, metered(copy, meter), reported(0), until_failure=True).all())  # 1
     if look(source, stores, meter) != first:  # 2
@@ -129,21 +158,24 @@ def copy_stores(
             namespace=plan.namespace,
         )
 
-    def compare(store: str, own: Meter) -> tuple[int, int]:
-        return _Store(source, target, store, parse_meta(store, metas[store]).shards, own).compare()
+    def compare(store: str, own: Meter) -> Content:
+        return _Store(source, target, store, metas[store], plan.blocks, own).compare()
 
     found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 3
     there = _metas(target, stores, meter)
     for store in reversed(stores):  # 4
         if store not in there:
-            target.put_new(meta_key(store), _kept(metas[store]), meter)
+            target.put_new(meta_key(store), relocated_meta(_kept(metas[store]), plan.blocks), meter)
             written += 1
-    dollars = Prices.of(settings).nanodollars(meter.write_units, meter.read_units) / 1e9
+    dollars = Prices.of(settings).nanodollars(meter.write_units, meter.read_units, meter.puts, meter.gets) / 1e9
+    content = Content(*map(sum, zip(*found, strict=True)))
     return Copied(
         namespace=plan.namespace,
         stores=len(stores),
-        items=sum(items for items, _ in found) + len(stores),
-        bytes=sum(size for _, size in found) + sum(map(item_bytes, metas.values())),
+        items=content.items + len(stores),
+        bytes=content.bytes + sum(map(item_bytes, metas.values())),
+        objects=content.objects,
+        object_bytes=content.object_bytes,
         written=written,
         write_units=meter.write_units,
         read_units=meter.read_units,
@@ -154,13 +186,18 @@ def copy_stores(
 class _Store:
     """One store at both ends, without its meta item."""
 
-    def __init__(self, source: PagedTables, target: PagedTables, store: str, shards: int, meter: Meter) -> None:
+    def __init__(
+        self, source: PagedTables, target: PagedTables, store: str, meta: Item, blocks: str, meter: Meter
+    ) -> None:
         self._source, self._target, self._meter = source, target, meter
+        self._store, self._meta, self._blocks = store, meta, blocks
+        shards = parse_meta(store, meta).shards
         self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(shards)]
+        self._has_objects = OBJECTS in meta
 
     def copy(self) -> int:
-        """Make the target as the source is; how many items were written. Two batches are in memory at most."""
-        written = 0
+        """Make the target as the source is; how many items and objects were written. Two batches are in memory."""
+        written = self._copy_objects()
         puts: list[tuple[Key, Item]] = []
         gone: list[Key] = []
         for key, item, there in self._pairs():
@@ -175,13 +212,23 @@ class _Store:
         self._delete(gone)
         return written + self._write(puts)
 
-    def compare(self) -> tuple[int, int]:
-        """The number of items, and their bytes.
+    def compare(self) -> Content:
+        """Compare both ends, to the byte.
 
         Raises:
             CorruptStateError: they differ.
         """
-        items = size = 0
+        items = size = objects = object_bytes = 0
+        for place in _objects(self._source, self._store, self._meta, self._meter):
+            data = self._read(self._source, place)
+            if data is None or data != self._read(self._target, self._moved(place)):
+                raise CorruptStateError(
+                    "an object of the copy is not that of the source; something else writes to the target: copy again",
+                    object=place.name,
+                    location=self._blocks,
+                )
+            objects += 1
+            object_bytes += len(data)
         for key, item, there in self._pairs():
             if item is None or item != there:
                 raise CorruptStateError(
@@ -191,10 +238,33 @@ class _Store:
                 )
             items += 1
             size += item_bytes(item)
-        return items, size
+        return Content(items, size, objects, object_bytes)
+
+    def _copy_objects(self) -> int:
+        """Make the objects of the target as those of the source are; how many were written. One is in memory."""
+        if not self._has_objects:
+            return 0
+        written = 0
+        names = self._target.objects.names(self._blocks, store_prefix(self._store), self._meter)
+        gone = set(names)
+        for place in _objects(self._source, self._store, self._meta, self._meter):
+            data, to = self._read(self._source, place), self._moved(place)
+            if data is not None and not (to in gone and self._read(self._target, to) == data):
+                self._target.objects.put(to, data, self._meter)
+                written += 1
+            gone.discard(to)
+        delete_objects(self._target.objects, sorted(gone), self._meter)
+        return written
+
+    def _moved(self, place: ObjectId) -> ObjectId:
+        return ObjectId(self._blocks, place.name)
+
+    def _read(self, tables: Tables, place: ObjectId) -> bytes | None:
+        return tables.objects.get(place, 0, OBJECT_BYTES, self._meter)
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
-        """Every key of both ends, with its item at each; both come in the order of keys."""
+        """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
+        relocation = Relocation(self._store, self._blocks) if self._has_objects else None
         for role, shard in self._places:
             sides = [
                 iter(tables.pages(role, shard, _FIRST, _LAST, self._meter)) for tables in (self._source, self._target)
@@ -209,7 +279,7 @@ class _Store:
                         ahead[number] = next(sides[number], None)
                 if key.sort != META or role != "snapshot":
                     item, there = (_kept(each[1]) if each else None for each in here)
-                    yield key, item, there
+                    yield key, relocation.item(key, item) if relocation and item else item, there
 
     def _write(self, puts: list[tuple[Key, Item]]) -> int:
         count = len(puts)
@@ -234,7 +304,13 @@ def _kept(item: Item) -> Item:
     return {name: value for name, value in item.items() if name != FORKS}
 
 
-def _refuse(store: str, meta: Item) -> None:
+def _objects(tables: Tables, store: str, meta: Item, meter: Meter) -> Iterator[ObjectId]:
+    """The objects of a store, in all locations."""
+    for location in sorted(parse_meta(store, meta).objects):
+        yield from tables.objects.names(location, store_prefix(store), meter)
+
+
+def _refuse(store: str, meta: Item, blocks: str) -> None:
     """Refuse a store whose rows are elsewhere in part."""
     if DROPPED in meta:
         raise ConfigurationError("this store is being dropped, so it cannot be copied", store=store)
@@ -244,18 +320,19 @@ def _refuse(store: str, meta: Item) -> None:
             store=store,
             origin=str(meta[ORIGIN]),
         )
-    if parse_meta(store, meta).objects:
+    locations = parse_meta(store, meta).objects
+    if locations and blocks in ("", *locations):
         raise ConfigurationError(
-            "large blocks of this store are in S3; a copy takes what is in DynamoDB only. Repartition the query, "
-            "without the setting blocks, and copy its new namespace",
+            "large blocks of this store are in S3; give the copy another location there: --to-blocks s3://bucket/prefix",
             store=store,
+            locations=",".join(sorted(locations)),
         )
 
 
-def _refuse_other_state(metas: Mapping[str, Item], there: Mapping[str, Item]) -> None:
+def _refuse_other_state(metas: Mapping[str, Item], there: Mapping[str, Item], blocks: str) -> None:
     """Refuse a target that has these stores, unless they are the copy itself."""
     for store, item in there.items():
-        if _kept(item) != _kept(metas[store]):
+        if _kept(item) != relocated_meta(_kept(metas[store]), blocks):
             raise ConfigurationError(
                 "the target has other state of this namespace, or a query has written to the copy; 'dynastate drop' it "
                 "there, or choose other tables",

@@ -53,7 +53,7 @@ def test_it_shows_the_cost_and_asks(engine: Engine, opened: list[tuple[Settings,
     assert min(made["write_units"], made["read_units"], made["dollars"]) > 0
     again = run(*words, typed="y\n")
     assert again.code == 0
-    assert "are equal at both ends; 0 items written" in " ".join(again.out.split())
+    assert "are equal at both ends; 0 written" in " ".join(again.out.split())
     assert {(settings.delta_table, profile) for settings, profile in opened} == {
         (Settings().delta_table, ""),
         ("other-delta", ""),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 
 import pytest
 
@@ -14,7 +16,7 @@ from dynastate.engine.catalog import find_stores
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item
-from dynastate.format.keys import Key, meta_key
+from dynastate.format.keys import EMPTY, Key, meta_key
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
 from dynastate.operations import copy as copying
 from dynastate.operations.copy import Copied, PagedTables, copy_stores, plan_copy
@@ -22,10 +24,24 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
-from tests.support.engine_driver import Engines, closing, namespace_of, numbers, read, save_snapshot, write_versions
+from tests.support.engine_driver import (
+    Engines,
+    State,
+    attempt,
+    closing,
+    named_objects,
+    namespace_of,
+    numbers,
+    read,
+    save_snapshot,
+    write,
+    write_versions,
+)
 from tests.support.fakes import Dying, MemoryTables
 
 SETTINGS = Settings()
+BLOCKS = "s3://blocks/here"
+ELSEWHERE = "s3://others/there"
 
 
 @pytest.fixture
@@ -58,9 +74,10 @@ def stores(make: Engines, store: str) -> list[str]:
     return both
 
 
-def copy(source: PagedTables, target: PagedTables, store: str) -> Copied:
+def copy(source: PagedTables, target: PagedTables, store: str, blocks: str = "") -> Copied:
     """Plan a copy of a store's namespace, and carry it out."""
-    return copy_stores(source, target, plan_copy(source, target, namespace_of(store), SETTINGS), SETTINGS)
+    plan = plan_copy(source, target, namespace_of(store), SETTINGS, blocks=blocks)
+    return copy_stores(source, target, plan, SETTINGS)
 
 
 def without_pins(items: dict[Key, Item]) -> dict[Key, Item]:
@@ -131,7 +148,10 @@ def change(source: MemoryTables, store: str, also: Item) -> None:
 
 REFUSED: dict[str, tuple[Callable[[MemoryTables, MemoryTables, str], object], str]] = {
     "dropped": (lambda source, _, store: change(source, store, {DROPPED: MARKED}), "is being dropped"),
-    "in S3": (lambda source, _, store: change(source, store, {OBJECTS: frozenset(["s3://b/p"])}), "are in S3"),
+    "in S3": (
+        lambda source, _, store: change(source, store, {OBJECTS: frozenset(["s3://b/p"])}),
+        "give the copy another location there: --to-blocks s3://bucket/prefix",
+    ),
     "gone": (lambda source, _, store: drop_both(source, store), "no store of this namespace"),
     "other state": (
         lambda source, target, store: target.items.update(
@@ -187,7 +207,7 @@ def test_target_that_changes_is_noticed(
     """An item that is not as it was written fails the comparison, and no meta item is written."""
     original = copying._Store.compare
 
-    def spoiled(self: copying._Store) -> tuple[int, int]:
+    def spoiled(self: copying._Store) -> copying.Content:
         part = next(key for key in target.items if key.role == "delta")
         target.items[part] = target.items[part] | {"data": b"changed"}
         return original(self)
@@ -196,3 +216,88 @@ def test_target_that_changes_is_noticed(
     with pytest.raises(CorruptStateError, match="an item of the copy is not that of the source"):
         copy(source, target, stores[0])
     assert not find_stores(target, namespace_of(stores[0]), Meter())
+
+
+# ---------------------------------------------------------------------------------------------------- blocks in S3
+
+
+def noise(last: int) -> State:
+    """Make rows that do not compress, and are too long for a version entry."""
+    return {b"%d" % number: random.Random(number).randbytes(3_000) for number in range(1, last + 1)}  # noqa: S311
+
+
+@pytest.fixture
+def with_objects(make: Engines, store: str) -> str:
+    """A store of 12 versions whose parts and buckets are in objects of two locations, and in items."""
+    base = EMPTY
+    for last, blocks in ((4, BLOCKS), (8, ""), (12, f"{BLOCKS}/later")):
+        engine = make(blocks=blocks, put_price=Decimal(0))
+        for number in range(last - 3, last + 1):
+            row = {b"%d" % number: noise(number)[b"%d" % number]}
+            base = write(engine, store, attempt(number), row, base=base, run=f"run-{last}")
+        if blocks:
+            save_snapshot(engine, store, base, noise(last), run=f"run-{last}")
+    return store
+
+
+def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
+    """All of both locations are there, under what names them, and every version is that of the source."""
+    done = copy(source, target, with_objects, ELSEWHERE)
+    there = {place.name: data for place, data in target.objects.objects.items() if place.location == ELSEWHERE}
+    assert there == {place.name: data for place, data in source.objects.objects.items()}
+    assert len(target.objects.objects) == done.objects == len(there) > 4
+    assert done.object_bytes == sum(map(len, there.values()))
+    assert {place.location for place in source.objects.objects} == {BLOCKS, f"{BLOCKS}/later"}
+    assert named_objects(target, with_objects) == set(target.objects.objects)
+    assert verify(target, with_objects).findings == ()
+    with contextlib.closing(Engine(target, SETTINGS)) as engine:
+        assert all(read(engine, with_objects, version) == noise(version) for version in (1, 5, 12))
+
+
+def test_copy_with_objects_that_dies_is_completed(
+    source: MemoryTables, target: MemoryTables, with_objects: str
+) -> None:
+    """The same call completes it; then lost, changed and strange objects are as they should be."""
+    for last in range(1_000):
+        dying = Dying(target, last, applied=True)
+        with suppress(UnavailableError):
+            copy(source, dying, with_objects, ELSEWHERE)
+        if dying.left >= 0:
+            break
+    else:
+        raise AssertionError("it does not end")
+    whole = dict(target.objects.objects)
+    assert copy(source, target, with_objects, ELSEWHERE).written == 0
+    first, second, *_ = sorted(whole)
+    del target.objects.objects[first]
+    target.objects.objects[second] = b"changed"
+    target.objects.objects[first._replace(name=f"{first.name}-strange")] = b"strange"
+    with suppress(AssertionError):  # the double refuses to change an object; S3 replaces it
+        copy(source, target, with_objects, ELSEWHERE)
+    del target.objects.objects[second]
+    assert copy(source, target, with_objects, ELSEWHERE).written > 0
+    assert target.objects.objects == whole
+
+
+def test_objects_need_another_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
+    """Without one, or with that of the source, nothing is written."""
+    for blocks in ("", BLOCKS):
+        with pytest.raises(ConfigurationError, match="give the copy another location there"):
+            copy(source, target, with_objects, blocks)
+    assert not target.items
+
+
+def test_object_that_changes_is_noticed(
+    source: MemoryTables, target: MemoryTables, with_objects: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison fails, and no meta item is written."""
+    original = copying._Store.compare
+
+    def spoiled(self: copying._Store) -> copying.Content:
+        target.objects.objects[next(iter(target.objects.objects))] = b"changed"
+        return original(self)
+
+    monkeypatch.setattr(copying._Store, "compare", spoiled)
+    with pytest.raises(CorruptStateError, match="an object of the copy is not that of the source"):
+        copy(source, target, with_objects, ELSEWHERE)
+    assert not find_stores(target, namespace_of(with_objects), Meter())
