@@ -121,14 +121,14 @@ resource "aws_s3_bucket_policy" "blocks" {
   bucket = aws_s3_bucket.blocks[0].id
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [{
+    Statement = concat([{
       Sid       = "TlsOnly"
       Effect    = "Deny"
       Principal = "*"
       Action    = "s3:*"
       Resource  = [aws_s3_bucket.blocks[0].arn, "${aws_s3_bucket.blocks[0].arn}/*"]
       Condition = { Bool = { "aws:SecureTransport" = "false" } }
-    }]
+    }], local.cross_account["blocks"])
   })
 
   depends_on = [aws_s3_bucket_public_access_block.blocks]

@@ -241,6 +241,29 @@ variable "namespaces" {
   }
 }
 
+variable "cross_account_readers" {
+  description = "Readers in other accounts, by the names of namespaces: ARNs of roles or users, or account ids. Needs kms_key_arn."
+  type        = map(set(string))
+  default     = {}
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for name in keys(var.cross_account_readers) : contains(keys(var.namespaces), name)])
+    error_message = "cross_account_readers must have names that namespaces has."
+  }
+
+  # Neither everyone nor a service: a policy that lets these read state is a mistake.
+  validation {
+    condition     = alltrue([for principal in flatten([for each in values(var.cross_account_readers) : tolist(each)]) : can(regex("^([0-9]{12}|arn:aws[a-z-]*:iam::[0-9]{12}:(root|(role|user)/[a-zA-Z0-9+=,.@_/-]+))$", principal))])
+    error_message = "cross_account_readers must each be an account id, or the ARN of an account, a role or a user, as in arn:aws:iam::444455556666:role/readers"
+  }
+
+  validation {
+    condition     = alltrue([for each in values(var.cross_account_readers) : length(each) > 0])
+    error_message = "cross_account_readers must have one or more under each name."
+  }
+}
+
 variable "blocks_bucket_name" {
   description = "Name of a bucket to make for large blocks of rows, in the Region of the tables. Null: no bucket."
   type        = string

@@ -20,7 +20,12 @@ DELTA_TABLE = "dynastate-delta"
 SNAPSHOT_TABLE = "dynastate-snapshot-group"
 
 # The forms of texts, with their names.
-_TABLE_NAME = {"form": (re.compile(r"[A-Za-z0-9_.-]{3,255}"), "3 to 255 characters of A-Z a-z 0-9 _ . -")}
+_TABLE_NAME = {
+    "form": (
+        re.compile(r"(arn:aws[a-z-]*:dynamodb:[a-z0-9-]+:[0-9]{12}:table/)?[A-Za-z0-9_.-]{3,255}"),
+        "3 to 255 characters of A-Z a-z 0-9 _ . -, or the ARN of a table",
+    )
+}
 _NAMESPACE = {"form": (re.compile(r"[A-Za-z0-9._-]{1,128}"), "1 to 128 characters of A-Z a-z 0-9 . _ -")}
 _FOLDERS = {"form": (re.compile(r"/[^,\0]*(,/[^,\0]*)*"), "absolute folders with commas between them")}
 _BLOCKS = {
@@ -51,9 +56,9 @@ class Settings:
     """
 
     delta_table: str = field(default=DELTA_TABLE, metadata=_TABLE_NAME)
-    """Name of the delta table."""
+    """Name of the delta table, or the ARN of one in another account."""
     snapshot_table: str = field(default=SNAPSHOT_TABLE, metadata=_TABLE_NAME)
-    """Name of the snapshot-group table."""
+    """Name of the snapshot-group table, or its ARN."""
     region: str = field(default="", metadata=_REGION)
     """AWS Region; empty: AWS_REGION, else boto3's standard chain (AWS_DEFAULT_REGION, the profile, …)."""
     endpoint: str = ""

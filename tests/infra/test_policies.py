@@ -10,12 +10,13 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import dynastate
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
@@ -42,11 +43,13 @@ from tests.support.policies import (
     allows,
     both,
     enforce,
+    leading_keys,
     permitted,
     render,
     spare,
     used,
 )
+from tests.support.store_builder import StoreBuilder
 
 DELTA, SNAPSHOT = f"{TABLES}/{DELTA_TABLE}", f"{TABLES}/{SNAPSHOT_TABLE}"
 #: What IAM can allow for all or for none.
@@ -150,6 +153,25 @@ def test_the_reader_may_do_what_reading_takes_and_nothing_else(proxy: FaultProxy
         assert used(proxy.requests) == permitted(policy)
         with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
             write(engine, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
+
+
+@pytest.mark.usefixtures("dummy_credentials")
+def test_tables_of_another_account_are_read_by_their_arns(proxy: FaultProxy) -> None:
+    """Scans and look-ups of `open_state` name tables as they are given, and need the reader's policy only."""
+    with engine_at(proxy.endpoint) as engine:
+        StoreBuilder(engine, "owners/0/0/default").count_to(30)
+    proxy.rule = enforce(policy_of("reader", "owners"), let_pass)
+    proxy.requests.clear()
+    opened = dynastate.open_state(
+        "owners/0", delta_table=DELTA, snapshot_table=SNAPSHOT, endpoint=proxy.endpoint, region="us-east-1"
+    )
+    with closing(opened) as state:
+        rows = list(state)
+        assert rows
+        key = {name: rows[0][name] for name in state.key_columns.names}
+        assert state.get(key) == rows[0]
+    named = {table for request in proxy.requests for table in leading_keys(request.operation, request.body)}
+    assert named == {DELTA, SNAPSHOT}
 
 
 @pytest.mark.usefixtures("dummy_credentials")

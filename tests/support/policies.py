@@ -99,7 +99,11 @@ def _table_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
         needed = ["CreateTable", *(["TagResource"] if body.get("Tags") else [])]
         return [Access(f"dynamodb:{each}", f"{TABLES}/{body['TableName']}") for each in needed]
     return [
-        Access(f"dynamodb:{operation}", f"{TABLES}/{table}", {LEADING_KEYS: tuple(sorted(keys))} if keys else {})
+        Access(
+            f"dynamodb:{operation}",
+            table if table.startswith(f"{TABLES}/") else f"{TABLES}/{table}",
+            {LEADING_KEYS: tuple(sorted(keys))} if keys else {},
+        )
         for table, keys in leading_keys(operation, body).items()
     ]
 
