@@ -9,11 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
+from dynastate.spark.connect import check_server, connect_session, describe_server, is_connect_client
 from dynastate.spark.jar import jar_path, spark_minor
 
 #: In checkpoint format 2 it fails every query with an operator of one partition, such as an aggregation without keys.
@@ -36,14 +37,20 @@ LAG_REPORTS = tuple(
 Builder = TypeVar("Builder", bound=SparkSession.Builder)
 
 
+#: What only the start of an application can set, the jar aside.
+STATIC_CONF = {EXTENSIONS: EXTENSION_CLASS, PLUGINS: PLUGIN_CLASS}
+
+
 def plain_conf() -> dict[str, str]:
     """Conf that `configure` sets for the installed Spark, without settings, as for `spark-defaults.conf`."""
+    return {JARS: str(jar_path()), **STATIC_CONF, **session_conf(spark_minor())}
+
+
+def session_conf(minor: str) -> dict[str, str]:
+    """The part of it that a running session can set, for a minor of Spark."""
     return {
-        JARS: str(jar_path()),
-        EXTENSIONS: EXTENSION_CLASS,
-        PLUGINS: PLUGIN_CLASS,
         PROVIDER: PROVIDER_CLASS,
-        CHECKPOINT_FORMAT: "1" if spark_minor() == FORMAT_1_ONLY else "2",
+        CHECKPOINT_FORMAT: "1" if minor == FORMAT_1_ONLY else "2",
         **dict.fromkeys(LAG_REPORTS, "false"),
     }
 
@@ -61,9 +68,12 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
 
     Under spark-submit the JVM has started already: pass the jar as `--jars "$(dynastate jar)"`.
 
+    On a builder with `remote("sc://…")`, sessions are those of a Spark Connect server: jar, extension and plugin belong
+    to its start. This asks the server for them, and for its Spark, and sets the rest.
+
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a running session or spark-submit
-            without the jar.
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a running session, spark-submit or
+            Connect server without the jar or the extension.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -71,10 +81,23 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
             f"unknown setting {unknown[0]}; known are {', '.join(sorted(Settings.__dataclass_fields__))}"
         )
     checked = Settings(**settings)  # type: ignore[arg-type]  # Settings checks the type of each value itself
-    wanted = plain_conf()
+    options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
+    if is_connect_client(builder) or connect_session() is not None:
+        server = describe_server(builder)
+        check_server(server, options.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""), STATIC_CONF)
+        wanted = session_conf(spark_minor(server.spark))
+    else:
+        wanted = plain_conf()
+        checked = _complete(wanted, checked, options)
+    kept = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
+    builder.config(map={**wanted, **kept, **checked.to_spark(settings)})
+    return builder
+
+
+def _complete(wanted: dict[str, str], checked: Settings, options: dict[str, str]) -> Settings:
+    """Add to `wanted` what the application has of jars, extensions and plugins; settings with an interpreter."""
     jar = wanted[JARS]
     _refuse_running_session(jar)
-    options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if not checked.python and _is_local(options) and not names_python:
         checked = replace(checked, python=sys.executable)
@@ -83,11 +106,8 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
         submitted = _submitted_conf(jar)  # the JVM runs, and its jars are fixed
         del wanted[JARS]
         before = submitted | before
-    kept = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
-    lists = (JARS, EXTENSIONS, PLUGINS)
-    listed = {name: _with(before.get(name, ""), wanted[name]) for name in lists if name in wanted}
-    builder.config(map={**wanted, **kept, **listed, **checked.to_spark(settings)})
-    return builder
+    wanted |= {name: _with(before.get(name, ""), wanted[name]) for name in (JARS, *STATIC_CONF) if name in wanted}
+    return checked
 
 
 def _with(listed: str, wanted: str) -> str:
@@ -107,6 +127,8 @@ def _refuse_running_session(jar: str) -> None:
 
 def _submitted_conf(jar: str) -> dict[str, str]:
     """The conf that spark-submit was given, with the jar among it."""
+    from pyspark import SparkContext
+
     SparkContext._ensure_initialized()  # noqa: SLF001  # connects to spark-submit's JVM
     conf = dict(SparkConf().getAll())
     submitted = conf.get(JARS, "")

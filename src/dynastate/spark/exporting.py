@@ -7,7 +7,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -70,7 +69,7 @@ class MetricsExport:
 
 
 class _Listener(StreamingQueryListener):
-    """Hands events to the exporter. Spark calls it in a thread of its own, not in that of the query."""
+    """Hands events to the exporter, in Spark's thread: in a client of Connect by its methods, else by `_Events`."""
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
@@ -79,6 +78,8 @@ class _Listener(StreamingQueryListener):
     def _jlistener(self) -> Any:
         """The JVM's side of this listener, without PySpark's copies of events, which take 75 ms for each batch."""
         if self._jvm_side is None:
+            from pyspark import SparkContext  # a client of Connect alone has none
+
             jvm: Any = SparkContext._jvm  # noqa: SLF001  # py4j's, as pyspark's own listener uses it
             self._jvm_side = jvm.PythonStreamingQueryListenerWrapper(_Events(self._exporter))
         return self._jvm_side
@@ -86,13 +87,13 @@ class _Listener(StreamingQueryListener):
     _jvm_side: Any = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
-        """Do nothing: see `_Events`."""
+        self._exporter.started(str(event.id), event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Do nothing: see `_Events`."""
+        self._exporter.report(lambda: event.progress.json)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Do nothing: see `_Events`."""
+        self._exporter.ended(str(event.id), failed=event.exception is not None)
 
 
 class _Events:

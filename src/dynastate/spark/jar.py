@@ -16,8 +16,24 @@ MINORS: Final = ("4.0", "4.1", "4.2", "4.3")
 UNSUPPORTED: Final = "4.0.0"
 
 
-def spark_minor() -> str:
-    return ".".join(pyspark.__version__.split(".")[:2])
+def spark_minor(version: str | None = None) -> str:
+    """The minor of a version of Spark; without one, of the installed PySpark."""
+    return ".".join((version or pyspark.__version__).split(".")[:2])
+
+
+def jar_name(version: str, where: str = "pyspark {} is installed") -> str:
+    """Name of the jar's file for a version of Spark.
+
+    Raises:
+        ConfigurationError: dynastate does not support this Spark, which is `where`.
+    """
+    minor = spark_minor(version)
+    if minor not in MINORS or version == UNSUPPORTED:
+        raise ConfigurationError(
+            f"{where.format(version)}, and dynastate {__version__} has no jar for it; "
+            f"it has one each for Spark {', '.join(MINORS)}, but none for {UNSUPPORTED}"
+        )
+    return f"dynastate-spark-{minor}_2.13-{__version__}.jar"
 
 
 def jar_path() -> Path:
@@ -26,13 +42,7 @@ def jar_path() -> Path:
     Raises:
         ConfigurationError: dynastate does not support this Spark, or the jar was not built.
     """
-    version, minor = pyspark.__version__, spark_minor()
-    if minor not in MINORS or version == UNSUPPORTED:
-        raise ConfigurationError(
-            f"pyspark {version} is installed, and dynastate {__version__} has no jar for it; "
-            f"it has one each for Spark {', '.join(MINORS)}, but none for {UNSUPPORTED}"
-        )
-    jar = Path(__file__).parents[1] / "jars" / f"dynastate-spark-{minor}_2.13-{__version__}.jar"
+    jar = Path(__file__).parents[1] / "jars" / jar_name(pyspark.__version__)
     if not jar.is_file():
         raise ConfigurationError(
             "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar

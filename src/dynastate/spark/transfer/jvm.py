@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynastate import errors
 from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.spark.connect import connect_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ class Jvm:
     """The object StateTransfer in the JVM, and operations on folders.
 
     Raises:
-        ConfigurationError: it is another Spark, or dynastate's jar is not there.
+        ConfigurationError: it is another Spark, a session of Spark Connect, or dynastate's jar is not there.
     """
 
     def __init__(self, spark: SparkSession, command: str) -> None:
@@ -28,6 +29,10 @@ class Jvm:
             raise ConfigurationError(
                 f"{command} needs Spark {SPARK}; let the query run a batch on it first, if it has not",
                 found=spark.version,
+            )
+        if connect_session() is not None:
+            raise ConfigurationError(
+                f"{command} needs a session with a JVM of its own, and this is one of Spark Connect"
             )
         jvm: Any = spark._jvm  # noqa: SLF001  # py4j's, as pyspark's own modules use it
         self.transfer: Any = jvm.org.apache.spark.sql.dynastate.StateTransfer

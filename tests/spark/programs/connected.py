@@ -1,0 +1,74 @@
+"""A user's program whose sessions are those of a Spark Connect server.
+
+Run as `python connected.py URL FILES CHECKPOINT ANSWER SETTINGS`.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+import dynastate
+
+url, files, checkpoint, answer, settings = sys.argv[1:]
+SCHEMA = "key string, rows long, amount long"
+
+
+class Sums(StatefulProcessor):
+    """How many rows a key had so far, and their sum."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.sums = handle.getValueState("sums", "rows long, amount long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        before = self.sums.get() if self.sums.exists() else (0, 0)
+        amounts = [row.amount for row in rows]
+        found = before[0] + len(amounts), before[1] + sum(amounts)
+        self.sums.update(found)
+        yield Row(key=key[0], rows=found[0], amount=found[1])
+
+    def close(self) -> None:
+        pass
+
+
+def session(query: str) -> SparkSession:
+    """The one session, configured for the next query: a namespace has one."""
+    given = json.loads(settings)
+    builder = SparkSession.builder.remote(url).config("spark.sql.shuffle.partitions", 2)
+    return dynastate.configure(builder, **given | {"namespace": f"{given['namespace']}-{query}"}).getOrCreate()
+
+
+def stream(spark: SparkSession) -> DataFrame:
+    return spark.readStream.schema("key string, amount long").option("maxFilesPerTrigger", 1).json(files)
+
+
+def run(frame: DataFrame, name: str, mode: str, sink: str) -> dict[str, int]:
+    """Run a query on all files. Returns the metrics of its last batch."""
+    writer = frame.writeStream.outputMode(mode).format(sink).queryName(name).trigger(availableNow=True)
+    query = (
+        writer.option("path", f"{checkpoint}/{name}.rows").option("checkpointLocation", f"{checkpoint}/{name}").start()
+    )
+    query.awaitTermination()
+    return dict(query.recentProgress[-1].stateOperators[0].customMetrics)
+
+
+spark = session("sums")
+with dynastate.export_metrics(spark, f"file:{answer}.metrics"):
+    sums = stream(spark).groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
+    found: dict[str, Any] = {"metrics": {"sums": run(sums, "sums", "complete", "memory")}}
+    found["sums"] = [list(row) for row in spark.table("sums").collect()]
+    spark = session("running")
+    running = stream(spark).groupBy("key").transformWithState(Sums(), SCHEMA, "append", "none")
+    found["metrics"]["running"] = run(running, "running", "append", "json")
+written = spark.read.schema(SCHEMA).json(f"{checkpoint}/running.rows")
+newest = written.groupBy("key").agg(f.max("rows"), f.max_by("amount", "rows"))
+found["running"] = [list(row) for row in newest.collect()]
+found["session"] = type(spark).__module__
+found["format"] = spark.conf.get("spark.sql.streaming.stateStore.checkpointFormatVersion")
+Path(answer).write_text(json.dumps(found))
+spark.stop()
