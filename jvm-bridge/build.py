@@ -15,6 +15,7 @@ All minors of Spark share one tree. Where they differ, folders of `shims` beside
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -39,7 +40,8 @@ def fail(message: str) -> NoReturn:
 
 def java() -> str:
     """The java command, of version 17 or newer."""
-    command = shutil.which("java")
+    home = os.environ.get("JAVA_HOME")  # as Spark does
+    command = shutil.which("java", path=f"{home}/bin" if home else None)
     if command is None:
         fail("Java is missing; install a JDK or JRE 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)")
     answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)

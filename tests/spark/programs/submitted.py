@@ -58,6 +58,8 @@ sums = stream(spark).groupBy("key").agg(f.count("*").alias("rows"), f.sum("amoun
 running = (
     stream(other).groupBy("key").transformWithState(Sums(), "key string, rows long, amount long", "append", "none")
 )
-found = {"sums": run(sums, "sums", "complete"), "running": run(running, "running", "append")}
+found: dict[str, Any] = {"sums": run(sums, "sums", "complete"), "running": run(running, "running", "append")}
+java = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.specification.version') AS java")
+found["java"] = int(java.collect()[0].java)
 Path(answer).write_text(json.dumps(found))
 spark.stop()
