@@ -194,7 +194,7 @@ def with_schemas(rows: DataFrame, turn: int) -> DataFrame:
             found = [self.value.get(), [tuple(each) for each in self.list.get()], files]
             if turn == 0:
                 self.value.update((count, "first"))
-                self.list.appendList([(count,), (None,)])
+                self.list.appendList([(count,), (-count,)])
                 self.map.updateValue((turn,), ((count, "é"), count))
             elif turn == 1:
                 self.value.update(("new", count, "second"))
