@@ -550,11 +550,21 @@ def test_any_key_is_columns_or_an_error(number: int, data: st.DataObject) -> Non
         assert shown(encoder.columns, encoder.decode(encoder.encode(key))) == text
 
 
+def evolved(described: dict[str, Any]) -> dict[str, Any]:
+    """Say of every third family that its values had the same schema before."""
+    return described | ({"earlier_values": [described["value"]]} if described["id"] % 3 == 0 else {})
+
+
 FAMILIES = json.dumps(
     {
         "families": [
-            family(
-                key=[("k", KEYS[number]["schema"])], value=[("v", row["schema"])], id=number, name=f"family-{number}"
+            evolved(
+                family(
+                    key=[("k", KEYS[number]["schema"])],
+                    value=[("v", row["schema"])],
+                    id=number,
+                    name=f"family-{number}",
+                )
             )
             | {"key": KEYS[number]["schema"], "key_encoder": KEYS[number]["spec"], "multiple": number % 2 == 0}
             for number, row in enumerate(ROWS[: len(KEYS)])

@@ -61,6 +61,8 @@ def described_families(text: str) -> list[dict[str, Any]]:
         found = [each for each in json.loads(text)["families"] if not each.get("dropped")]
         for each in found:
             wrong = [name for name, kind in _FAMILY.items() if not isinstance(each[name], kind)]
+            if not isinstance(each.get("earlier_values", []), list):
+                wrong.append("earlier_values")
             fields = [*each["key"]["fields"], *each["value"]["fields"]]
             if wrong or not all(_name(field) and "type" in field for field in fields):
                 raise TypeError(f"not as it should be: {', '.join(wrong) or 'a column'}")

@@ -21,13 +21,16 @@ final case class ColumnFamily(
   /** The id of the schema of values. */
   def schemaId: Int = earlierSchemas.length
 
-  private[spark] def toJson(id: Int): JObject = JObject(
-    (if (earlierSchemas.isEmpty) Nil else List[JField]("earlier_values" -> JArray(earlierSchemas.toList.map(schema => parse(schema.json))))) ++ List[JField](
-    "id" -> JInt(id),
-    "internal" -> JBool(internal),
-    "key" -> parse(keySchema.json),
-    "key_encoder" -> parse(spec.json),
-    "multiple" -> JBool(multipleValues),
-    "name" -> JString(name),
-    "value" -> parse(valueSchema.json)))
+  private[spark] def toJson(id: Int): JObject = {
+    val described = List[JField](
+      "id" -> JInt(id),
+      "internal" -> JBool(internal),
+      "key" -> parse(keySchema.json),
+      "key_encoder" -> parse(spec.json),
+      "multiple" -> JBool(multipleValues),
+      "name" -> JString(name),
+      "value" -> parse(valueSchema.json))
+    val earlier = JArray(earlierSchemas.map(schema => parse(schema.json)).toList)
+    JObject(if (earlierSchemas.isEmpty) described else ("earlier_values" -> earlier) :: described)
+  }
 }
