@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import dynastate
+from dynastate.errors import ConfigurationError
 
 url, files, checkpoint, answer, settings = sys.argv[1:]
 SCHEMA = "key string, rows long, amount long"
@@ -70,5 +71,9 @@ newest = written.groupBy("key").agg(f.max("rows"), f.max_by("amount", "rows"))
 found["running"] = [list(row) for row in newest.collect()]
 found["session"] = type(spark).__module__
 found["format"] = spark.conf.get("spark.sql.streaming.stateStore.checkpointFormatVersion")
+try:
+    dynastate.repartition(spark, f"{checkpoint}/sums", f"{checkpoint}/more", 3)
+except ConfigurationError as refused:
+    found["refused"] = str(refused)
 Path(answer).write_text(json.dumps(found))
 spark.stop()
