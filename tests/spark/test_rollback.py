@@ -12,10 +12,13 @@ from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
 from tests.spark.operators import CASES
 from tests.spark.state_reader import read_states
 from tests.spark.streams import make_sources
+from tests.support.jvm import SPARK
 
 FILES, TO = 5, 2
+#: Spark 4.0's state reader cannot read RocksDB's state of format 2.
+NEWEST_FORMAT = "1" if SPARK == "4.0" else "2"
 #: On every minor of Spark; the others take long.
-QUICK = (("aggregation in update mode", "1"), ("transformWithState in Scala", "2"))
+QUICK = (("aggregation in update mode", "1"), ("transformWithState in Scala", NEWEST_FORMAT))
 SLOW = (
     ("aggregation in update mode", "2"),
     ("stream-stream join, inner", "1"),
