@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,6 +37,8 @@ ON_ROCKSDB = {
 
 Database = EmbeddedDynamoDB | Dynoxide
 Sessions = Callable[[Mapping[str, str]], SparkSession]
+#: Maintenance of small stores that is under way ends within that time.
+MAINTAINED_WITHIN_S = 1.0
 Items = Callable[[str], list[tuple[Key, Item]]]
 Graphs = Callable[[str], VersionGraph]
 Open = Callable[..., StateReader]
@@ -151,15 +154,27 @@ def state_stores() -> Any:
     """Spark's object that holds the providers of this executor."""
     jvm = SparkContext._jvm
     assert jvm is not None
-    return jvm.org.apache.spark.sql.execution.streaming.state.StateStore
+    return getattr(getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$"), "MODULE$")
+
+
+def stop_stores() -> None:
+    """Stop all stores and maintenance.
+
+    Spark stops them under a lock that a maintenance thread may wait for, and before 4.2 waits for it for five minutes:
+    so there is nothing to maintain any more when they are stopped.
+    """
+    stores = state_stores()
+    stores.unloadAll()
+    time.sleep(MAINTAINED_WITHIN_S)
+    stores.stop()
 
 
 @pytest.fixture
 def fresh_stores(spark: SparkSession) -> Iterator[None]:
     """Restart maintenance before and after a test: it takes its conf from the first store that is opened."""
-    state_stores().stop()
+    stop_stores()
     yield
-    state_stores().stop()
+    stop_stores()
 
 
 @pytest.fixture

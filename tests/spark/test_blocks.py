@@ -19,7 +19,7 @@ from dynastate.format.keys import SPECS, store_shard
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
-from tests.spark.conftest import CONF, Open, Sessions, only, state_stores
+from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run
 
 #: 200 keys of 300 bytes in two partitions: some 30 KB a partition and batch.
@@ -93,7 +93,7 @@ def test_a_query_with_blocks_in_s3(
         assert sum(each["dynastateWriteUnits"] for each in spent) < len(spent) * (30 if more else 100)
         assert spent[-1]["dynastateStoredObjectBytes"] > 20_000
         assert sum(each["dynastateMaintenancePuts"] for each in spent) > 0 or not more
-        state_stores().stop()  # the next run reads its state from the tables and S3
+        stop_stores()  # the next run reads its state from the tables and S3
 
     expected = {tuple(row) for row in newest(source.read(session)).collect()}
     assert {row for number in sorted(rows) for row in rows[number]} >= expected
