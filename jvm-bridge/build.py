@@ -43,7 +43,8 @@ def java() -> str:
     home = os.environ.get("JAVA_HOME")  # as Spark does
     command = shutil.which("java", path=f"{home}/bin" if home else None)
     if command is None:
-        fail("Java is missing; install a JDK or JRE 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)")
+        where = home or "PATH"
+        fail(f"no Java in {where}; install a JDK or JRE 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)")
     answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', answer.stderr)
     if found is None or int(found.group(1)) < 17:

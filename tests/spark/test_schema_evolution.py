@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from dynastate.reader.json_rows import row_to_json
 from dynastate.spark.transfer import jvm
 from dynastate.spark.transfer.export import export_checkpoint
 from dynastate.spark.transfer.importing import import_checkpoint
@@ -42,6 +44,9 @@ def test_rows_of_every_schema_are_read_by_the_newest(sessions: Sessions, opened:
             state = opened(f"{namespace}/0/*/default", family=name)
             rows = of_state(list(state), state.list_column if state.has_lists else "")
             assert flat(rows) == flat(of_spark(session, folder / "ours", {"stateVarName": name}))
+            with closing(state.to_duckdb()) as connection:
+                assert connection.sql("SELECT count(*) FROM state").fetchall() == [(len(state),)]
+            assert all(row_to_json(state.columns, row) for row in state)
     # What the first run wrote was read in the second.
     assert any("Row(note='é', new=None, low=" in str(row[3]) for row in outcomes["ours"].rows[2])
 

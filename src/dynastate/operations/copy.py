@@ -7,7 +7,7 @@ and the items that name them name them there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import META, SPECS, Key, Role, meta_key, store_shard
-from dynastate.format.meta import DROPPED, FORKS, OBJECTS, ORIGIN, parse_meta
+from dynastate.format.meta import DROPPED, FORKS, ORIGIN, parse_meta
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
 from dynastate.operations.drop import look
 from dynastate.operations.relocation import Relocation, relocated_meta
@@ -111,7 +111,9 @@ def plan_copy(
     _refuse_other_state(metas, _metas(target, stores, meter), blocks)
     usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
     stored, items = usage.stored.bytes, usage.stored.items
-    objects = len([place for store in stores for place in _objects(source, store, metas[store], meter)])
+    objects = sum(
+        1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects, meter)
+    )
     # A unit for each KB of an item, on average half of one more. Both ends are read when they are compared.
     write_units = stored // 1024 + items // 2 + len(stores)
     read_units = 3 * (stored // 4096 + len(stores))
@@ -190,10 +192,10 @@ class _Store:
         self, source: PagedTables, target: PagedTables, store: str, meta: Item, blocks: str, meter: Meter
     ) -> None:
         self._source, self._target, self._meter = source, target, meter
-        self._store, self._meta, self._blocks = store, meta, blocks
-        shards = parse_meta(store, meta).shards
-        self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(shards)]
-        self._has_objects = OBJECTS in meta
+        self._store, self._blocks = store, blocks
+        parsed = parse_meta(store, meta)
+        self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(parsed.shards)]
+        self._locations = parsed.objects
 
     def copy(self) -> int:
         """Make the target as the source is; how many items and objects were written. Two batches are in memory."""
@@ -219,7 +221,7 @@ class _Store:
             CorruptStateError: they differ.
         """
         items = size = objects = object_bytes = 0
-        for place in _objects(self._source, self._store, self._meta, self._meter):
+        for place in _objects(self._source, self._store, self._locations, self._meter):
             data = self._read(self._source, place)
             if data is None or data != self._read(self._target, self._moved(place)):
                 raise CorruptStateError(
@@ -242,12 +244,12 @@ class _Store:
 
     def _copy_objects(self) -> int:
         """Make the objects of the target as those of the source are; how many were written. One is in memory."""
-        if not self._has_objects:
+        if not self._locations:
             return 0
         written = 0
         names = self._target.objects.names(self._blocks, store_prefix(self._store), self._meter)
         gone = set(names)
-        for place in _objects(self._source, self._store, self._meta, self._meter):
+        for place in _objects(self._source, self._store, self._locations, self._meter):
             data, to = self._read(self._source, place), self._moved(place)
             if data is not None and not (to in gone and self._read(self._target, to) == data):
                 self._target.objects.put(to, data, self._meter)
@@ -264,7 +266,7 @@ class _Store:
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
-        relocation = Relocation(self._store, self._blocks) if self._has_objects else None
+        relocation = Relocation(self._store, self._blocks) if self._locations else None
         for role, shard in self._places:
             sides = [
                 iter(tables.pages(role, shard, _FIRST, _LAST, self._meter)) for tables in (self._source, self._target)
@@ -304,9 +306,9 @@ def _kept(item: Item) -> Item:
     return {name: value for name, value in item.items() if name != FORKS}
 
 
-def _objects(tables: Tables, store: str, meta: Item, meter: Meter) -> Iterator[ObjectId]:
+def _objects(tables: Tables, store: str, locations: Collection[str], meter: Meter) -> Iterator[ObjectId]:
     """The objects of a store, in all locations."""
-    for location in sorted(parse_meta(store, meta).objects):
+    for location in sorted(locations):
         yield from tables.objects.names(location, store_prefix(store), meter)
 
 

@@ -105,20 +105,15 @@ def parse_families(text: str, store_name: str) -> dict[str, Family]:
 
 def _family(described: Mapping[str, Any], store_name: str) -> Family:
     key, now = parse_schema(described["key"]), parse_schema(described["value"])
-    value = now
-    if not described["multiple"]:
-        names = unique([*key.names, *now.names])[len(key.names) :]
-        value = Struct(list(zip(names, now.types, strict=True)))
+    names = now.names if described["multiple"] else unique([*key.names, *now.names])[len(key.names) :]
     return Family(
         id=described["id"],
         name=described["name"],
         internal=described["internal"],
         multiple=described["multiple"],
         encoder=make_encoder(key, described["key_encoder"], store_name),
-        value=value,
-        earlier=tuple(
-            EarlierSchema(parse_schema(each), now, value.names) for each in described.get("earlier_values", ())
-        ),
+        value=Struct(list(zip(names, now.types, strict=True))),
+        earlier=tuple(EarlierSchema(parse_schema(each), now, names) for each in described.get("earlier_values", ())),
     )
 
 

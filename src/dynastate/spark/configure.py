@@ -14,7 +14,14 @@ from pyspark.sql import SparkSession
 
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
-from dynastate.spark.connect import check_server, connect_session, describe_server, is_connect_client
+from dynastate.spark.connect import (
+    EXTENSIONS,
+    check_server,
+    connect_session,
+    describe_server,
+    is_connect_client,
+    remote_of,
+)
 from dynastate.spark.jar import jar_path, spark_minor
 
 #: In checkpoint format 2 it fails every query with an operator of one partition, such as an aggregation without keys.
@@ -23,7 +30,6 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS = "spark.jars"
-EXTENSIONS = "spark.sql.extensions"
 EXTENSION_CLASS = "org.apache.spark.sql.dynastate.DynastateExtensions"
 PLUGINS = "spark.plugins"
 PLUGIN_CLASS = "io.dynastate.spark.DynastatePlugin"
@@ -84,7 +90,7 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if is_connect_client(builder) or connect_session() is not None:
         server = describe_server(builder)
-        check_server(server, options.get("spark.remote") or os.environ.get("SPARK_REMOTE", ""), STATIC_CONF)
+        check_server(server, remote_of(builder), STATIC_CONF)
         wanted = session_conf(spark_minor(server.spark))
     else:
         wanted = plain_conf()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 _REMOTE: Final = "spark.remote"
-_EXTENSIONS: Final = "spark.sql.extensions"
+EXTENSIONS: Final = "spark.sql.extensions"
 
 
 class ConnectServer(NamedTuple):
@@ -28,11 +28,15 @@ class ConnectServer(NamedTuple):
     extensions: str
 
 
+def remote_of(builder: SparkSession.Builder) -> str:
+    """The URL that a builder or the environment has for a Connect server; "": none."""
+    options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter
+    return options.get(_REMOTE) or os.environ.get("SPARK_REMOTE", "")
+
+
 def is_connect_client(builder: SparkSession.Builder) -> bool:
     """Whether the sessions of a builder are those of a Connect server that runs already, and not in this program."""
-    options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter
-    url = options.get(_REMOTE) or os.environ.get("SPARK_REMOTE", "")
-    return url.startswith("sc://") or getattr(builder, "_channel_builder", None) is not None
+    return remote_of(builder).startswith("sc://") or getattr(builder, "_channel_builder", None) is not None
 
 
 def describe_server(builder: SparkSession.Builder) -> ConnectServer:
@@ -61,7 +65,7 @@ def check_server(server: ConnectServer, url: str, wanted: dict[str, str]) -> Non
         ConfigurationError: it was not, or there is no jar for its Spark.
     """
     jar = jar_name(server.spark, "the Connect server runs Spark {}")
-    if wanted[_EXTENSIONS] in server.extensions.split(","):
+    if wanted[EXTENSIONS] in server.extensions.split(","):
         return
     options = " ".join(f"--conf {name}={value}" for name, value in wanted.items())
     raise ConfigurationError(
@@ -72,4 +76,4 @@ def check_server(server: ConnectServer, url: str, wanted: dict[str, str]) -> Non
 
 
 def _describe(session: ConnectSession) -> ConnectServer:
-    return ConnectServer(session.version, session.conf.get(_EXTENSIONS, "") or "")
+    return ConnectServer(session.version, session.conf.get(EXTENSIONS, "") or "")
