@@ -32,13 +32,13 @@ from dynastate.operations.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
 from dynastate.spark.configure import (
     EXTENSION_CLASS,
-    EXTENSIONS,
     JARS,
     PLUGIN_CLASS,
     PLUGINS,
     PROVIDER_CLASS,
     plain_conf,
 )
+from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source

@@ -11,7 +11,8 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark.configure import EXTENSION_CLASS, EXTENSIONS, LAG_REPORTS, PROVIDER, PROVIDER_CLASS
+from dynastate.spark.configure import EXTENSION_CLASS, LAG_REPORTS, PROVIDER, PROVIDER_CLASS
+from dynastate.spark.connect import EXTENSIONS
 from tests.support.jvm import LOG4J, MODULE_OPTIONS, ROOT
 from tests.upstream.maven import BUILD, jars, unpacked
 
