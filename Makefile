@@ -17,7 +17,7 @@ SEED ?= 1000000
 RUNS ?= 10000
 
 .PHONY: demo check test-unit test test-all test-rest test-spark test-wheel sim setup lint audit bench jmh jcstress dynoxide fast-engine \
-	java jar wheel docs clean
+	java jar wheel maven docs clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -75,6 +75,10 @@ wheel: $(READY)
 test-wheel: wheel
 	@$(PYTHON) -m pytest tests/process/test_wheel.py $(PYTEST)
 	@$(PYTHON) tests/support/installed_wheel.py dist/dynastate-*.whl
+
+# Artifacts for Maven Central, in build/maven; signed, and with the bundle to upload, by `make maven KEY=ID`.
+maven: $(READY)
+	@$(PYTHON) jvm-bridge/maven.py --all --key '$(KEY)'
 
 sim: $(READY)
 	@PYTHONPATH=src $(PYTHON) -m tests.simulation $(SEED) $(RUNS)

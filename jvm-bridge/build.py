@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -103,11 +104,28 @@ def is_for(folder: Path, minor: str) -> bool:
     return (not since or number(since) <= number(minor)) and (not before or number(minor) < number(before))
 
 
+def sources_of(trees: list[Path], minor: str) -> list[tuple[str, Path]]:
+    """The .scala files of trees for a minor of Spark, shims among them, each with its path from the tree."""
+    shims = [folder for tree in trees for folder in tree.parent.glob("shims/*") if is_for(folder, minor)]
+    found = [(file, folder) for folder in [*trees, *shims] for file in folder.rglob("*.scala")]
+    return [(file.relative_to(folder).as_posix(), file) for file, folder in sorted(found)]
+
+
+def pack(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Make a zip file whose bytes depend on its contents only, in place of the one before."""
+    partial = path.with_suffix(".partial")
+    with zipfile.ZipFile(partial, "w") as archive:
+        for name, content in contents.items():
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+    partial.replace(path)
+
+
 def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], resources: dict[str, str]) -> bool:
     """Compile the .scala files of trees for the installed pyspark; False when the jar was up to date."""
     minor, spark_jars = pyspark()
-    shims = [folder for tree in sources for folder in tree.parent.glob("shims/*") if is_for(folder, minor)]
-    files = sorted(file for folder in [*sources, *shims] for file in folder.rglob("*.scala"))
+    files = [file for _, file in sources_of(sources, minor)]
     if not files:
         fail(f"no .scala file under {', '.join(map(str, sources))}")
     inputs = [*files, *extra_classpath, Path(__file__), ROOT / "src" / "dynastate" / "__init__.py"]
@@ -123,16 +141,19 @@ def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], reso
         if subprocess.run(command, check=False).returncode != 0:
             fail(f"the Scala compiler refused {jar.name} for Spark {minor}; its messages are above")
         jar.parent.mkdir(parents=True, exist_ok=True)
-        partial = jar.with_suffix(".partial")
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in sorted(resources.items()):
-                archive.writestr(zipfile.ZipInfo(name, EPOCH), text)
-            for file in sorted(Path(scratch).rglob("*.class")):
-                entry = zipfile.ZipInfo(file.relative_to(scratch).as_posix(), EPOCH)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, file.read_bytes())
-        partial.replace(jar)
+        classes = {
+            file.relative_to(scratch).as_posix(): file.read_bytes() for file in sorted(Path(scratch).rglob("*.class"))
+        }
+        pack(jar, {name: text.encode() for name, text in resources.items()} | classes)
     return True
+
+
+def each_spark(command: list[str]) -> None:
+    """Run a script with the interpreter of every Spark in SPARKS."""
+    for spark in SPARKS:
+        interpreter = sys.executable if spark == pyspark()[0] else fetch(spark)
+        if subprocess.run([interpreter, *command], check=False).returncode != 0:
+            fail(f"there is no jar for Spark {spark}")
 
 
 def main() -> None:
@@ -149,10 +170,7 @@ def main() -> None:
     elif given.fetch:
         fetch(given.fetch)
     elif given.all:
-        for spark in SPARKS:
-            interpreter = sys.executable if spark == pyspark()[0] else fetch(spark)
-            if subprocess.run([interpreter, __file__], check=False).returncode != 0:
-                fail(f"there is no jar for Spark {spark}")
+        each_spark([__file__])
     elif (given.sources is None) != (given.jar is None):
         parser.error("--sources and --jar go together")
     else:
@@ -162,7 +180,8 @@ def main() -> None:
 def build(sources: list[Path] | None, jar: Path | None, classpath: list[Path]) -> None:
     """Build the bridge for the installed pyspark, and the trees that use it."""
     bridge = bridge_jar(pyspark()[0])
-    built = compile_to(bridge, [BRIDGE], [], {"dynastate-version.txt": package_version()})
+    resources = {"META-INF/LICENSE": (ROOT / "LICENSE").read_text(), "dynastate-version.txt": package_version()}
+    built = compile_to(bridge, [BRIDGE], [], resources)
     for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, SPARKS)):
         old.unlink()
     print(("built " if built else "up to date: ") + str(bridge.relative_to(ROOT)))

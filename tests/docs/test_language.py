@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "infra", "jvm-bridge", "src", "tests")
 SUFFIXES = {".hcl", ".md", ".py", ".scala", ".sh", ".tf", ".tftpl", ".toml", ".yaml", ".yml"}
-TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "RELEASING.md", "SECURITY.md", "pyproject.toml")
+TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "SECURITY.md", "pyproject.toml")
 
 #: Each phrase with what to write in its place; docs/glossary.md has the verbs.
 PHRASES = {

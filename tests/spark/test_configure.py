@@ -42,6 +42,7 @@ from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source
+from tests.support.jvm import make_repository
 from tests.support.pages import ROOT, code
 from tests.support.processes import wait_until
 
@@ -344,6 +345,39 @@ def test_spark_submit_with_documented_lines(
     assert [each.version for each in found] == [2] * 4  # two files, two partitions of two queries
     if wanted.namespace:
         assert {each.store.split("/")[0] for each in found} == {wanted.namespace, "another"}
+
+
+@pytest.mark.slow
+def test_spark_submit_with_packages_of_a_maven_repository(
+    expected: list[list[object]], submit: Submit, database: Database, graphs: Graphs, folder: Path
+) -> None:
+    """Spark's own resolver finds the jar by its coordinates, brings no other jar, and the two queries run on it.
+
+    The resolver asks no repository but the given one: one that fails to have the jar would fail the test.
+    """
+    coordinates, *_ = make_repository(folder / "repository")
+    resolvers = folder / "ivysettings.xml"
+    resolvers.write_text(
+        '<ivysettings><settings defaultResolver="none"/><resolvers><chain name="none"/></resolvers></ivysettings>'
+    )
+    lines = documented().replace('--jars "$(dynastate jar)"', f"--packages {coordinates}")
+    conf = {
+        "spark.jars.repositories": (folder / "repository").as_uri(),
+        "spark.jars.ivy": str(folder / "ivy"),
+        "spark.jars.ivySettings": str(resolvers),
+        f"{PREFIX}endpoint": database.endpoint,
+        f"{PREFIX}region": database.settings.region,
+        f"{PREFIX}deltaTable": database.settings.delta_table,
+        f"{PREFIX}snapshotTable": database.settings.snapshot_table,
+        f"{PREFIX}namespace": folder.name,
+    }
+    answer = submit("submitted.py", " ".join([lines, *(f"--conf {name}={value}" for name, value in conf.items())]))
+    for query in ("sums", "running"):
+        assert sorted(answer[query]["rows"], key=repr) == expected
+        assert answer[query]["metrics"]["dynastateRequests"] > 0
+    assert graphs(f"{folder.name}/0/0/default").versions() == [1, 2]
+    group, artifact, version = coordinates.split(":")
+    assert [jar.name for jar in (folder / "ivy" / "jars").iterdir()] == [f"{group}_{artifact}-{version}.jar"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_DEADLINE_S = 900
 #: The version that was released last, which the package index has. None: there is none yet, so the wheel that is tested
-#: takes both parts, and only the steps are tested. RELEASING.md says when to set it.
+#: takes both parts, and only the steps are tested. docs/releasing.md says when to set it.
 LAST_RELEASE: Final[str | None] = None
 QUERIES: Final = Path(__file__).with_name("continued_queries.py")
 #: `dynastate demo` on two weeks of flights in place of a year.

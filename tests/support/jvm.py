@@ -34,6 +34,16 @@ def build_jar() -> Path:
     return TESTS_JAR
 
 
+def make_repository(folder: Path, *options: str, root: Path = ROOT) -> list[str]:
+    """Lay out the jar for this Spark in a Maven repository, and return the lines that tell of it: coordinates first."""
+    command = [sys.executable, "jvm-bridge/maven.py", "--repository", str(folder), *options]
+    with (ROOT / "jvm-bridge" / "build.py").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return made.stdout.splitlines()[1:]  # the first is of the jar
+
+
 def java_command(main: str, temporary: Path, arguments: Sequence[str], *options: str) -> list[str]:
     """The command line of a main class, with the bridge and Spark at hand, and `temporary` as its java.io.tmpdir."""
     classes = os.pathsep.join([str(TESTS_JAR), str(jar_path()), str(Path(pyspark.__file__).parent / "jars" / "*")])

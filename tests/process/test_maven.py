@@ -1,0 +1,192 @@
+"""Artifacts for Maven Central: what its checks ask for, signatures, and the same bytes at every build."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from dynastate import __version__
+from dynastate.spark.jar import jar_path
+from tests.support.jvm import ROOT, SPARK, make_repository
+
+ARTIFACT = f"dynastate-spark-{SPARK}_2.13"
+STEM = f"{ARTIFACT}-{__version__}"
+#: Each artifact of Central has these.
+FILES = (f"{STEM}.jar", f"{STEM}.pom", f"{STEM}-sources.jar", f"{STEM}-javadoc.jar")
+#: And these in its POM.
+ASKED = (
+    "name",
+    "description",
+    "url",
+    "licenses/license/name",
+    "licenses/license/url",
+    "developers/developer/name",
+    "developers/developer/organization",
+    "developers/developer/organizationUrl",
+    "scm/connection",
+    "scm/developerConnection",
+    "scm/url",
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the artifact for the Spark here."""
+    folder = tmp_path_factory.mktemp("maven") / "repository"
+    assert make_repository(folder) == [f"io.github.dynastate:{ARTIFACT}:{__version__}"]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(repository: Path) -> Path:
+    return repository / "io" / "github" / "dynastate" / ARTIFACT / __version__
+
+
+def test_files_and_checksums_are_those_that_central_asks_for(folder: Path) -> None:
+    """Jar, POM, sources and Scaladoc, each with its checksums, and nothing else; the jar is the wheel's."""
+    checksums = ("md5", "sha1", "sha256", "sha512")
+    assert {file.name for file in folder.iterdir()} == {
+        *FILES,
+        *(f"{name}.{checksum}" for name in FILES for checksum in checksums),
+    }
+    for name in FILES:
+        content = (folder / name).read_bytes()
+        for checksum in checksums:
+            assert (folder / f"{name}.{checksum}").read_text() == hashlib.new(checksum, content).hexdigest(), name
+    assert (folder / f"{STEM}.jar").read_bytes() == jar_path().read_bytes()
+
+
+def test_pom_has_all_that_central_asks_for(folder: Path) -> None:
+    """Every element has a text; the only dependency is Spark, which is there already."""
+    pom = ET.parse(folder / f"{STEM}.pom").getroot()  # noqa: S314  # we wrote it
+    names = {"": "http://maven.apache.org/POM/4.0.0"}
+    assert [path for path in ASKED if not pom.findtext(path, namespaces=names)] == []
+    coordinates = tuple(pom.findtext(name, namespaces=names) for name in ("groupId", "artifactId", "version"))
+    assert coordinates == ("io.github.dynastate", ARTIFACT, __version__)
+    (dependency,) = pom.findall("dependencies/dependency", names)
+    found = {each.tag.partition("}")[2]: each.text for each in dependency}
+    version = found.pop("version") or ""
+    assert version.startswith(f"{SPARK}.")
+    assert found == {"groupId": "org.apache.spark", "artifactId": "spark-sql_2.13", "scope": "provided"}
+
+
+def test_maven_accepts_the_pom(folder: Path, tmp_path: Path) -> None:
+    """It builds the project's model of it without a warning; no plugin or dependency is needed for that."""
+    if shutil.which("mvn") is None:
+        pytest.skip("Maven is missing; install it (Debian: apt-get install maven)")
+    command = ["mvn", "--offline", "--batch-mode", f"-Dmaven.repo.local={tmp_path}"]
+    command += ["--file", str(folder / f"{STEM}.pom"), "validate"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert f"Building dynastate for Spark {SPARK} {__version__}" in done.stdout
+    assert "WARNING" not in done.stdout
+
+
+def test_sources_and_scaladoc_are_of_this_spark(folder: Path) -> None:
+    """The provider is in both, shims are those of this minor, and both have the licence."""
+    with zipfile.ZipFile(folder / f"{STEM}-sources.jar") as sources:
+        assert "io/dynastate/spark/DynamoDBStateStoreProvider.scala" in sources.namelist()
+        assert len(sources.namelist()) == len(set(sources.namelist())), "two sources of one name"
+        assert sources.read("META-INF/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    with zipfile.ZipFile(folder / f"{STEM}-javadoc.jar") as pages:
+        assert {"index.html", "io/dynastate/spark/DynamoDBStateStoreProvider.html"} <= set(pages.namelist())
+        assert pages.read("META-INF/LICENSE") == (ROOT / "LICENSE").read_bytes()
+        texts = [pages.read(name) for name in pages.namelist()]
+    assert not [text for text in texts if str(ROOT).encode() in text], "a path of this machine"
+
+
+@pytest.fixture
+def keyring(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A key of GnuPG's in a folder of its own, with a short path: that of a socket is in it."""
+    if shutil.which("gpg") is None:
+        pytest.skip("gpg is missing; install it (Debian: apt-get install gnupg)")
+    home = tempfile.mkdtemp(prefix="dyn-")
+    monkeypatch.setenv("GNUPGHOME", home)
+    key = "release@dynastate.invalid"
+    make = ["gpg", "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", key, "ed25519", "sign", "1d"]
+    subprocess.run(make, check=True, timeout=60, capture_output=True)
+    yield key
+    subprocess.run(["gpgconf", "--kill", "all"], check=True, timeout=60)
+    shutil.rmtree(home)
+
+
+def test_signed_bundle_holds_a_signature_of_every_file(keyring: str, tmp_path: Path) -> None:
+    """GnuPG verifies each; checksums have none; the bundle has the folders of a repository."""
+    *_, said = make_repository(tmp_path / "maven", "--key", keyring)
+    bundle = tmp_path / f"dynastate-{__version__}-central.zip"
+    assert said == f"signed; upload {bundle}"
+    with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(tmp_path / "bundle")
+    folder = tmp_path / "bundle" / "io" / "github" / "dynastate" / ARTIFACT / __version__
+    assert {file.stem for file in folder.glob("*.asc")} == set(FILES)
+    for name in FILES:
+        subprocess.run(["gpg", "--verify", folder / f"{name}.asc", folder / name], check=True, capture_output=True)
+
+
+def test_unknown_key_is_refused(keyring: str, tmp_path: Path) -> None:
+    """The error names the key, and there is no bundle."""
+    command = [
+        sys.executable,
+        "jvm-bridge/maven.py",
+        "--repository",
+        str(tmp_path / "maven"),
+        "--key",
+        "no@one.invalid",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 1
+    assert "gpg did not sign dynastate-spark-" in done.stderr
+    assert "with key no@one.invalid" in done.stderr
+    assert list(tmp_path.glob("*.zip")) == []
+
+
+def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
+    """Wheel, source distribution, jars and POM depend on the sources, not on folder, time, mask or locale."""
+    made = []
+    for name, umask, variables in (
+        ("one", 0o022, {"LC_ALL": "C.UTF-8", "TZ": "UTC"}),
+        ("another-folder", 0o077, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}),
+    ):
+        root = tmp_path / name
+        copy_checkout(root, umask)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            before = os.umask(umask)
+            try:
+                make_repository(root / "repository", root=root)
+                build = [sys.executable, "-m", "hatchling", "build", "-d", str(root / "dist")]
+                done = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
+            finally:
+                os.umask(before)
+        assert done.returncode == 0, done.stdout + done.stderr
+        files = [file for at in ("repository", "dist") for file in (root / at).rglob("*") if file.is_file()]
+        made.append({file.relative_to(root): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
+    one, another = made
+    assert {".whl", ".gz", ".jar", ".pom"} <= {file.suffix for file in one}
+    assert one == another
+
+
+def copy_checkout(root: Path, umask: int) -> None:
+    """Copy what releases are built of; jars and times are not among it."""
+    before = os.umask(umask)
+    try:
+        for folder in ("src", "jvm-bridge"):
+            ignored = shutil.ignore_patterns("__pycache__", "jars")
+            shutil.copytree(ROOT / folder, root / folder, ignore=ignored, copy_function=shutil.copyfile)
+        for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+            shutil.copyfile(ROOT / name, root / name)
+    finally:
+        os.umask(before)
