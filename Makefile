@@ -17,7 +17,7 @@ SEED ?= 1000000
 RUNS ?= 10000
 
 .PHONY: demo check test-unit test test-all test-rest test-spark test-wheel sim setup lint audit bench jmh jcstress dynoxide fast-engine \
-	java jar wheel maven docs clean
+	java jar wheel test-pythons sbom maven docs clean
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -65,7 +65,8 @@ build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
 	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/spark-$*/constraints.txt --editable '.[test]'
 	@touch $@
 
-# With a jar for every minor.
+# With a jar for every minor. Files in it have the time that those in the jars have, so that two builds are equal.
+wheel: export SOURCE_DATE_EPOCH := 1767225600
 wheel: $(READY)
 	@$(PYTHON) jvm-bridge/build.py --all
 	@rm -rf dist
@@ -73,8 +74,24 @@ wheel: $(READY)
 
 # The wheel, alone in an environment of its own: what it holds, and the demo.
 test-wheel: wheel
+	@$(VENV)/bin/twine check --strict dist/*
 	@$(PYTHON) -m pytest tests/process/test_wheel.py $(PYTEST)
 	@$(PYTHON) tests/support/installed_wheel.py dist/dynastate-*.whl
+
+# The same queries with the wheel on each Python from 3.10 to 3.14 that this machine has, with the newest Spark for it.
+test-pythons: wheel
+	@$(PYTHON) tests/support/installed_wheel.py --pythons dist/dynastate-*.whl
+
+# What the package and its extras need, with all that those need, as a CycloneDX list, in build/.
+sbom: export SOURCE_DATE_EPOCH := 1767225600
+sbom: wheel
+	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
+	@$(PYTHON) -m pip --quiet --python build/sbom/bin/python install --constraint constraints.txt \
+		"$$(echo dist/dynastate-*.whl)[demo,otlp,prometheus,sql,zstd]"
+	@version=$$(build/sbom/bin/python -c 'import dynastate; print(dynastate.__version__)') && \
+		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > build/sbom/pyproject.toml && \
+		$(VENV)/bin/cyclonedx-py environment --pyproject build/sbom/pyproject.toml --mc-type library --output-reproducible \
+		--output-file build/dynastate-$$version.cdx.json build/sbom/bin/python && echo build/dynastate-$$version.cdx.json
 
 # Artifacts for Maven Central, in build/maven; signed, and with the bundle to upload, by `make maven KEY=ID`.
 maven: $(READY)
@@ -108,8 +125,7 @@ lint: $(READY)
 # Known weaknesses of what constraints.txt pins. It asks PyPI, so it needs a network, and it is no part of CI.
 # --strict: what cannot be looked up fails it, too.
 audit: setup
-	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
-	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+	$(VENV)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,19 @@ def test_source_distribution_makes_a_whole_wheel(built: Path, wheel: dict[str, b
     assert {f"src/{name}" for name in wheel if name.startswith("dynastate/")} <= named
     scala = {str(file.relative_to(ROOT)) for file in (ROOT / "jvm-bridge").rglob("*.scala")}
     assert scala | {"jvm-bridge/build.py", "pyproject.toml", "README.md"} <= named
+
+
+def test_description_leads_to_the_repository(metadata: Message) -> None:
+    """The package index shows the README; its links and pictures have whole addresses, at the tag of this version."""
+    description = str(metadata.get_payload())
+    targets = re.findall(r"\]\(([^)]+)\)", description)
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    tagged = f"/dynastate/dynastate/blob/v{__version__}/docs/getting-started.md"
+    assert f"https://github.com{tagged}" in targets
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", description)
+    assert pictures
+    assert all(f"/v{__version__}/docs/images/" in picture for picture in pictures)
+    assert metadata["Description-Content-Type"] == "text/markdown"
 
 
 def test_command_is_installed(wheel: dict[str, bytes], metadata: Message) -> None:

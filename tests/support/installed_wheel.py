@@ -1,6 +1,7 @@
 """Install a wheel alone into a clean environment, and use it from there: `dynastate jar`, a short demo, the releases.
 
     python tests/support/installed_wheel.py dist/dynastate-*.whl
+    python tests/support/installed_wheel.py --pythons dist/dynastate-*.whl    queries on each Python of this machine
 
 Dependencies come from the package index, and no path leads into the checkout. `make test-wheel` builds the
 wheel first.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,11 @@ DEMO_DEADLINE_S = 900
 #: takes both parts, and only the steps are tested. docs/releasing.md says when to set it.
 LAST_RELEASE: Final[str | None] = None
 QUERIES: Final = Path(__file__).with_name("continued_queries.py")
+#: Minors of Python 3 that the wheel is tried on, and where pyenv keeps those that are not on the path.
+PYTHONS: Final = range(10, 15)
+PYENV: Final = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+#: What `constraints.txt` pins is for these.
+PINNED: Final = range(11, 15)
 #: `dynastate demo` on two weeks of flights in place of a year.
 SHORT_DEMO: Final = """
 from pathlib import Path
@@ -49,10 +56,10 @@ FILES: Final = (
 class Environment:
     """A virtual environment in a folder of its own. Its programs see no path into the checkout."""
 
-    def __init__(self, folder: Path, name: str, *options: str) -> None:
+    def __init__(self, folder: Path, name: str, *options: str, by: str = sys.executable) -> None:
         self._folder = folder
         self.place = folder / name
-        subprocess.run([sys.executable, "-m", "venv", *options, self.place], check=True)
+        subprocess.run([by, "-m", "venv", *options, self.place], check=True)
         self.python = str(self.place / "bin" / "python")
         kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TERM") if name in os.environ}
         path = f"{self.place / 'bin'}:{os.environ['PATH']}"
@@ -72,9 +79,10 @@ class Environment:
         assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-4000:]}"
         return done.stdout.strip()
 
-    def install(self, *what: str, into: Environment | None = None) -> None:
+    def install(self, *what: str, into: Environment | None = None, pinned: bool = True) -> None:
         pip = [self.python, "-m", "pip", *(("--python", into.python) if into else ())]
-        options = ["--quiet", "--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
+        options = ["--quiet", "--disable-pip-version-check"]
+        options += ["--constraint", str(ROOT / "constraints.txt")] if pinned else []
         subprocess.run([*pip, "install", *options, *what], cwd=self._folder, check=True)
 
     @property
@@ -113,6 +121,33 @@ def main(wheel: Path) -> None:
         assert shown.count(": equal") == 4, shown
         print(shown)
         continue_queries(last_release(folder, new, wheel), new, folder)
+
+
+def on_each_python(wheel: Path) -> None:
+    """Run queries, and read their state, on each Python that this machine has."""
+    for minor in PYTHONS:
+        interpreter = find_python(minor)
+        if interpreter is None:
+            print(f"Python 3.{minor}: not on this machine, not tried", flush=True)
+            continue
+        with tempfile.TemporaryDirectory(prefix="dyn-") as scratch:
+            new = Environment(Path(scratch), "clean", by=interpreter)
+            new.install(f"{wheel.resolve()}[demo]", pinned=minor in PINNED)
+            new.check_package()
+            spark = new.run(
+                "python", "-c", "import platform, pyspark; print(platform.python_version(), pyspark.__version__)"
+            )
+            print("Python {}, PySpark {}:".format(*spark.split()), end=" ", flush=True)
+            continue_queries(new, new, Path(scratch))
+
+
+def find_python(minor: int) -> str | None:
+    """An interpreter of Python 3.`minor`: on the path, or of pyenv, whose commands on the path do not always run."""
+    name = f"python3.{minor}"
+    for found in (shutil.which(name), *map(str, sorted(PYENV.glob(f"3.{minor}.*/bin/{name}")))):
+        if found and subprocess.run([found, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            return found
+    return None
 
 
 def last_release(folder: Path, new: Environment, wheel: Path) -> Environment:
@@ -177,4 +212,5 @@ def embedded_dynamodb(by: Environment) -> Iterator[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    *option, path = sys.argv[1:]
+    (on_each_python if option == ["--pythons"] else main)(Path(path))

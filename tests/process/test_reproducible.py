@@ -1,0 +1,63 @@
+"""Reproducible builds of all that is released."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.jvm import ROOT, make_repository
+
+#: The time that files of a wheel have, as the Makefile sets it: that of the jars.
+EPOCH = "1767225600"
+
+
+@pytest.mark.slow
+def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
+    """Wheel, source distribution, jars and POM depend on the sources, not on folder, time, mask or locale."""
+    made = []
+    for name, umask, variables in (
+        ("one", 0o022, {"LC_ALL": "C.UTF-8", "TZ": "UTC"}),
+        ("another-folder", 0o077, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}),
+    ):
+        root = tmp_path / name
+        copy_checkout(root, umask)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in (variables | {"SOURCE_DATE_EPOCH": EPOCH}).items():
+                patch.setenv(variable, value)
+            before = os.umask(umask)
+            try:
+                make_repository(root / "repository", root=root)
+                build = [sys.executable, "-m", "hatchling", "build", "-d", str(root / "dist")]
+                done = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
+            finally:
+                os.umask(before)
+        assert done.returncode == 0, done.stdout + done.stderr
+        files = [file for at in ("repository", "dist") for file in (root / at).rglob("*") if file.is_file()]
+        made.append({file.relative_to(root): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
+        for archive in [*(root / "dist").glob("*.whl"), *(root / "repository").rglob("*.jar")]:
+            with zipfile.ZipFile(archive) as packed:
+                assert {entry.date_time for entry in packed.infolist()} == {(2026, 1, 1, 0, 0, 0)}, archive
+    assert f"SOURCE_DATE_EPOCH := {EPOCH}" in (ROOT / "Makefile").read_text()
+    one, another = made
+    assert {".whl", ".gz", ".jar", ".pom"} <= {file.suffix for file in one}
+    assert one == another
+
+
+def copy_checkout(root: Path, umask: int) -> None:
+    """Copy what releases are built of; jars and times are not among it."""
+    before = os.umask(umask)
+    try:
+        for folder in ("src", "jvm-bridge"):
+            ignored = shutil.ignore_patterns("__pycache__", "jars")
+            shutil.copytree(ROOT / folder, root / folder, ignore=ignored, copy_function=shutil.copyfile)
+        for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+            shutil.copyfile(ROOT / name, root / name)
+    finally:
+        os.umask(before)
