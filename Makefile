@@ -16,7 +16,7 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel sim setup lint audit bench jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim setup lint audit bench jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean
 
 demo: setup
@@ -24,7 +24,7 @@ demo: setup
 
 # Tests run in two processes, `make test WORKERS=0` in one. More options of pytest: `make test PYTEST='-k fork'`.
 WORKERS ?= 2
-RUN_TESTS = @$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/upstream
+RUN_TESTS = @$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/upstream --ignore tests/aws
 
 # In a minute, without Java, and on tables in memory.
 check: $(READY)
@@ -149,6 +149,12 @@ $(DYNOXIDE):
 # The documentation site, in build/site; without a network.
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+
+# On AWS itself, with the credentials of the environment, in REGION; it spends at most CAP_USD, and deletes its tables.
+# Policies need credentials of a user, or a ROLE to assume.
+test-aws: setup
+	@test -n "$(REGION)" || { echo "dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1" >&2; exit 1; }
+	@$(PYTHON) -m pytest -n 0 tests/aws --aws-region '$(REGION)' --aws-cap-usd '$(or $(CAP_USD),1)' --aws-role '$(ROLE)' $(PYTEST)
 
 include tests/upstream/upstream.mk
 

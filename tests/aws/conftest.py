@@ -1,0 +1,80 @@
+"""Tests on AWS itself, or on DynamoDB Local with `--dynamodb-local`: `make test-aws`, `make test-aws-local`.
+
+They run when they are asked for only, since AWS takes money for them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3.session
+import pytest
+
+from dynastate.dynamodb.embedded import credentials
+from dynastate.settings import Settings
+from tests.aws.place import Place, own_tables
+from tests.aws.spending import Ledger, dollars, planned, refuse_over
+from tests.upstream.dynamodb_local import DynamoDBLocal
+
+_HERE = Path(__file__).parent
+#: Of the caller, before the other tests' configuration removes them.
+_CALLERS = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+_LEDGER = pytest.StashKey[Ledger]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `make test-aws`."""
+    parser.addoption("--aws-region", default="", help="Region of the tables")
+    parser.addoption("--aws-cap-usd", type=float, default=1.0, help="dollars that the run may spend")
+    parser.addoption("--aws-role", default="", help="role to assume with the policies that are tested")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave these tests out unless the command line names this folder or one of them."""
+    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return None if any(each.resolve().is_relative_to(_HERE) for each in asked) else True
+
+
+@pytest.fixture(scope="session")
+def caller(pytestconfig: pytest.Config) -> Iterator[None]:
+    """The environment with the caller's AWS in it, or dummy credentials for DynamoDB Local."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        is_local = pytestconfig.getoption("dynamodb_local")
+        for name, value in (credentials() if is_local else _CALLERS).items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def place(pytestconfig: pytest.Config, caller: None) -> Iterator[Place]:
+    """The tables of this run, once the plan fits into the cap. At the end the plan must have been enough."""
+    cap, region = pytestconfig.getoption("aws_cap_usd"), pytestconfig.getoption("aws_region")
+    refuse_over(cap)
+    ledger = pytestconfig.stash[_LEDGER] = Ledger(cap)
+    if pytestconfig.getoption("dynamodb_local"):
+        with DynamoDBLocal() as local, own_tables(local.settings) as settings:
+            yield Place(settings, ledger, is_local=True)
+    elif not region:
+        pytest.exit("say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1", 2)
+    elif boto3.session.Session().get_credentials() is None:
+        pytest.exit("no AWS credentials are found: set them in the environment, or AWS_PROFILE", 2)
+    else:
+        with own_tables(Settings(region=region)) as settings:
+            yield Place(settings, ledger, is_local=False, role=pytestconfig.getoption("aws_role"))
+    assert ledger.spent.write <= planned().write, "the plan is too low"
+    assert ledger.spent.read <= planned().read, "the plan is too low"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print what was planned and spent."""
+    ledger = config.stash.get(_LEDGER, None)
+    if ledger is not None:
+        spent = ledger.spent
+        terminalreporter.write_line(
+            f"{spent.write:,.0f} write and {spent.read:,.0f} read units: at most {dollars(spent.cost())}; "
+            f"planned {dollars(planned().cost())}, cap {dollars(ledger.cap)}"
+        )

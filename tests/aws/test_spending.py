@@ -1,0 +1,54 @@
+"""The cap, and the deletion of what a run made."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.meter import Meter
+from dynastate.format.items import FORMAT, item_key
+from dynastate.format.keys import meta_key
+from tests.aws.place import Place, exists, own_tables
+from tests.aws.spending import Ledger, Units, planned, refuse_over
+
+
+def test_plan_above_the_cap_ends_the_run_before_it_begins() -> None:
+    """The message says what it would cost, and how to allow it."""
+    refuse_over(planned().cost())
+    with pytest.raises(pytest.exit.Exception, match=r"the plan costs up to \$0\.\d\d, and the cap is .*raise CAP_USD"):
+        refuse_over(planned().cost() / 2)
+
+
+def test_the_request_that_reaches_the_cap_ends_the_run(place: Place) -> None:
+    """Each answer's units are added, those of refused requests, too."""
+    ledger = Ledger(cap=Units(write=5).cost())
+    with closing(ledger.watch(BotoTables(place.settings))) as tables:
+        key = meta_key("spending/0/0/default")
+        item = item_key(key) | {"format": FORMAT}
+        assert tables.put_new(key, item, Meter())
+        assert not tables.put_new(key, item, Meter())
+        assert ledger.spent == Units(write=2)
+        with pytest.raises(pytest.exit.Exception, match=r"are spent, and the cap is .* the tables are deleted"):
+            tables.write([(key, item | {"data": bytes(5_000)})], Meter())
+    place.ledger.add(ledger.spent)
+
+
+def test_tables_are_deleted_when_the_run_fails(place: Place) -> None:
+    """Also where it fails while only one of them is there."""
+    names: list[str] = []
+
+    def fail() -> None:
+        with own_tables(place.settings) as own, closing(make_client(own)) as client:
+            names.extend((own.delta_table, own.snapshot_table))
+            assert all(exists(client, name) for name in names)
+            client.delete_table(TableName=own.delta_table)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with closing(make_client(place.settings)) as client:
+        assert [name for name in names if exists(client, name)] == []
+        assert exists(client, place.settings.delta_table), "another run's"

@@ -1,0 +1,47 @@
+"""Tables that take less than is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.limits import WRITES_MAX
+from dynastate.dynamodb.meter import Meter
+from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.keys import NO_ATTEMPT, Key, part_key, store_shard
+from tests.aws.place import Place, own_tables
+
+#: Write units a second that the table takes, and those that are written: many more than a burst.
+RATE = 10
+UNITS = 1_000
+
+
+@pytest.fixture
+def limited(place: Place) -> Iterator[BotoTables]:
+    """Tables of which that for deltas takes a few units a second."""
+    if place.is_local:
+        pytest.skip("DynamoDB Local throttles nothing")
+    with own_tables(place.settings) as own:
+        with closing(make_client(own)) as client:
+            limit = {"MaxWriteRequestUnits": RATE, "MaxReadRequestUnits": -1}
+            client.update_table(TableName=own.delta_table, OnDemandThroughput=limit)
+            client.get_waiter("table_exists").wait(TableName=own.delta_table)
+        with closing(place.ledger.watch(BotoTables(own))) as tables:
+            yield tables
+
+
+@pytest.mark.timeout(900)
+def test_throttled_writes_are_durable_in_the_end(limited: BotoTables, store: str) -> None:
+    """Every item is there, none is lost, and the meter has counted the throttles."""
+    keys = [part_key(store, 1, NO_ATTEMPT, number, 1) for number in range(UNITS // 2)]
+    items: list[tuple[Key, Item]] = [(key, item_key(key) | {"format": FORMAT, "data": bytes(1_100)}) for key in keys]
+    meter = Meter()
+    for at in range(0, len(items), WRITES_MAX):
+        limited.write(items[at : at + WRITES_MAX], meter)
+    assert limited.query("delta", store_shard(store, 0), "0", "~", Meter()) == items
+    assert meter.throttles > 0
+    assert meter.write_units == UNITS
