@@ -28,6 +28,8 @@ class DynamoDB:
         self.items: dict[str, dict[Place, Wire]] = {name: {} for name in self.roles}
         self.on_change: Callable[[Role, Place, Wire | None], None] = lambda *_: None
         self._sorts: dict[str, dict[str, list[str]]] = {name: {} for name in self.roles}
+        #: Whether no request arrives, and no answer comes back.
+        self.is_cut = False
 
     # ------------------------------------------------------------------------------------------------------------ reads
 
@@ -152,20 +154,27 @@ class DynamoDB:
         return keys
 
     def _put(self, name: str, item: Wire) -> None:
-        place = self._place(name, item)
-        before = self.items[name].get(place)
-        self.items[name][place] = item
-        if before is None:
-            insort(self._sorts[name].setdefault(place[0], []), place[1])
-        self.on_change(self.roles[name], place, item)
+        self._change(name, self._place(name, item), item)
 
     def _remove(self, name: str, key: Wire) -> None:
         place = self._place(name, key)
-        before = self.items[name].pop(place, None)
-        if before is not None:
-            sorts = self._sorts[name][place[0]]
+        if self.item(name, key) is not None:
+            self._change(name, place, None)
+
+    def _change(self, name: str, place: Place, item: Wire | None) -> None:
+        self._set(name, place, item)
+        self.on_change(self.roles[name], place, item)
+
+    def _set(self, name: str, place: Place, item: Wire | None) -> None:
+        """Put an item in its place; without one, delete that which may be there."""
+        is_there, sorts = place in self.items[name], self._sorts[name].setdefault(place[0], [])
+        if item is not None:
+            self.items[name][place] = item
+            if not is_there:
+                insort(sorts, place[1])
+        elif is_there:
+            del self.items[name][place]
             del sorts[bisect_left(sorts, place[1])]
-            self.on_change(self.roles[name], place, None)
 
     def _must_meet(self, name: str, key: Wire, request: Mapping[str, Any]) -> None:
         condition = request.get("ConditionExpression")

@@ -206,7 +206,7 @@ class _Request:
             self._scheduler.kill(self._process)
 
     def _arrive(self, operation: str, piece: dict[str, Any], task: Task) -> None:
-        if self._process.is_dead and not self._outlives:
+        if self._service.is_cut or (self._process.is_dead and not self._outlives):
             return
         if self._is_given_up or self._process.is_dead:
             self._scheduler.note("late from %s: %s", self._process.name, Described(operation, piece))
@@ -219,6 +219,8 @@ class _Request:
             self._scheduler.after(self._delay(), lambda: self._come_back(task))
 
     def _come_back(self, task: Task) -> None:
+        if self._service.is_cut:
+            return
         self._is_answered = True
         if not self._is_given_up:
             self._scheduler.unpark(task)

@@ -17,6 +17,9 @@ PAGE: Final = 3
 class S3:
     """The objects of one bucket, by key. An object that would change is an error: each is written once, or again."""
 
+    #: As of the tables in one Region.
+    is_cut: Final = False
+
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 

@@ -38,12 +38,14 @@ from dynastate.operations.verify import verify
 from dynastate.reader import families as column_families
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from tests.simulation import replicas
 from tests.simulation.actors import Executor, Reader, read
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
 from tests.simulation.external_clients import Forker, Onlooker, Operator, families
 from tests.simulation.model import Model, short, violation
 from tests.simulation.network import LATEST_S, NO_FAULTS, Client, FaultRates, random_faults
 from tests.simulation.orphans import check_orphans
+from tests.simulation.replicas import two_regions
 from tests.simulation.s3 import S3
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import Threads
@@ -83,6 +85,9 @@ DROPPED, DROPPED_OF = (14, 15, 16), 17
 INLINED, INLINED_OF, INLINE_BYTES = (1, 4, 9, 12, 15, 17), 19, 60
 #: In these most executors write parts and buckets to S3, and what they wrote before is where it was.
 STREAMED, STREAMED_OF = (2, 6, 11), 13
+#: In these the tables have replicas in two Regions, and the query moves between these, often since one is cut off.
+#: Objects of S3 have no replicas here.
+REPLICATED, REPLICATED_OF = (6, 15, 22), 23
 BLOCKS: Final = {"blocks": "s3://bucket/state", "put_price": Decimal(0)}
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
@@ -140,7 +145,10 @@ class Schedule:
         self.min_deltas = self.chance.choice((1, 1, 2, 4))
         self.pause_s = self.chance.choice((0.02, 0.3, 5.0))
         self.settings = Settings(region="us-east-1", request_deadline_s=self.chance.choice((2, 30)))
-        self.dynamodb = DynamoDB(NAMES)
+        self._regions = random.Random(f"{seed}/regions")  # noqa: S311  # no secret
+        is_replicated = seed % REPLICATED_OF in REPLICATED and seed % STREAMED_OF not in STREAMED
+        self.replicas = two_regions(NAMES, self.scheduler.clock, replicas.no_delay) if is_replicated else []
+        self.dynamodb = self.replicas[0] if self.replicas else DynamoDB(NAMES)
         self.s3 = S3()
         self._streams = random.Random(f"{seed}/streams")  # noqa: S311  # no secret
         self.location = LOCATIONS[0]
@@ -153,7 +161,8 @@ class Schedule:
         #: Those of the current query, of which the first always is one.
         self.current = self.models
         self._stores = random.Random(f"{seed}/stores")  # noqa: S311  # no secret
-        self.dynamodb.on_change = self._on_change
+        for each in (self.dynamodb, *self.replicas):
+            each.on_change = self._on_change
         for model in self.models:
             model.locations = {self.location}
         self.executors: list[Executor] = []
@@ -210,6 +219,8 @@ class Schedule:
                 self._move(moves)
             if self.seed % DROPPED_OF in DROPPED and self.seed % FORKED_OF != FORKED and drops.random() < 0.2:
                 self._drop(drops)
+            if self.replicas and self._regions.random() < 0.3:
+                self._fail_over()
             self.scheduler.sleep(self.chance.uniform(0, 2 * self.pause_s))
             if self._batch() and self.chance.random() < 0.95:
                 done += 1
@@ -312,10 +323,25 @@ class Schedule:
         body = partial(executor.task, model, base, attempt, report, lambda: attempt not in self.killed)
         self.scheduler.spawn(f"{executor.process.name}/{attempt.hex()[:8]}", body, executor.process)
 
+    def _fail_over(self) -> None:
+        """Continue the query in the other Region. This one may be cut off, or executors may still write to it."""
+        left = self.replicas[0]
+        if self._regions.random() < 0.7:
+            left.cut()
+        self.replicas.reverse()
+        self.dynamodb = self.replicas[0]
+        self.replicas[0].back()
+        self.scheduler.note("the query moves from %s%s", left.region, ", which is cut off" if left.is_cut else "")
+        self._auditor = self._engine(self.dynamodb, cache_bytes=0)
+        self._restart(self._newest())
+        self.audit()
+
     def _end_quietly(self) -> None:
         """End without faults; then snapshots and clean-up must leave no orphans."""
         self.scheduler.note("calm")
         self.faults = NO_FAULTS
+        for each in self.replicas:
+            each.back()
         self.audit(whole=True)
         self.scheduler.sleep(LATEST_S + 200)
         for executor in (*self.executors, *self.zombies):
