@@ -10,7 +10,22 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 import dynastate
-from dynastate.cli import copy, cost, doctor, inspect, local, maintain, rollback, skew, sql, tables, top, transfer, ui
+from dynastate.cli import (
+    copy,
+    cost,
+    doctor,
+    failover,
+    inspect,
+    local,
+    maintain,
+    rollback,
+    skew,
+    sql,
+    tables,
+    top,
+    transfer,
+    ui,
+)
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
 from dynastate.errors import DynastateError
@@ -21,7 +36,8 @@ Exit codes:
   0    Done, and nothing is wrong.
   1    The answer is no: 'verify', 'doctor' or 'tables check' found something
        wrong, 'get' or 'history' no such key, or 'drop', 'adopt', 'copy',
-       'rollback' or 'repartition' was not confirmed.
+       'rollback' or 'repartition' was not confirmed; 'failover' found that
+       the query cannot continue in the other Region.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
   130  Interrupted by Ctrl-C. 'local', 'top' and 'ui' end with 0 then.
@@ -50,6 +66,7 @@ for each in (
     ui.app,
     maintain.app,
     copy.app,
+    failover.app,
     rollback.app,
     transfer.app,
     tables.app,

@@ -51,8 +51,12 @@ class BotoTables:
         self.objects = S3Objects(settings, retries=replace(self._retries), client=s3_client, profile=profile)
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
 
+    def describe(self) -> dict[Role, dict[str, Any]]:
+        """Describe both tables, as DescribeTable does. For operators, never for the engine."""
+        return {role: self.call("DescribeTable", role, Meter())["Table"] for role in SPECS}
+
     def check(self) -> list[str]:
-        found = {role: self.call("DescribeTable", role, Meter())["Table"] for role in SPECS}
+        found = self.describe()
         drift = [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
         return drift + (self.objects.check(self.settings.blocks) if self.settings.blocks else [])
 

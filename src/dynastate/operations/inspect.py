@@ -89,10 +89,11 @@ class CommittedAttempt:
 def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
     """Summarize one store."""
     graph, items = _read(tables, store, meter)
-    return _summary(graph, items, is_earlier=store in meant(tables, store, meter).earlier)
+    return summarize(graph, items, is_earlier=store in meant(tables, store, meter).earlier)
 
 
-def _summary(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
+def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
+    """Summarize a store by its version lists and snapshots, as `read_lists` has them."""
     meta, item, stored = graph.required_meta, graph.meta_item, store_size(graph, items)
     found = StoreSummary(
         graph.store,
@@ -140,17 +141,17 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     metas: dict[str, dict[str, Item]] = {}
 
-    def summarize(name: str) -> tuple[StoreSummary | None, Item | None]:
+    def look(name: str) -> tuple[StoreSummary | None, Item | None]:
         try:
             graph, items = _read(tables, name, Meter())
-            return _summary(graph, items), graph.meta_item
+            return summarize(graph, items), graph.meta_item
         except VersionMissingError:
             return None, None
         except CorruptStateError as corrupt:
             corrupt.name_table(tables.names)
             return StoreSummary(name, problem=str(corrupt)), None
 
-    looked = each_store(tables, names, summarize, progress, until_failure=True).all()
+    looked = each_store(tables, names, look, progress, until_failure=True).all()
     for name, (_, meta) in zip(names, looked, strict=True):
         if meta is not None:
             metas.setdefault(name.split("/")[0], {})[name] = meta

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -19,6 +19,8 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
+from dynastate.format.graph import VersionGraph
+from dynastate.format.keys import VersionId
 from dynastate.operations.inspect import inspect_store, read_lists
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -55,6 +57,21 @@ class Rollback:
     undone: tuple[int, ...]
     stores: int
     copy: str
+
+
+@dataclass(frozen=True)
+class CommittedIds:
+    """The version that a batch committed, and its ids by operator and partition; none with checkpoint format v1."""
+
+    version: int
+    ids: Mapping[str, Sequence[Sequence[str]]]
+
+    def are_in(self, store: str, versions: Collection[VersionId]) -> bool:
+        """Whether the version of a store is among these, by the id that the batch has for it."""
+        _, operator, partition, _ = store.split("/", 3)
+        of_operator = self.ids.get(operator, [[]] * (int(partition) + 1))
+        wanted = {each.replace("-", "") for each in of_operator[int(partition)]}
+        return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
 
 
 class Checkpoint:
@@ -158,10 +175,10 @@ def plan_rollback(
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
     stores = of_namespace(tables, namespace, Meter()).current
-    committed = _committed(checkpoint.read(f"{COMMITS}/{to}"))
+    wanted = committed_ids(checkpoint, to)
 
     def look(store: str) -> None:
-        _require(tables, store, to + 1, committed)
+        _require(tables, store, to + 1, wanted)
         if not force and inspect_store(tables, store, Meter()).is_active:
             raise ConfigurationError("a query seems to be writing; stop it first, or give --force", store=store)
 
@@ -196,26 +213,25 @@ def _log(batch: int, text: str) -> BatchLog:
     return BatchLog(batch, began.isoformat(timespec="seconds"), tuple(sources))
 
 
-def _committed(text: str) -> Mapping[str, Sequence[Sequence[str]]]:
-    """The ids of the versions that a batch committed, by operator and partition; none with checkpoint format v1."""
-    lines = text.splitlines()
+def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
+    """The ids of the versions that a batch committed."""
+    lines = checkpoint.read(f"{COMMITS}/{batch}").splitlines()
     found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-    ids: Mapping[str, Sequence[Sequence[str]]] = found.get("stateUniqueIds") or {}
-    return ids
+    return CommittedIds(batch + 1, found.get("stateUniqueIds") or {})
 
 
-def _require(tables: Tables, store: str, version: int, committed: Mapping[str, Sequence[Sequence[str]]]) -> None:
-    """Refuse a version that a store cannot open."""
-    graph, _ = read_lists(tables, store, Meter())
-    _, operator, partition, _ = store.split("/", 3)
-    wanted = {each.replace("-", "") for each in committed.get(operator, [[]] * (int(partition) + 1))[int(partition)]}
-    found = [each for each in graph.entries() if each.version == version]
-    if wanted:
-        found = [each for each in found if each.attempt.hex() in wanted]
+def readable_versions(graph: VersionGraph) -> set[VersionId]:
+    """The attempts of a store that can be opened, as far as its version lists and snapshots tell."""
     bases = graph.bases()
-    if not any(bases[each.id] is not None for each in found):
-        readable = sorted(each.version for each in graph.entries() if bases[each.id] is not None)
-        there = f"{readable[0]} to {readable[-1]}" if readable else "none"
+    return {entry.id for entry in graph.entries() if bases[entry.id] is not None}
+
+
+def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> None:
+    """Refuse a version that a store cannot open."""
+    readable = readable_versions(read_lists(tables, store, Meter())[0])
+    if not wanted.are_in(store, readable):
+        numbers = sorted(number for number, _ in readable)
+        there = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise ConfigurationError(
             f"the state of this batch is no longer there; versions that are: {there}", store=store, version=version
         )

@@ -1,0 +1,80 @@
+"""The command `failover`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dynastate.cli.options import Call, Namespace, command
+from dynastate.cli.output import progress
+from dynastate.counts import plural
+from dynastate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dynastate.operations.failover import Failover, Side
+
+app = typer.Typer(rich_help_panel="Maintain")
+
+
+@command(
+    app,
+    "failover orders --region us-east-1 --to-region us-east-2",
+    "failover orders --to-region us-east-2 --checkpoint s3://state/orders",
+)
+def failover(
+    call: Call,
+    namespace: Namespace,
+    *,
+    to_region: Annotated[str, typer.Option(metavar="REGION", help="The Region to continue in.")] = "",
+    to_endpoint: Annotated[str, typer.Option(metavar="URL", help="Its DynamoDB endpoint.")] = "",
+    checkpoint: Annotated[
+        str, typer.Option(metavar="URL", help="The query's checkpoint, as it is read in that Region.")
+    ] = "",
+) -> None:
+    """Check whether a query can continue in another Region, and list the steps. Nothing is changed.
+
+    It compares the tables on both sides, and the checkpoint with the state that is there. The Region that is left need
+    not answer. Exit code 1: the query cannot continue there.
+    """
+    from dynastate.dynamodb.boto_tables import BotoTables
+    from dynastate.operations.failover import plan_failover
+    from dynastate.operations.rollback import Checkpoint
+
+    given: dict[str, Any] = {"region": to_region, "endpoint": to_endpoint}
+    other = replace(call.settings, **{name: value for name, value in given.items() if value})
+    if other == call.settings:
+        raise ConfigurationError("the query would stay where it is; give another Region with --to-region")
+    files = Checkpoint(checkpoint) if checkpoint else None
+    with closing(BotoTables(other)) as target, progress("stores") as report:
+        found = plan_failover(BotoTables, call.settings, target, namespace, files, report)
+    if not call.json(asdict(found)):
+        _show(call, found)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _show(call: Call, found: Failover) -> None:
+    for word, side in (("from", found.source), ("to", found.target)):
+        call.say(f"{word} {side.region or 'the first Region'}: {_about(side)}")
+    behind = found.source.version - found.target.version
+    if behind > 0:
+        call.say(f"{plural(behind, 'version')} of {found.source.region} cannot be opened in {found.target.region}")
+    if found.batch is not None:
+        again = f"; {found.undone:,} of the checkpoint's batches run again" if found.undone else ""
+        call.say(f"the query continues with batch {found.batch}{again}")
+    call.say(f"{plural(found.requests, 'request')}, {plural(found.read_units, 'read unit')}")
+    for problem in found.problems:
+        call.say(f"cannot continue: {problem}", "red")
+    for number, step in enumerate(found.steps, 1):
+        call.say(f"{number}. {step}")
+
+
+def _about(side: Side) -> str:
+    if side.problems and not side.version:
+        return "; ".join(side.problems)
+    kind = {"strong": "strongly consistent replicas", "asynchronous": "asynchronous replicas", "none": "no replicas"}
+    others = f" with {', '.join(side.replicas)}" if side.replicas else ""
+    return f"{kind[side.replication]}{others}; newest version {side.version}, committed {side.committed or 'never'}"

@@ -1,0 +1,67 @@
+"""The command `failover`: both sides, the steps, and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynastate.dynamodb import boto_tables
+from dynastate.errors import ConfigurationError
+from dynastate.settings import Settings
+from tests.support.command_line import refused, run
+from tests.unit.operations.test_failover import HERE, THERE, RegionTables, filled_long_ago, lose_parts_of
+from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint
+
+WORDS = ("failover", NAMESPACE, "--region", HERE, "--to-region", THERE)
+
+
+@pytest.fixture
+def regions(monkeypatch: pytest.MonkeyPatch) -> dict[str, RegionTables]:
+    """Tables in two Regions, asynchronous replicas of each other. What is no Region here cannot be reached."""
+    source, target = filled_long_ago(), RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    found = {HERE: source, THERE: target}
+
+    def open_tables(settings: Settings) -> RegionTables:
+        if settings.region not in found:
+            raise ConfigurationError(f"DynamoDB cannot be reached at {settings.region}")
+        return found[settings.region]
+
+    monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
+    return found
+
+
+def test_it_says_what_is_there_and_what_to_do(regions: dict[str, RegionTables], tmp_path: Path) -> None:
+    """Versions that are missing there are counted, and so is what it read."""
+    lose_parts_of(regions[THERE], f"{NAMESPACE}/0/0/default", BATCHES)
+    done = run(*WORDS, "--checkpoint", str(make_checkpoint(tmp_path)))
+    said = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert f"from {HERE}: asynchronous replicas with {THERE}; newest version {BATCHES}, committed 20" in said
+    assert f"to {THERE}: asynchronous replicas with {HERE}; newest version {BATCHES - 1}, committed" in said
+    assert f"1 version of {HERE} cannot be opened in {THERE}" in said
+    assert f"the query continues with batch {BATCHES - 1}; 1 of the checkpoint's batches run again" in said
+    assert "read units" in said
+    assert [line[:2] for line in done.lines if line[:1].isdigit() and line[1:2] == "."] == ["1.", "2.", "3.", "4."]
+
+
+def test_a_region_that_is_away_and_one_that_has_nothing(regions: dict[str, RegionTables]) -> None:
+    """The first keeps nothing from being done; of the second the exit code is 1, or 2 if there is no store."""
+    words = ("failover", NAMESPACE, "--region", "eu-west-1", "--to-region", THERE)
+    done = run(*words)
+    assert done.code == 0
+    assert done.lines[0] == "from eu-west-1: DynamoDB cannot be reached at eu-west-1"
+    regions[THERE].described["delta"]["TableStatus"] = "CREATING"
+    done = run(*words)
+    assert done.code == 1
+    assert done.lines[-1] == "cannot continue: table dynastate-delta is CREATING, needed is ACTIVE"
+    regions[THERE].items.clear()
+    assert "no store of this namespace is in the tables; the namespace is the first part" in refused(*words)
+    assert "cannot be reached at eu-west-1" in refused(*WORDS[:-1], "eu-west-1")
+
+
+def test_another_place_must_be_given() -> None:
+    """A Region, or an endpoint."""
+    assert "give another Region with --to-region" in refused("failover", NAMESPACE, "--region", HERE)
+    assert "give another Region with --to-region" in refused(*WORDS[:-1], HERE)

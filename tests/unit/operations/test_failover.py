@@ -1,0 +1,195 @@
+"""Failover to another Region: what both sides have, where the query can resume, and the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.keys import SPECS, Role
+from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
+from dynastate.operations.rollback import Checkpoint
+from dynastate.settings import PREFIX, Settings
+from tests.support.engine_driver import make_engine
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder
+from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint
+
+HERE, THERE = "us-east-1", "us-east-2"
+CONTINUE = f"Start the query with {PREFIX}region={THERE}, {PREFIX}namespace={NAMESPACE}"
+
+
+class RegionTables(MemoryTables):
+    """The tables in one Region, described as DynamoDB does; the engine's items, and what a test changes of them."""
+
+    names = {"delta": "dynastate-delta", "snapshot": "dynastate-snapshot-group"}  # noqa: RUF012  # as in BotoTables
+
+    def __init__(self, region: str) -> None:
+        super().__init__()
+        self.settings = Settings(region=region)
+        self.described: dict[Role, dict[str, Any]] = {role: self._description(role) for role in SPECS}
+
+    def _description(self, role: Role) -> dict[str, Any]:
+        spec = SPECS[role]
+        names = {"HASH": spec.hash_key, "RANGE": spec.range_key}
+        return {
+            "TableArn": f"arn:aws:dynamodb:{self.settings.region}:123456789012:table/{self.names[role]}",
+            "TableStatus": "ACTIVE",
+            "KeySchema": [{"AttributeName": name, "KeyType": kind} for kind, name in names.items()],
+            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names.values()],
+        }
+
+    def replicate(self, other: RegionTables, *, is_strong: bool) -> None:
+        """Describe them as replicas of others, which have the same items now."""
+        for one, two in ((self, other), (other, self)):
+            for table in one.described.values():
+                table["Replicas"] = [{"RegionName": two.settings.region, "ReplicaStatus": "ACTIVE"}]
+                table["MultiRegionConsistency"] = "STRONG" if is_strong else "EVENTUAL"
+        other.items.update(self.items)
+
+    def describe(self) -> dict[Role, dict[str, Any]]:
+        return self.described
+
+    def close(self) -> None:
+        """Stay, for the test."""
+
+
+@pytest.fixture
+def source() -> RegionTables:
+    """Two stores with a version for each batch, by a clock of long ago."""
+    return filled_long_ago()
+
+
+def filled_long_ago() -> RegionTables:
+    return filled(lambda: datetime(2026, 1, 1, tzinfo=timezone.utc))
+
+
+def filled(now: Callable[[], datetime]) -> RegionTables:
+    made = RegionTables(HERE)
+    with closing(make_engine(made, now=now)) as engine:
+        for partition in range(2):
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(BATCHES)
+    return made
+
+
+def plan(source: RegionTables, target: RegionTables, checkpoint: Path | None = None) -> Failover:
+    """Plan a failover between tables in memory."""
+    files = None if checkpoint is None else Checkpoint(str(checkpoint))
+    return plan_failover(
+        lambda _: cast("BotoTables", source), source.settings, cast("BotoTables", target), NAMESPACE, files
+    )
+
+
+def lose_parts_of(target: RegionTables, store: str, version: int) -> None:
+    """Let the parts of a version not be there yet."""
+    late = [key for key in target.items if key.role == "delta" and key.store_shard.startswith(store)]
+    for key in late:
+        if key.sort.split("/")[1].lstrip("0") == str(version):
+            del target.items[key]
+
+
+@pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
+def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_strong: bool) -> None:
+    """The query continues after the checkpoint's last batch, from the checkpoint's location there."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=is_strong)
+    checkpoint = make_checkpoint(tmp_path)
+    found = plan(source, target, checkpoint)
+    kind = "strong" if is_strong else "asynchronous"
+    assert (found.source.replication, found.target.replication) == (kind, kind)
+    assert (found.target.region, found.target.replicas) == (THERE, (HERE,))
+    assert (found.source.version, found.target.version, found.stores) == (BATCHES, BATCHES, 2)
+    assert (found.batch, found.undone, found.problems) == (BATCHES, 0, ())
+    stop, adopt, start = found.steps
+    assert stop.startswith(f"See that the query in {HERE} does not run")
+    assert ("is refused" in stop) is is_strong
+    assert adopt.endswith(f"dynastate adopt {NAMESPACE} --checkpoint {checkpoint} --region {THERE}")
+    assert start == f"{CONTINUE} and checkpointLocation {checkpoint}."
+    assert found.read_units > 0
+
+
+def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> None:
+    """Asynchronous replicas: the version whose parts are missing cannot be opened, so the checkpoint goes back."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    lose_parts_of(target, f"{NAMESPACE}/0/1/default", BATCHES - 1)
+    found = plan(source, target, make_checkpoint(tmp_path))
+    assert (found.source.version, found.target.version) == (BATCHES, BATCHES - 2)
+    assert (found.batch, found.undone) == (BATCHES - 2, 2)
+    assert f"--to {BATCHES - 3} --region {THERE}" in found.steps[1]
+
+
+def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
+    """A version by another attempt is not that of the batch."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    checkpoint = make_checkpoint(tmp_path, with_ids=True)
+    assert plan(source, target, checkpoint).batch == BATCHES
+    last = checkpoint / "commits" / str(BATCHES - 1)
+    last.write_text(last.read_text().replace("00000006", "000000ff"))
+    assert plan(source, target, checkpoint).batch == BATCHES - 1
+
+
+def test_a_region_that_does_not_answer(source: RegionTables) -> None:
+    """The steps are those by the other one; each of its requests has a short deadline."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    deadlines: list[int] = []
+
+    def refuse(settings: Settings) -> BotoTables:
+        deadlines.append(settings.request_deadline_s)
+        raise UnavailableError("the Region is away")
+
+    found = plan_failover(refuse, source.settings, cast("BotoTables", target), NAMESPACE)
+    assert deadlines == [SOURCE_DEADLINE_S]
+    assert found.source.problems == ("the Region is away",)
+    assert found.problems == ()
+    assert f"Its last batch in commits/ must be {BATCHES - 1} or one before" in found.steps[1]
+    assert found.batch is None
+
+
+def test_a_query_that_still_runs() -> None:
+    """The first step is to stop it."""
+    source, target = filled(lambda: datetime.now(timezone.utc)), RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    assert plan(source, target).steps[0].startswith(f"Stop the query in {HERE}: it committed at 20")
+
+
+def test_what_keeps_a_query_from_continuing(source: RegionTables, tmp_path: Path) -> None:
+    """Each problem is named, and there are no steps."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    checkpoint = make_checkpoint(tmp_path)
+    for file in (checkpoint / "commits").iterdir():
+        file.rename(file.with_name(str(int(file.name) + 100)))
+    found = plan(source, target, checkpoint)
+    assert found.problems == (
+        f"no batch of the checkpoint has its state in {THERE}; its newest version is that of batch {BATCHES - 1}",
+    )
+    assert found.steps == ()
+    del target.described["delta"]["MultiRegionConsistency"]
+    target.described["snapshot"]["TableStatus"] = "CREATING"
+    target.described["snapshot"]["Replicas"] = target.described["delta"]["Replicas"] = [{"RegionName": "eu-west-1"}]
+    status, kinds, replica = plan(source, target).problems
+    assert status == "table dynastate-snapshot-group is CREATING, needed is ACTIVE"
+    assert "different replication: dynastate-delta: asynchronous and dynastate-snapshot-group: strong" in kinds
+    assert replica == f"the tables in {THERE} have no replica in {HERE}"
+
+
+def test_tables_that_are_no_replicas(source: RegionTables) -> None:
+    """Restored or copied ones: the query can continue with what they have; without the namespace it is refused."""
+    target = RegionTables(THERE)
+    with pytest.raises(ConfigurationError, match="no store of this namespace"):
+        plan(source, target)
+    target.items.update(source.items)
+    found = plan(source, target)
+    assert (found.target.replication, found.problems, len(found.steps)) == ("none", (), 3)
+    for key in [key for key in target.items if key.role == "delta"]:
+        del target.items[key]
+    assert plan(source, target).problems == (f"no version can be opened in all stores in {THERE}",)
