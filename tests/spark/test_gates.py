@@ -61,9 +61,47 @@ def test_joins_in_the_newest_state_format(spark: SparkSession, folder: Path) -> 
     offsets = (folder / "newest" / "offsets" / "0").read_text().splitlines()
     (conf,) = [json.loads(line)["conf"] for line in offsets if '"conf"' in line]
     if conf[JOIN_FORMAT] == "2":
-        pytest.skip(f"{REFUSED}it gives a new join on this provider format 2, not 4, without a word")
+        pytest.skip(f"{REFUSED}it gives a new join on this provider format 2, not 4")
     assert conf[JOIN_FORMAT] == "4"
     assert found.rows == expected.rows
+
+
+def test_reader_of_all_column_families(spark: SparkSession, counted: tuple[Source, Path]) -> None:
+    """The state reader shows every row as bytes, with its column family: one each key, in an aggregation."""
+    source, checkpoint = counted
+    try:
+        rows = spark.read.format("statestore").option("_readAllColumnFamilies", "true").load(str(checkpoint))
+    except (PySparkException, Py4JJavaError) as refused:
+        skip_if(str(refused), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER")
+        raise
+    assert "column_family_name" in rows.columns
+    assert rows.count() == source.read(spark).select("key").distinct().count()
+
+
+def test_transform_with_state_without_our_extension(spark: SparkSession, folder: Path) -> None:
+    """A session without extensions runs it, and has the rows of a session with ours."""
+    sources = make_sources(folder, seed=35, files=2)
+    sources.release()
+    case = CASES["transformWithState in Scala"]
+    expected = case.start(spark.newSession(), sources, folder / "with").finish()
+    bare = without_extensions(spark)
+    try:
+        found = case.start(bare, sources, folder / "without").finish()
+    except PySparkException as refused:
+        skip_if(str(refused), "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS")
+        raise
+    assert found.rows == expected.rows
+
+
+def without_extensions(spark: SparkSession) -> SparkSession:
+    """Another session of this Spark, as if the application had no extensions."""
+    jvm, conf = spark._jvm, spark._jsparkSession.sessionState().conf().getAllConfs()
+    assert jvm is not None
+    none = jvm.scala.Option.empty()
+    options = jvm.org.apache.spark.sql.SparkSessionExtensions()
+    empty = conf.empty()
+    made = jvm.org.apache.spark.sql.classic.SparkSession(spark._jsc.sc(), none, none, options, conf, empty)
+    return SparkSession(spark.sparkContext, made)
 
 
 def test_offline_repartition(spark: SparkSession, counted: tuple[Source, Path]) -> None:
