@@ -76,11 +76,11 @@ wheel: $(READY)
 test-wheel: wheel
 	@$(VENV)/bin/twine check --strict dist/*
 	@$(PYTHON) -m pytest tests/process/test_wheel.py $(PYTEST)
-	@$(PYTHON) tests/support/installed_wheel.py dist/dynastate-*.whl
+	@$(PYTHON) -m tests.support.installed_wheel dist/dynastate-*.whl
 
 # The same queries with the wheel on each Python from 3.10 to 3.14 that this machine has, with the newest Spark for it.
 test-pythons: wheel
-	@$(PYTHON) tests/support/installed_wheel.py --pythons dist/dynastate-*.whl
+	@$(PYTHON) -m tests.support.installed_wheel --pythons dist/dynastate-*.whl
 
 # What the package and its extras need, with all that those need, as a CycloneDX list, in build/.
 sbom: export SOURCE_DATE_EPOCH := 1767225600

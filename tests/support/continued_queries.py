@@ -29,7 +29,7 @@ NAMESPACE: Final = "spark.sql.streaming.stateStore.dynastate.namespace"
 def run(folder: Path) -> dict[str, Any]:
     """Run both until they have read all files; the totals of every user, and the users that are seen first."""
     where = {"endpoint": os.environ["AWS_ENDPOINT_URL"], "region": os.environ["AWS_REGION"]}
-    builder = SparkSession.builder.master("local[2]").config(map=dict(CONF))
+    builder = SparkSession.builder.master(os.environ.get("MASTER", "local[2]")).config(map=dict(CONF))
     spark = dynastate.configure(builder, **where).getOrCreate()
     events = spark.readStream.schema("user string, amount long").option("maxFilesPerTrigger", 1)
     rows = events.json(str(folder / "in"))

@@ -1,16 +1,17 @@
 """Install a wheel alone into a clean environment, and use it from there: `dynastate jar`, a short demo, the releases.
 
-    python tests/support/installed_wheel.py dist/dynastate-*.whl
-    python tests/support/installed_wheel.py --pythons dist/dynastate-*.whl    queries on each Python of this machine
+    python -m tests.support.installed_wheel dist/dynastate-*.whl
+    python -m tests.support.installed_wheel --pythons dist/dynastate-*.whl    queries on each Python of this machine
 
 Dependencies come from the package index, and no path leads into the checkout. `make test-wheel` builds the
-wheel first.
+wheel first. It also ships an environment to an executor, and tries the image file.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+from tests.support.shipped_environment import check_image, run_from_archive
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_DEADLINE_S = 900
@@ -121,6 +124,19 @@ def main(wheel: Path) -> None:
         assert shown.count(": equal") == 4, shown
         print(shown)
         continue_queries(last_release(folder, new, wheel), new, folder)
+        ship(wheel, new, folder / "ship")
+        check_image(wheel, Environment(folder, "image"), Environment(folder, "lint"), folder / "image-root")
+        print("the image file: its step runs, and hadolint finds nothing")
+
+
+def ship(wheel: Path, driver: Environment, folder: Path) -> None:
+    """Run the queries on an executor that has only the Python of a packed environment."""
+    write_input(folder, range(2))
+    with embedded_dynamodb(driver) as where:
+        said = run_from_archive(wheel, driver, folder, shlex.join([str(QUERIES), "run", str(folder)]), where)
+    after = expected(FILES[:2])
+    assert json.loads(said) == after, said
+    print("queries on an executor with the packed environment: every value is equal")
 
 
 def on_each_python(wheel: Path) -> None:
@@ -171,11 +187,7 @@ def continue_queries(last: Environment, new: Environment, folder: Path) -> None:
     with embedded_dynamodb(new) as where:
         for turn, by in enumerate((last, new, last), 1):
             files = FILES[: 2 * turn]
-            for number in range(len(files) - 2, len(files)):
-                lines = [json.dumps({"user": user, "amount": amount}) for user, amount in files[number]]
-                place = folder / "in" / f"{number}.json"
-                place.parent.mkdir(exist_ok=True)
-                place.write_text("\n".join(lines))
+            write_input(folder, range(len(files) - 2, len(files)))
             before, after = expected(FILES[: 2 * turn - 2]), expected(files)
             made = json.loads(by.run("python", str(QUERIES), "run", str(folder), **where).splitlines()[-1])
             firsts = sorted({*after["firsts"]} - {*before["firsts"]})
@@ -187,6 +199,15 @@ def continue_queries(last: Environment, new: Environment, folder: Path) -> None:
                     reader.run("dynastate", "verify", f"{name}/0/0/default", **where)
             by.run("dynastate", "compact", "totals/0", **where)
     print(f"queries of {LAST_RELEASE or 'this wheel'} continue, and back: every value is equal")
+
+
+def write_input(folder: Path, numbers: range) -> None:
+    """Write files of `FILES`, from which the queries read."""
+    place = folder / "in"
+    place.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        lines = [json.dumps({"user": user, "amount": amount}) for user, amount in FILES[number]]
+        (place / f"{number}.json").write_text("\n".join(lines))
 
 
 def expected(files: Sequence[list[tuple[str, int]]]) -> dict[str, Any]:
