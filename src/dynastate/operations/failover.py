@@ -134,10 +134,10 @@ def plan_failover(
     problems = list(there.problems)
     if here.version and there.replication != "none" and here.region not in there.replicas:
         problems.append(f"the tables in {there.region} have no replica in {here.region}")
+    resumption = stores.resumption(checkpoint) if checkpoint is not None else None
     if not stores.newest:
         problems.append(f"no version can be opened in all stores in {there.region}")
-    resumption = stores.resumption(checkpoint) if checkpoint is not None else None
-    if checkpoint is not None and resumption is None:
+    elif checkpoint is not None and resumption is None:
         problems.append(
             f"no batch of the checkpoint has its state in {there.region}; its newest version is that of batch "
             f"{stores.newest - 1}"

@@ -182,7 +182,7 @@ def test_what_keeps_a_query_from_continuing(source: RegionTables, tmp_path: Path
     assert replica == f"the tables in {THERE} have no replica in {HERE}"
 
 
-def test_tables_that_are_no_replicas(source: RegionTables) -> None:
+def test_tables_that_are_no_replicas(source: RegionTables, tmp_path: Path) -> None:
     """Restored or copied ones: the query can continue with what they have; without the namespace it is refused."""
     target = RegionTables(THERE)
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
@@ -192,4 +192,5 @@ def test_tables_that_are_no_replicas(source: RegionTables) -> None:
     assert (found.target.replication, found.problems, len(found.steps)) == ("none", (), 3)
     for key in [key for key in target.items if key.role == "delta"]:
         del target.items[key]
-    assert plan(source, target).problems == (f"no version can be opened in all stores in {THERE}",)
+    for checkpoint in (None, make_checkpoint(tmp_path)):
+        assert plan(source, target, checkpoint).problems == (f"no version can be opened in all stores in {THERE}",)
