@@ -56,7 +56,14 @@ PAGE = ROOT / "docs" / "getting-started.md"
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> SparkSession.Builder:
     """A builder in a program without a session and without settings in the environment."""
-    for name in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "MASTER"):
+    for name in (
+        "PYSPARK_PYTHON",
+        "PYSPARK_GATEWAY_PORT",
+        "PYSPARK_SUBMIT_ARGS",
+        "SPARK_HOME",
+        "SPARK_CONF_DIR",
+        "MASTER",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     return SparkSession.builder.master("local[2]")
@@ -207,6 +214,69 @@ def test_every_setting_of_sparks_stores_is_documented(spark: SparkSession) -> No
     # A patch may bring a setting that earlier ones lack.
     if pyspark.__version__ in SPARKS:
         assert names == documented
+
+
+@pytest.fixture
+def defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of Spark's conf, which may get a spark-defaults.conf."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    return tmp_path / "spark-defaults.conf"
+
+
+def test_it_keeps_what_spark_defaults_have(builder: SparkSession.Builder, defaults: Path) -> None:
+    """What the builder gives wins, as it does in Spark; other conf of the file is Spark's to read."""
+    defaults.write_text(
+        "# a comment\n\nspark.jars  /a.jar,\\\n   /b.jar\n  spark.plugins=c.D \n"
+        f"{EXTENSIONS} : a.B\nspark.app.name of defaults\n"
+    )
+    dynastate.configure(builder.config(EXTENSIONS, "e.F"))
+    assert options(builder)[JARS] == f"/a.jar,/b.jar,{jar_path()}"
+    assert options(builder)[EXTENSIONS] == f"e.F,{EXTENSION_CLASS}"
+    assert options(builder)[PLUGINS] == f"c.D,{PLUGIN_CLASS}"
+    assert "spark.app.name" not in options(builder)
+
+
+def test_it_keeps_what_pyspark_submit_args_have(
+    builder: SparkSession.Builder, defaults: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options win over a file of properties, which takes the place of the defaults unless they are asked for, too."""
+    defaults.write_text(f"{EXTENSIONS} of.Defaults\n{PLUGINS} of.Defaults\n")
+    own = tmp_path / "own.conf"
+    own.write_text(f"{EXTENSIONS} of.File\nspark.jars /file.jar\n")
+    words = ["--master", "local[2]", "--properties-file", str(own), "--conf", f"{EXTENSIONS}=a.B", "pyspark-shell"]
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join(words))
+    dynastate.configure(builder)
+    assert options(builder)[EXTENSIONS] == f"a.B,{EXTENSION_CLASS}"
+    assert options(builder)[PLUGINS] == PLUGIN_CLASS
+    assert options(builder)[JARS] == f"/file.jar,{jar_path()}"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join(["--load-spark-defaults", "--jars", "/a.jar", *words]))
+    other = SparkSession.Builder()
+    dynastate.configure(other)
+    assert options(other)[PLUGINS] == f"of.Defaults,{PLUGIN_CLASS}"
+    assert options(other)[JARS] == f"/a.jar,{jar_path()}"
+
+
+def test_a_program_has_its_extensions_beside_those_of_the_defaults(
+    folder: Path, environment: dict[str, str], database: Database
+) -> None:
+    """In a Spark that a plain program starts. Spark only warns of an extension that is not there."""
+    (folder / "spark-defaults.conf").write_text(f"{EXTENSIONS} not.There\n")
+    program = (
+        "import dynastate; from pyspark.sql import SparkSession\n"
+        f"builder = dynastate.configure(SparkSession.builder.master('local[1]'), endpoint={database.endpoint!r}, "
+        "region='us-east-1').config('spark.ui.enabled', 'false')\n"
+        "print(builder.getOrCreate().conf.get('spark.sql.extensions'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"SPARK_CONF_DIR": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.splitlines()[-1] == f"not.There,{EXTENSION_CLASS}"
 
 
 @pytest.mark.parametrize(

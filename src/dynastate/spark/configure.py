@@ -23,6 +23,7 @@ from dynastate.spark.connect import (
     remote_of,
 )
 from dynastate.spark.jar import jar_path, spark_minor
+from dynastate.spark.launch import launch_conf
 
 #: In checkpoint format 2 it fails every query with an operator of one partition, such as an aggregation without keys.
 FORMAT_1_ONLY = "4.0"
@@ -65,8 +66,9 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     """Configure the sessions of a builder to keep streaming state in DynamoDB.
 
     Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins` (keeping
-    what is there), sets the provider class, checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings
-    of missing snapshot files, and the given settings. The names of settings are the fields of `dynastate.Settings`:
+    what the builder, spark-submit, spark-defaults.conf and PYSPARK_SUBMIT_ARGS have of them), sets the provider class,
+    checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of missing snapshot files, and the given
+    settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
 
@@ -107,11 +109,11 @@ def _complete(wanted: dict[str, str], checked: Settings, options: dict[str, str]
     names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if not checked.python and _is_local(options) and not names_python:
         checked = replace(checked, python=sys.executable)
-    before = dict(options)
+    before = launch_conf() | options
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
         submitted = _submitted_conf(jar)  # the JVM runs, and its jars are fixed
         del wanted[JARS]
-        before = submitted | before
+        before = submitted | options
     wanted |= {name: _with(before.get(name, ""), wanted[name]) for name in (JARS, *STATIC_CONF) if name in wanted}
     return checked
 

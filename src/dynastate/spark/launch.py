@@ -1,0 +1,43 @@
+"""The conf with which PySpark would start a JVM, beside the program's own: its file, and PYSPARK_SUBMIT_ARGS."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pyspark
+
+#: A line of Java's properties: a key, then `=`, `:` or blanks, and a value.
+_PROPERTY = re.compile(r"\s*(?![#!])([^\s:=]+)(?:\s*[:=]\s*|\s+)(.*?)\s*")
+
+
+def launch_conf() -> dict[str, str]:
+    """The conf of `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS, by the rules of spark-submit, which PySpark runs.
+
+    Escapes of Java's properties stay as they are.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    parser.add_argument("--jars")
+    parser.add_argument("--properties-file", type=Path)
+    parser.add_argument("--load-spark-defaults", action="store_true")
+    given, _ = parser.parse_known_args(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    found: dict[str, str] = {}
+    if given.properties_file is None or given.load_spark_defaults:
+        found |= _properties(defaults)
+    if given.properties_file is not None:
+        found |= _properties(given.properties_file)
+    found |= {name: value for name, _, value in (each.partition("=") for each in given.conf)}
+    return found | ({"spark.jars": given.jars} if given.jars else {})
+
+
+def _properties(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    lines = re.sub(r"\\\n\s*", "", file.read_text()).splitlines()
+    return {match[1]: match[2] for match in map(_PROPERTY.fullmatch, lines) if match is not None}
