@@ -120,25 +120,26 @@ class BotoTables:
 
     def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
         refuse_keys([key for key, _ in puts], WRITES_MAX)
-        refuse_items(puts)
+        sizes = dict(zip((key for key, _ in puts), refuse_items(puts), strict=True))
         role = puts[0][0].role
         rate = self._rates[role]
         retry = self._retry("BatchWriteItem", meter, rate=rate)
         taken: set[Key] = set()
         while not taken:
-            answer = retry.attempt(role, partial(self._put_some, puts, rate))
+            answer = retry.attempt(role, partial(self._put_some, puts, sizes, rate))
             if answer is not None:
                 taken, is_all = answer
                 if not is_all:
                     retry.answered_in_part(role, progress=bool(taken))
-        for key, item in puts:
-            if key in taken:
-                meter.wrote(item_bytes(item))
+        for key in taken:
+            meter.wrote(sizes[key])
         return [(key, item) for key, item in puts if key not in taken]
 
-    def _put_some(self, puts: Sequence[tuple[Key, Item]], rate: WriteRate) -> tuple[set[Key], bool]:
+    def _put_some(
+        self, puts: Sequence[tuple[Key, Item]], sizes: Mapping[Key, int], rate: WriteRate
+    ) -> tuple[set[Key], bool]:
         """Send as many items as the rate allows: the keys of those that were taken, and whether that is all of them."""
-        units = {key: units_of_write(item_bytes(item)) for key, item in puts}
+        units = {key: units_of_write(size) for key, size in sizes.items()}
         with rate.turn(list(units.values())) as turn:
             waiting: dict[str, list[dict[str, Any]]] = {}
             for key, item in puts[: turn.count]:
@@ -209,8 +210,8 @@ class BotoTables:
 
     def _put(self, key: Key, item: Item, condition: dict[str, Any], meter: Meter) -> bool:
         refuse_keys([key], 1)
-        refuse_items([(key, item)])
-        return self._conditional("PutItem", key, item_bytes(item), meter, Item=to_wire(item), **condition)
+        (size,) = refuse_items([(key, item)])
+        return self._conditional("PutItem", key, size, meter, Item=to_wire(item), **condition)
 
     def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
         refuse_keys([key], 1)

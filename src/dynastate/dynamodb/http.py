@@ -21,7 +21,7 @@ from binascii import crc32
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from itertools import chain
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ from botocore.parsers import ResponseParserError, create_parser
 from botocore.utils import get_environ_proxies
 from pybase64 import b64decode, b64encode
 
+from dynastate.dynamodb.answers import read_answer
 from dynastate.dynamodb.failures import ForeignAnswerError
 
 log = logging.getLogger("dynastate.tables")
@@ -56,7 +57,7 @@ class Target(NamedTuple):
 
     url: str
     headers: dict[str, str]
-    """In the order of their names, as they are signed."""
+    """They are signed."""
     agent: str
     access_key: str
     """Of the credentials with which boto3 sent it: the endpoint may depend on their account."""
@@ -153,14 +154,12 @@ class SignedRequests:
 
     def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         """Send a request and read its answer, in the form that botocore's parsers take."""
-        connection, is_whole = self._connection(url), False
+        connection, can_be_kept = self._connection(url), False
         lines = ["POST / HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         try:
             connection.sendall("\r\n".join(lines).encode("latin-1") + body)
-            with HTTPResponse(connection, method="POST") as response:
-                response.begin()
-                raw = response.read()
-            is_whole = True
+            answer = read_answer(connection)
+            can_be_kept = not answer.is_last
         except TimeoutError as error:
             raise boto_errors.ReadTimeoutError(endpoint_url=url, error=error) from error
         except ssl.SSLError as error:
@@ -169,14 +168,13 @@ class SignedRequests:
             raise boto_errors.ConnectionClosedError(endpoint_url=url, error=error) from error
         finally:
             kept = self._kept[url]
-            if is_whole and not response.will_close and not self._is_closed and len(kept) < CONNECTIONS_MAX:
+            if can_be_kept and not self._is_closed and len(kept) < CONNECTIONS_MAX:
                 kept.append(connection)
             else:
                 connection.close()
-        named = {name.lower(): value for name, value in response.getheaders()}
-        answer = {"status_code": response.status, "headers": named, "body": raw}
-        refuse_damaged(answer)
-        return answer
+        parsable = {"status_code": answer.status, "headers": answer.headers, "body": answer.body}
+        refuse_damaged(parsable)
+        return parsable
 
     def _connection(self, url: str) -> socket.socket:
         """The connection that was used last, unless its other end has closed it, or a new one."""
@@ -221,10 +219,13 @@ class SignedRequests:
 def signed(target: Target, credentials: Any, body: bytes) -> dict[str, str]:
     """The headers of a request with its signature, version 4 of AWS, for the method POST and the path `/`."""
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    token = {"x-amz-security-token": credentials.token} if credentials.token else {}
-    headers = dict(sorted({**target.headers, "x-amz-date": now, **token}.items()))
-    names, lines = ";".join(headers), (f"{name}:{value}" for name, value in headers.items())
-    request = "\n".join(["POST", "/", "", *lines, "", names, sha256(body).hexdigest()])
+    headers = target.headers | {"x-amz-date": now}
+    if credentials.token:
+        headers["x-amz-security-token"] = credentials.token
+    in_order = sorted(headers)
+    names = ";".join(in_order)
+    lines = "\n".join([f"{name}:{headers[name]}" for name in in_order])
+    request = f"POST\n/\n\n{lines}\n\n{names}\n{sha256(body).hexdigest()}"
     scope = f"{now[:8]}/{target.scope}"
     to_sign = "\n".join([_ALGORITHM, now, scope, sha256(request.encode()).hexdigest()])
     signature = hmac.digest(_signing_key(credentials.secret_key, scope), to_sign.encode(), "sha256").hex()

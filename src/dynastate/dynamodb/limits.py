@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dynastate.errors import InternalError
-from dynastate.format.items import Item, item_bytes
+from dynastate.format.items import Item, item_bytes, text_bytes
 from dynastate.format.keys import Key
 
 WRITES_MAX: Final = 25
@@ -27,15 +27,15 @@ def refuse_keys(keys: Sequence[Key], most: int) -> None:
     if len(set(keys)) != len(keys):
         raise InternalError("a request has one key twice", keys=len(keys), distinct=len(set(keys)))
     for key in keys:
-        lengths = len(key.store_shard.encode()), len(key.sort.encode())
+        lengths = text_bytes(key.store_shard), text_bytes(key.sort)
         if not (1 <= lengths[0] <= PARTITION_KEY_BYTES_MAX and 1 <= lengths[1] <= SORT_KEY_BYTES_MAX):
             raise InternalError("a key is empty or too long", partition_key_bytes=lengths[0], sort_key_bytes=lengths[1])
 
 
-def refuse_items(puts: Sequence[tuple[Key, Item]]) -> None:
-    for key, item in puts:
-        size = item_bytes(item)
-        if size > ITEM_BYTES_MAX:
-            raise InternalError(
-                "an item is too large for DynamoDB", item=key.sort, item_bytes=size, most=ITEM_BYTES_MAX
-            )
+def refuse_items(puts: Sequence[tuple[Key, Item]]) -> list[int]:
+    """The sizes of items, unless DynamoDB refuses one of them as too large."""
+    sizes = [item_bytes(item) for _, item in puts]
+    if max(sizes, default=0) > ITEM_BYTES_MAX:
+        key, size = next((key, size) for (key, _), size in zip(puts, sizes, strict=True) if size > ITEM_BYTES_MAX)
+        raise InternalError("an item is too large for DynamoDB", item=key.sort, item_bytes=size, most=ITEM_BYTES_MAX)
+    return sizes

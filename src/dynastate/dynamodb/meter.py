@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 def units_of_write(size: int) -> int:
@@ -39,8 +39,10 @@ class Meter:
     objects_deleted: int = 0
 
     def add(self, other: Meter) -> None:
-        for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+        counts = vars(self)
+        for name, count in vars(other).items():
+            if count:
+                counts[name] += count
 
     def wrote(self, size: int) -> None:
         """Count one written item of `size` bytes: one unit a KB, rounded up."""

@@ -11,7 +11,7 @@ from dynastate.format.keys import VERSION_MAX, Attempt, VersionId, group_key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.snapshot import WRITING, Snapshot, snapshot_item
 from dynastate.format.storage import ManifestSizes, lists_size, parts_size, snapshots_size
-from dynastate.format.version_list import VersionEntry, encode_entry, list_item
+from dynastate.format.version_list import VersionEntry, list_item
 
 
 class StoreAccount:
@@ -67,12 +67,13 @@ class StoreAccount:
             if name not in self._named:
                 self._since[name] = size
 
-    def committed(self, entry: VersionEntry) -> None:
-        """Count a committed version: its parts, and its entry in a list."""
+    def committed(self, entry: VersionEntry, entry_bytes: int) -> None:
+        """Count a committed version: its parts, and its entry of so many bytes in a list."""
         key = group_key(self._store, entry.version)
-        self.wrote(key.sort, size_of(list_item(key, ())))
-        listed = StorageSize(0, 1 + len(encode_entry(self._store, entry)))
-        self.wrote(entry.id, parts_size(self._store, [entry]) + listed)
+        with self._lock:
+            if key.sort not in self._since:
+                self.wrote(key.sort, size_of(list_item(key, ())))
+            self.wrote(entry.id, parts_size(self._store, [entry]) + StorageSize(0, 1 + entry_bytes))
 
     def made(self, snapshot: Snapshot, found: SnapshotManifest) -> None:
         """Count a new snapshot: its item, its manifest, and the buckets that it did not carry on."""

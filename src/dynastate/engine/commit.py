@@ -85,8 +85,9 @@ class Commits:
     ) -> None:
         store = session.store
         key = group_key(store, entry.version)
-        listed = self._tables.append_version(key, encode_entry(store, entry), session.run_id, meter, is_awaited)
-        self.known.committed(store, entry, schema, session.shards)
+        raw = encode_entry(store, entry)
+        listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited)
+        self.known.committed(store, entry, schema, session.shards, len(raw))
         if len(listed) > LISTED_MAX:
             try:
                 self._delete_dead(store, key, listed, entry, meter)

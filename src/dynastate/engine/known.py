@@ -102,13 +102,16 @@ class KnownStores:
         if is_complete:
             self.account(graph.store).read(graph, highest)
 
-    def committed(self, store: str, entry: VersionEntry, schema: str, shards: int) -> None:
-        """Take in a version that was made here. Its route is known, if that to its parent is."""
+    def committed(self, store: str, entry: VersionEntry, schema: str, shards: int, entry_bytes: int) -> None:
+        """Take in a version that was made here, with the size of its entry.
+
+        Its route is known, if that to its parent is.
+        """
         if entry.version == 1:
             self.remember(Route(store, None, None, (entry,), {entry.schema: schema}, shards))
         elif (before := self.route(store, entry.version - 1, entry.parent)) is not None:
             self.remember(before.then(entry, schema))
-        self.account(store).committed(entry)
+        self.account(store).committed(entry, entry_bytes)
 
     def snapshotted(self, store: str, snapshot: Snapshot, manifest: SnapshotManifest) -> None:
         """Take in a snapshot that was made here. The known route begins with it, if its version is on it."""

@@ -22,6 +22,9 @@ INLINE: Final = 3
 OBJECTS: Final = 4
 
 _CRC = struct.Struct("<I")
+VARINT_BYTES_MAX: Final = 10
+#: Numbers of one byte.
+_SHORT: Final = tuple(bytes([number]) for number in range(0x80))
 
 
 def seal(store: str, body: bytes) -> bytes:
@@ -45,6 +48,8 @@ def _sealing_crc(store: str, raw: bytes) -> int:
 
 def varint(number: int) -> bytes:
     """Unsigned LEB128."""
+    if 0 <= number < len(_SHORT):
+        return _SHORT[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -74,12 +79,15 @@ class Cursor:
         return self.take(len(self._raw) - self._at)
 
     def varint(self) -> int:
-        number = 0
-        for shift in range(0, 70, 7):
-            byte = self.take(1)[0]
+        number = shift = 0
+        for byte in self._raw[self._at : self._at + VARINT_BYTES_MAX]:
+            self._at += 1
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
+            shift += 7
+        if shift < 7 * VARINT_BYTES_MAX:
+            raise self._ended()
         raise CorruptStateError("a binary value contains a number that does not end")
 
     def _ended(self) -> DynastateError:

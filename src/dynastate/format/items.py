@@ -31,7 +31,12 @@ NOTHING: Final = StorageSize()
 
 
 def total(sizes: Iterable[StorageSize]) -> StorageSize:
-    return sum(sizes, NOTHING)
+    items = own = in_objects = 0
+    for each in sizes:
+        items += each.items
+        own += each.bytes
+        in_objects += each.object_bytes
+    return StorageSize(items, own, in_objects)
 
 
 def size_of(item: Item) -> StorageSize:
@@ -44,21 +49,29 @@ def item_key(key: Key) -> Item:
 
 def item_bytes(item: Item) -> int:
     """Size of an item by DynamoDB's rules (developer guide, "Item sizes and formats"): names and values, in bytes."""
-    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
+    size = 0
+    for name, value in item.items():
+        size += text_bytes(name) + (len(value) if isinstance(value, bytes) else _value_bytes(value))
+    return size
+
+
+def text_bytes(text: str) -> int:
+    """Length of a text in UTF-8; of one in ASCII without encoding it."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _value_bytes(value: Value) -> int:
     if isinstance(value, bytes):
         return len(value)
     if isinstance(value, str):
-        return len(value.encode())
+        return text_bytes(value)
     if isinstance(value, int):
         return len(str(value)) // 2 + 2
     if isinstance(value, list):
-        return 3 + sum(1 + len(element) for element in value)
+        return 3 + len(value) + sum(map(len, value))
     if isinstance(value, frozenset):
-        return sum(len(element.encode()) for element in value)
-    return 3 + sum(1 + len(name.encode()) + _value_bytes(member) for name, member in value.items())
+        return sum(map(text_bytes, value))
+    return 3 + sum(1 + text_bytes(name) + _value_bytes(member) for name, member in value.items())
 
 
 def check_format(key: Key, item: Item) -> None:

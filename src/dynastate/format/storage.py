@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
@@ -23,8 +24,13 @@ from dynastate.format.version_list import VersionEntry, list_item
 
 def parts_size(store: str, entries: Iterable[VersionEntry]) -> StorageSize:
     """Size of the parts of versions, without those in another store."""
-    overhead = overhead_bytes(part_key(store, *EMPTY, 0, 1))
+    overhead = _part_overhead(store)
     return total(_parts_size(entry, overhead) for entry in entries if entry.home is None and entry.parts)
+
+
+@lru_cache(maxsize=10_000)
+def _part_overhead(store: str) -> int:
+    return overhead_bytes(part_key(store, *EMPTY, 0, 1))
 
 
 def _parts_size(entry: VersionEntry, overhead: int) -> StorageSize:

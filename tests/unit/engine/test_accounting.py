@@ -11,6 +11,7 @@ from dynastate.engine.accounting import StoreAccount
 from dynastate.engine.engine import Engine
 from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import EMPTY, GROUP_SIZE
+from dynastate.format.version_list import encode_entry
 from tests.support.engine_driver import (
     Engines,
     State,
@@ -169,5 +170,6 @@ def test_the_latest_listing_wins(engine: Engine, tables: Tables, store: str) -> 
     # The history that tests read leaves out the schema item.
     there = listed(tables, store)
     assert account.stored().items == there.items - 1
-    account.committed(entry(tables, store, 12))
+    twelfth = entry(tables, store, 12)
+    account.committed(twelfth, len(encode_entry(store, twelfth)))
     assert account.stored().items == there.items - 1, "what was read already counts once"
