@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from database import REGION, Database
-from jvm import CONF, CONTENDERS, OURS
+from jvm import CONF, CONTENDERS, JAR, OURS, PACKAGE
 from processes import run_logged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What the stores that come with Spark are chosen with; ours is chosen by dynastate.configure().
+#: What other stores than ours are chosen with, which dynastate.configure() chooses.
 SPARK_STORES = {
     name: {f"{CONF}.providerClass": each.provider, **each.conf} for name, each in CONTENDERS.items() if name != OURS
 }
+#: A store that takes no time and keeps nothing (`EmptyStateStoreProvider.scala`).
+EMPTY = "empty"
+SPARK_STORES[EMPTY] = {f"{CONF}.providerClass": f"{PACKAGE}.EmptyStateStoreProvider", "spark.driver.extraClassPath": str(JAR)}
 PARTITIONS = 2
 #: What the stores that come with Spark have.
 NO_DATABASE = Database("", dict(os.environ), "")

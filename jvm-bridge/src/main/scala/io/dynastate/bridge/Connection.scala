@@ -36,6 +36,8 @@ final case class Wanted(base: Long, bits: Int)
  */
 final class Connection private (channel: SocketChannel, process: SidecarProcess, settings: String) {
   private[this] val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), Protocol.SliceBytes))
+  /** Frames without an answer that were not sent yet. One that may be long, or has an answer, takes them with it: a small commit is one write. */
+  private[this] val held = ByteBuffer.allocate(Connection.HeldBytes)
   @volatile private[this] var overdue = false
   @volatile private[this] var isAborted = false
 
@@ -113,12 +115,10 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit =
-    converse(s"writing store=$store")(send(Protocol.begin(store, run, base.number, base.attempt, attempt)))
+    converse(s"writing store=$store")(hold(Protocol.begin(store, run, base.number, base.attempt, attempt), ByteBuffer.allocate(0), Connection.SendDeadlineSeconds))
 
   def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
-    converse("writing changes")(within(deadlineSeconds) {
-      sendAll(Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length))
-    })
+    converse("writing changes")(hold(Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length), deadlineSeconds))
 
   /** Let the engine write what waits for more changes: a commit comes next. */
   def flush(deadlineSeconds: Long): Unit = converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
@@ -246,13 +246,20 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   private def send(frame: ByteBuffer): Unit = within(Connection.SendDeadlineSeconds)(sendAll(frame))
 
+  /** Hold a frame, if there is room for it; else send all. */
+  private def hold(head: ByteBuffer, changes: ByteBuffer, deadlineSeconds: Long): Unit =
+    if (head.remaining + changes.remaining <= held.remaining) held.put(head).put(changes)
+    else within(deadlineSeconds)(sendAll(head, changes))
+
   private def sendAll(head: ByteBuffer, changes: ByteBuffer = ByteBuffer.allocate(0)): Unit = {
-    val both = Array(head, changes)
+    held.flip()
+    val all = Array(held, head, changes)
     val end = changes.limit()
-    while (head.hasRemaining || changes.position() < end) {
+    while (held.hasRemaining || head.hasRemaining || changes.position() < end) {
       changes.limit(math.min(end, changes.position() + Protocol.SliceBytes))
-      channel.write(both)
+      channel.write(all)
     }
+    held.clear()
   }
 
   private def receive(deadlineSeconds: Long): Protocol.Frame = within(deadlineSeconds) {
@@ -281,6 +288,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 }
 
 object Connection {
+  /** The changes of a small commit, and the frames around them. */
+  private val HeldBytes = 16 * 1024
   private val ConnectDeadlineSeconds = 10L
   private val HelloDeadlineSeconds = 60L
   private val SendDeadlineSeconds = 60L
