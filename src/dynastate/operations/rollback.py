@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -66,11 +66,29 @@ class CommittedIds:
     version: int
     ids: Mapping[str, Sequence[Sequence[str]]]
 
+    def lists(self, store: str) -> bool:
+        """Whether the batch committed this store. Format v1 does not say, so it may have committed any."""
+        _, operator, partition, _ = store.split("/", 3)
+        return not self.ids or int(partition) < len(self.ids.get(operator, ()))
+
+    def listed(self, stores: Iterable[str]) -> list[str]:
+        """Those of a namespace's stores that the batch committed: Spark opens no others.
+
+        Raises:
+            ConfigurationError: it committed none of them.
+        """
+        found = [store for store in stores if self.lists(store)]
+        if not found:
+            raise ConfigurationError("the checkpoint lists no store of this namespace", batch=self.version - 1)
+        return found
+
     def are_in(self, store: str, versions: Collection[VersionId]) -> bool:
         """Whether the version of a store is among these, by the id that the batch has for it."""
+        if not self.lists(store):
+            return False
         _, operator, partition, _ = store.split("/", 3)
-        of_operator = self.ids.get(operator, [[]] * (int(partition) + 1))
-        wanted = {each.replace("-", "") for each in of_operator[int(partition)]}
+        ids = self.ids[operator][int(partition)] if self.ids else ()
+        wanted = {each.replace("-", "") for each in ids}
         return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
 
 
@@ -174,8 +192,8 @@ def plan_rollback(
     if not undone:
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
-    stores = of_namespace(tables, namespace, Meter()).current
     wanted = committed_ids(checkpoint, to)
+    stores = wanted.listed(of_namespace(tables, namespace, Meter()).current)
 
     def look(store: str) -> None:
         _require(tables, store, to + 1, wanted)
