@@ -14,7 +14,8 @@ from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from dynastate.operations.failover import Failover, Side
+    from dynastate.operations.failover import Failover
+    from dynastate.operations.replicas import Side
 
 app = typer.Typer(rich_help_panel="Maintain")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,11 +14,11 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.keys import SPECS, Role
+from dynastate.format.keys import EMPTY, SPECS, Role, group_key
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
 from dynastate.settings import PREFIX, Settings
-from tests.support.engine_driver import make_engine
+from tests.support.engine_driver import attempt, make_engine, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint
@@ -66,15 +68,28 @@ def source() -> RegionTables:
     return filled_long_ago()
 
 
-def filled_long_ago() -> RegionTables:
-    return filled(lambda: datetime(2026, 1, 1, tzinfo=timezone.utc))
+def filled_long_ago(versions: int = BATCHES) -> RegionTables:
+    return filled(lambda: datetime(2026, 1, 1, tzinfo=timezone.utc), versions)
 
 
-def filled(now: Callable[[], datetime]) -> RegionTables:
+def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables:
     made = RegionTables(HERE)
     with closing(make_engine(made, now=now)) as engine:
         for partition in range(2):
-            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(BATCHES)
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(versions)
+    return made
+
+
+def with_blocks(region: str) -> RegionTables:
+    """Two stores whose parts are in S3."""
+    made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
+    with closing(make_engine(made, blocks="s3://blocks/state", put_price=Decimal(0))) as engine:
+        for partition in range(2):
+            base = EMPTY
+            for version in range(1, BATCHES + 1):
+                row = {b"%d" % version: chance.randbytes(9_000)}
+                base = write(engine, f"{NAMESPACE}/0/{partition}/default", attempt(version), row, base=base)
+    assert made.objects.objects
     return made
 
 
@@ -123,6 +138,32 @@ def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> No
     assert (found.source.version, found.target.version) == (BATCHES, BATCHES - 2)
     assert (found.batch, found.undone) == (BATCHES - 2, 2)
     assert f"--to {BATCHES - 3} --region {THERE}" in found.steps[1]
+
+
+def test_a_version_list_that_has_not_arrived() -> None:
+    """Asynchronous replicas: versions whose parents are not listed there yet cannot be opened; earlier ones can."""
+    source, target = filled_long_ago(versions=12), RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    before = filled_long_ago(versions=8)
+    late = group_key(f"{NAMESPACE}/0/0/default", 8)
+    target.items[late] = before.items[late]
+    found = plan(source, target)
+    assert (found.source.version, found.target.version, found.problems) == (12, 8, ())
+
+
+@pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
+def test_blocks_in_s3(*, is_strong: bool) -> None:
+    """S3 does not replicate them with the tables, so they are read in the other Region; in the first one none is."""
+    source, target = with_blocks(HERE), RegionTables(THERE)
+    source.replicate(target, is_strong=is_strong)
+    target.objects.objects.update(source.objects.objects)
+    source.objects.objects.clear()
+    source.calls.clear()
+    found = plan(source, target)
+    assert (found.source.version, found.target.version) == (BATCHES, BATCHES)
+    assert {key.role for call in source.calls for key in call.keys} == {"snapshot"}
+    target.objects.objects.clear()
+    assert plan(source, target).problems == (f"no version can be opened in all stores in {THERE}",)
 
 
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""The tables in one Region: their replication, and the state of a namespace that can be opened there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from dynastate.dynamodb.boto_tables import BotoTables, table_drift
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import of_namespace
+from dynastate.errors import ConfigurationError
+from dynastate.format.keys import Role, VersionId
+from dynastate.format.storage import store_size
+from dynastate.operations.inspect import last_commit, read_lists
+from dynastate.operations.rollback import CommittedIds, readable_versions
+from dynastate.operations.scope import each_store, metered
+from dynastate.operations.verify import verify
+from dynastate.progress import ProgressCallback, no_progress
+
+Replication = Literal["strong", "asynchronous", "none"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tables in one Region, and the state of the namespace in them.
+
+    `replicas` are the Regions of their other replicas, and `version` is the newest that all stores can open (0: none).
+    `committed` is the time of the last commit, in ISO 8601, UTC, and `is_active`: that is recent. `problems` say what
+    is wrong there; of a Region that does not answer nothing else is known.
+    """
+
+    region: str
+    replication: Replication = "none"
+    replicas: tuple[str, ...] = ()
+    version: int = 0
+    committed: str = ""
+    is_active: bool = False
+    problems: tuple[str, ...] = ()
+
+
+class _Look(NamedTuple):
+    """One store: when it last committed, whether that is recent, and the attempts that can be opened."""
+
+    committed: str
+    is_active: bool
+    readable: set[VersionId]
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores on one side, with what was found of each."""
+
+    looks: Mapping[str, _Look]
+
+    @property
+    def newest(self) -> int:
+        """The newest version that all can open; 0: none."""
+        versions = ({number for number, _ in look.readable} for look in self.looks.values())
+        return max(set.intersection(*versions), default=0)
+
+    def have(self, committed: CommittedIds) -> bool:
+        """Whether all can open what a batch committed."""
+        return all(committed.are_in(store, look.readable) for store, look in self.looks.items())
+
+
+def look_at(
+    tables: BotoTables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress, *, lists_only: bool
+) -> tuple[Side, Stores]:
+    """Look at the tables in one Region, and at the stores there.
+
+    `lists_only`: what can be opened is known from version lists alone. Else items are read as `verify` does, but for
+    stores whose parts must be there when the list is: those of strongly consistent replicas without blocks in S3.
+
+    Raises:
+        ConfigurationError: there is no store, or no table.
+    """
+    described = tables.describe()
+    region = tables.settings.region or str(described["delta"]["TableArn"]).split(":")[3]
+    replication = _replication(described)
+    try:
+        stores = _read(tables, namespace, meter, progress, lists_only=lists_only, is_strong=replication == "strong")
+    except ConfigurationError as failed:
+        failed.facts["region"] = region
+        raise
+    replicas = set.intersection(*({each["RegionName"] for each in of.get("Replicas", ())} for of in described.values()))
+    side = Side(
+        region,
+        replication,
+        tuple(sorted(replicas - {region})),
+        stores.newest,
+        max(each.committed for each in stores.looks.values()),
+        any(each.is_active for each in stores.looks.values()),
+        tuple(_problems(tables.names, described)),
+    )
+    return side, stores
+
+
+def _read(
+    tables: BotoTables, namespace: str, meter: Meter, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
+) -> Stores:
+    names = of_namespace(tables, namespace, meter).current
+
+    def look(store: str, own: Meter) -> _Look:
+        graph, items = read_lists(tables, store, own)
+        lineage = graph.lineage(graph.newest()) if graph.versions() else []
+        if lists_only or (is_strong and not store_size(graph, items).object_bytes):
+            readable = readable_versions(graph)
+        else:
+            # A part may arrive after the version list that names it; and objects of S3 are not replicated with it.
+            report = verify(tables, store)
+            own.add(report.meter)
+            readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
+        return _Look(*last_commit(lineage), readable)
+
+    looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
+    return Stores(dict(zip(names, looks, strict=True)))
+
+
+def _replication(described: Mapping[Role, Mapping[str, Any]]) -> Replication:
+    """The weaker replication of the two tables."""
+    return next((kind for kind in map(_kind, described.values()) if kind != "strong"), "strong")
+
+
+def _kind(table: Mapping[str, Any]) -> Replication:
+    if not table.get("Replicas"):
+        return "none"
+    return "strong" if table.get("MultiRegionConsistency") == "STRONG" else "asynchronous"
+
+
+def _problems(names: Mapping[Role, str], described: Mapping[Role, dict[str, Any]]) -> Iterator[str]:
+    for role, table in described.items():
+        yield from table_drift(role, names[role], table)
+    kinds = {names[role]: _kind(table) for role, table in described.items()}
+    if len(set(kinds.values())) > 1:
+        said = " and ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        yield f"the two tables have different replication: {said}"
