@@ -12,7 +12,7 @@ from typing import Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.errors import DynastateError
+from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.operations.adopt import locations_of, state_location
 from dynastate.operations.replicas import Side, Stores, look_at
 from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
@@ -65,10 +65,13 @@ def plan_failover(
     stores where they are not, as `verify` does.
 
     Raises:
-        ConfigurationError: no store of the namespace is in the target's tables, or these do not exist.
+        ConfigurationError: no store of the namespace is in the target's tables, or these do not exist; or the
+            checkpoint is that of another namespace.
         DynastateError: the target's Region does not answer.
     """
     meter = Meter()
+    if checkpoint is not None:
+        _refuse_other_namespace(namespace, checkpoint)
     there, stores = look_at(target, namespace, meter, progress, lists_only=False)
     here = _ask(open_source, source, namespace, meter)
     resumption = _resumption(stores, checkpoint) if checkpoint is not None else None
@@ -96,6 +99,16 @@ def plan_failover(
         tuple(problems),
         tuple(steps),
     )
+
+
+def _refuse_other_namespace(namespace: str, checkpoint: Checkpoint) -> None:
+    other = checkpoint.namespace()
+    if other != namespace:
+        raise ConfigurationError(
+            f"the state of this checkpoint is in the namespace {other}, not in {namespace}; give the checkpoint of the "
+            "query that is to continue",
+            checkpoint=checkpoint.location,
+        )
 
 
 def _resumption(stores: Stores, checkpoint: Checkpoint) -> _Resumption | None:

@@ -166,6 +166,30 @@ def test_blocks_in_s3(*, is_strong: bool) -> None:
     assert plan(source, target).problems == (f"no version can be opened in all stores in {THERE}",)
 
 
+def test_the_checkpoint_of_another_namespace(source: RegionTables, tmp_path: Path) -> None:
+    """It is refused before anything is read, and both namespaces are named."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    checkpoint = make_checkpoint(tmp_path)
+    for marker in checkpoint.rglob("dynastate"):
+        marker.write_text(marker.read_text().replace(NAMESPACE, "clicks"))
+    target.calls.clear()
+    with pytest.raises(
+        ConfigurationError, match=f"is in the namespace clicks, not in {NAMESPACE}; give the checkpoint"
+    ):
+        plan(source, target, checkpoint)
+    assert target.calls == []
+
+
+def test_the_checkpoint_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> None:
+    """It has fewer partitions and other ids in the same namespace: none of its batches has its state there."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
+    (problem,) = plan(source, target, checkpoint).problems
+    assert problem.startswith(f"no batch of the checkpoint has its state in {THERE}")
+
+
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
     """A version by another attempt is not that of the batch."""
     target = RegionTables(THERE)
