@@ -5,16 +5,18 @@ docs/second-region.md has the kinds of replicas, and what each may lose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dynastate.counts import plural
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.operations.adopt import locations_of, state_location
-from dynastate.operations.replicas import Side, Stores, look_at
+from dynastate.operations.replicas import Side, Stores, Wanted, look_at, missing_stores
 from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
@@ -70,12 +72,11 @@ def plan_failover(
         DynastateError: the target's Region does not answer.
     """
     meter = Meter()
-    if checkpoint is not None:
-        _refuse_other_namespace(namespace, checkpoint)
-    there, stores = look_at(target, namespace, meter, progress, lists_only=False)
-    here = _ask(open_source, source, namespace, meter)
+    wanted = _wanted(namespace, checkpoint)
+    there, stores = look_at(target, wanted, meter, progress, lists_only=False)
+    here, others = _ask(open_source, source, wanted, meter)
     resumption = _resumption(stores, checkpoint) if checkpoint is not None else None
-    problems = [*there.problems, *_differences(here, there)]
+    problems = [*there.problems, *_differences(here, there), *_missing(there, missing_stores(wanted, stores, others))]
     if not stores.newest:
         problems.append(f"no version can be opened in all stores in {there.region}")
     elif checkpoint is not None and resumption is None:
@@ -101,7 +102,10 @@ def plan_failover(
     )
 
 
-def _refuse_other_namespace(namespace: str, checkpoint: Checkpoint) -> None:
+def _wanted(namespace: str, checkpoint: Checkpoint | None) -> Wanted:
+    """The stores to look at. Refuse the checkpoint of another namespace."""
+    if checkpoint is None:
+        return Wanted(namespace)
     other = checkpoint.namespace()
     if other != namespace:
         raise ConfigurationError(
@@ -109,31 +113,46 @@ def _refuse_other_namespace(namespace: str, checkpoint: Checkpoint) -> None:
             "query that is to continue",
             checkpoint=checkpoint.location,
         )
+    whole = _whole_batches(checkpoint)
+    return Wanted(namespace, committed_ids(checkpoint, whole[-1]) if whole else None, checkpoint.partitions())
+
+
+def _whole_batches(checkpoint: Checkpoint) -> list[int]:
+    """The batches with offsets and a commit, in order."""
+    return sorted(checkpoint.batches(OFFSETS).keys() & checkpoint.batches(COMMITS).keys())
 
 
 def _resumption(stores: Stores, checkpoint: Checkpoint) -> _Resumption | None:
     """Find the last batch from which the query can resume; None: no batch has its state there."""
-    whole = sorted(checkpoint.batches(OFFSETS).keys() & checkpoint.batches(COMMITS).keys())
-    for undone, batch in enumerate(reversed(whole)):
+    for undone, batch in enumerate(reversed(_whole_batches(checkpoint))):
         if stores.have(committed_ids(checkpoint, batch)):
             return _Resumption(batch, undone)
     return None
 
 
-def _ask(open_source: Callable[[Settings], BotoTables], source: Settings, namespace: str, meter: Meter) -> Side:
+def _ask(
+    open_source: Callable[[Settings], BotoTables], source: Settings, wanted: Wanted, meter: Meter
+) -> tuple[Side, Stores | None]:
     """Look at the side that is left, which may not answer."""
     limited = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
     try:
         with closing(open_source(limited)) as tables:
-            return look_at(tables, namespace, meter, lists_only=True)[0]
+            return look_at(tables, wanted, meter, lists_only=True)
     except DynastateError as failed:
-        return Side(source.region, problems=(str(failed),))
+        return Side(source.region, problems=(str(failed),)), None
 
 
 def _differences(here: Side, there: Side) -> Iterator[str]:
     """Problems between the two sides: the target has to be a replica of the source's tables."""
     if here.version and there.replication != "none" and here.region not in there.replicas:
         yield f"the tables in {there.region} have no replica in {here.region}"
+
+
+def _missing(there: Side, stores: Sequence[str]) -> Iterator[str]:
+    if stores:
+        verb, more = "is" if len(stores) == 1 else "are", ", …" if len(stores) > SHOWN_MAX else ""
+        named = ", ".join(stores[:SHOWN_MAX])
+        yield f"{plural(len(stores), 'store')} {verb} missing in {there.region}: {named}{more}"
 
 
 def _stop(here: Side, there: Side) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from dynastate.dynamodb.boto_tables import BotoTables, table_drift
@@ -39,6 +39,18 @@ class Side:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """The stores to look at: of a namespace those that a checkpoint's last batch committed, or all.
+
+    `partitions` are those that the checkpoint has state of, by operator.
+    """
+
+    namespace: str
+    committed: CommittedIds | None = None
+    partitions: Mapping[str, Collection[int]] = field(default_factory=dict)
+
+
 class _Look(NamedTuple):
     """One store: when it last committed, whether that is recent, and the attempts that can be opened."""
 
@@ -49,9 +61,10 @@ class _Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores on one side, with what was found of each."""
+    """The stores on one side, with what was found of each, and those of earlier queries."""
 
     looks: Mapping[str, _Look]
+    earlier: Sequence[str]
 
     @property
     def newest(self) -> int:
@@ -65,7 +78,7 @@ class Stores:
 
 
 def look_at(
-    tables: BotoTables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress, *, lists_only: bool
+    tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback = no_progress, *, lists_only: bool
 ) -> tuple[Side, Stores]:
     """Look at the tables in one Region, and at the stores there.
 
@@ -73,13 +86,13 @@ def look_at(
     stores whose parts must be there when the list is: those of strongly consistent replicas without blocks in S3.
 
     Raises:
-        ConfigurationError: there is no store, or no table.
+        ConfigurationError: there is none of the stores, or no table.
     """
     described = tables.describe()
     region = tables.settings.region or str(described["delta"]["TableArn"]).split(":")[3]
     replication = _replication(described)
     try:
-        stores = _read(tables, namespace, meter, progress, lists_only=lists_only, is_strong=replication == "strong")
+        stores = _read(tables, wanted, meter, progress, lists_only=lists_only, is_strong=replication == "strong")
     except ConfigurationError as failed:
         failed.facts["region"] = region
         raise
@@ -96,10 +109,45 @@ def look_at(
     return side, stores
 
 
+def missing_stores(wanted: Wanted, there: Stores, here: Stores | None) -> list[str]:
+    """The stores that are not there: by those of the other side, by the checkpoint, and by gaps between partitions.
+
+    Where neither side has a store of an operator, only its partition is named.
+    """
+    partitions = _partitions_of_checkpoint(wanted, there.earlier)
+    names: dict[str, dict[str, None]] = {}
+    for store in (*there.looks, *(here.looks if here is not None else ())):
+        _, operator, partition, name = store.split("/", 3)
+        names.setdefault(operator, {})[name] = None
+        partitions.setdefault(operator, set()).update(range(int(partition) + 1))
+    expected = (
+        "/".join([wanted.namespace, operator, str(partition), *name])
+        for operator in sorted(partitions, key=int)
+        for partition in sorted(partitions[operator])
+        for name in [[each] for each in names.get(operator, ())] or [[]]
+    )
+    return [store for store in expected if store not in there.looks]
+
+
+def _partitions_of_checkpoint(wanted: Wanted, earlier: Sequence[str]) -> dict[str, set[int]]:
+    """The partitions that the checkpoint has state of, by operator.
+
+    Without ids these are folders, of which some may be of an `earlier` query that was started at the same path.
+    """
+    if wanted.committed is not None and wanted.committed.ids:
+        return {operator: set(range(len(each))) for operator, each in wanted.committed.ids.items()}
+    left = {(operator, int(partition)) for _, operator, partition, _ in (store.split("/", 3) for store in earlier)}
+    return {
+        operator: {each for each in partitions if (operator, each) not in left}
+        for operator, partitions in wanted.partitions.items()
+    }
+
+
 def _read(
-    tables: BotoTables, namespace: str, meter: Meter, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
+    tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
 ) -> Stores:
-    names = of_namespace(tables, namespace, meter).current
+    found = of_namespace(tables, wanted.namespace, meter)
+    names = found.current if wanted.committed is None else wanted.committed.listed(found.current)
 
     def look(store: str, own: Meter) -> _Look:
         graph, items = read_lists(tables, store, own)
@@ -114,7 +162,7 @@ def _read(
         return _Look(*last_commit(lineage), readable)
 
     looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
-    return Stores(dict(zip(names, looks, strict=True)))
+    return Stores(dict(zip(names, looks, strict=True)), found.earlier)
 
 
 def _replication(described: Mapping[Role, Mapping[str, Any]]) -> Replication:

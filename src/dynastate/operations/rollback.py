@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dynastate.dynamodb.meter import Meter
@@ -34,6 +34,8 @@ COMMITS: Final = "commits"
 COPY: Final = "before-rollback-"
 #: A file of a batch, or the checksum of one.
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
+#: A file that our provider leaves in the folder of each partition, which is named by operator and number.
+_MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
 _STORE: Final = re.compile(r"store=(\S+)")
 
 
@@ -147,12 +149,25 @@ class Checkpoint:
         Raises:
             ConfigurationError: no partition of it is in DynamoDB.
         """
-        for each in self._system.get_file_info(self._select(f"{self._path}/state", recursive=True)):
-            if each.base_name == "dynastate":
-                found = _STORE.search(self.read(each.path.removeprefix(f"{self._path}/")))
-                if found is not None:
-                    return found[1].split("/")[0]
+        for place in self._markers:
+            found = _STORE.search(self.read(place))
+            if found is not None:
+                return found[1].split("/")[0]
         raise ConfigurationError("this checkpoint has no state in DynamoDB", checkpoint=self.location)
+
+    def partitions(self) -> dict[str, set[int]]:
+        """The partitions with state in DynamoDB, by operator."""
+        found: dict[str, set[int]] = {}
+        for operator, partition in (place.split("/")[1:3] for place in self._markers):
+            found.setdefault(operator, set()).add(int(partition))
+        return found
+
+    @cached_property
+    def _markers(self) -> list[str]:
+        """The paths of the files that name stores."""
+        below = self._system.get_file_info(self._select(f"{self._path}/state", recursive=True))
+        places = (each.path.removeprefix(f"{self._path}/") for each in below)
+        return [place for place in places if _MARKER.fullmatch(place)]
 
     def copy(self, folder: str) -> None:
         """Copy offsets and commits into a folder of the checkpoint."""

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -109,6 +110,12 @@ def lose_parts_of(target: RegionTables, store: str, version: int) -> None:
             del target.items[key]
 
 
+def lose_store(target: RegionTables, store: str) -> None:
+    """Let no item of a store be there."""
+    for key in [key for key in target.items if key.store_shard.startswith(f"{store}#")]:
+        del target.items[key]
+
+
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
 def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_strong: bool) -> None:
     """The query continues after the checkpoint's last batch, from the checkpoint's location there."""
@@ -188,6 +195,47 @@ def test_the_checkpoint_of_an_earlier_query(source: RegionTables, tmp_path: Path
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
     (problem,) = plan(source, target, checkpoint).problems
     assert problem.startswith(f"no batch of the checkpoint has its state in {THERE}")
+
+
+def test_stores_that_are_missing(source: RegionTables, tmp_path: Path) -> None:
+    """By the first Region, by the ids or folders of the checkpoint, or by a gap: a copy that was cut off is noticed."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    last = f"{NAMESPACE}/0/1/default"
+    lose_store(target, last)
+    problem = f"1 store is missing in {THERE}: {last}"
+    assert plan(source, target).problems == (problem,)
+    lose_store(source, last)
+    assert plan(source, target).problems == ()
+    for with_ids in (True, False):
+        folder = tmp_path / str(with_ids)
+        assert plan(source, target, make_checkpoint(folder, with_ids=with_ids)).problems == (problem,)
+    lost = f"{NAMESPACE}/1/0"
+    place = folder / "checkpoint" / "state" / "1" / "0"
+    place.mkdir(parents=True)
+    (place / "dynastate").write_text(f"store={lost}/default\n")
+    assert plan(source, target, folder / "checkpoint").problems == (f"2 stores are missing in {THERE}: {last}, {lost}",)
+
+
+def test_many_stores_that_are_missing() -> None:
+    """Between the partitions that are there; the message names the first ones."""
+    source = RegionTables(HERE)
+    with closing(make_engine(source)) as engine:
+        for partition in (0, 7):
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(1)
+    named = ", ".join(f"{NAMESPACE}/0/{partition}/default" for partition in range(1, 5))
+    assert plan(source, source).problems == (f"6 stores are missing in {HERE}: {named}, …",)
+
+
+def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> None:
+    """A query that started over with fewer partitions at the same path: stores of the one before are not missing."""
+    later = datetime(2026, 6, 1, tzinfo=timezone.utc)
+    with closing(make_engine(source, now=lambda: later)) as engine:
+        StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2))).count_to(BATCHES)
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    found = plan(source, target, make_checkpoint(tmp_path))
+    assert (found.stores, found.batch, found.problems) == (1, BATCHES, ())
 
 
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
