@@ -12,6 +12,7 @@ from typing import Final
 
 from dynastate.counts import plural
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import region_of
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
@@ -139,7 +140,7 @@ def _ask(
         with closing(open_source(limited)) as tables:
             return look_at(tables, wanted, meter, lists_only=True)
     except DynastateError as failed:
-        return Side(source.region, problems=(str(failed),)), None
+        return Side(region_of(source), problems=(str(failed),)), None
 
 
 def _differences(here: Side, there: Side) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,41 @@ def test_a_region_that_is_away_and_one_that_has_nothing(regions: dict[str, Regio
     assert "cannot be reached at eu-west-1" in refused(*WORDS[:-1], "eu-west-1")
 
 
-def test_another_place_must_be_given() -> None:
-    """A Region, or an endpoint."""
-    assert "give another Region with --to-region" in refused("failover", NAMESPACE, "--region", HERE)
-    assert "give another Region with --to-region" in refused(*WORDS[:-1], HERE)
+@pytest.mark.parametrize("words", [[], ["--to-region", HERE], ["--to-endpoint", "http://one:1/"]])
+def test_another_place_must_be_given(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same Region is refused, also where the environment names it, unless another endpoint is given."""
+    said = f"the query would stay where it is; give another Region with --to-region region={HERE}\n"
+    one = ("--endpoint", "http://one:1")
+    assert refused("failover", NAMESPACE, "--region", HERE, *one, *words).endswith(said)
+    monkeypatch.setenv("AWS_REGION", HERE)
+    assert refused("failover", NAMESPACE, *one, *words).endswith(said)
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", HERE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one:1")
+    assert refused("failover", NAMESPACE, *words).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--to-region", THERE], (THERE, "")),
+        (["--to-region", THERE, "--to-endpoint", "http://two:2"], (THERE, "http://two:2")),
+        (["--to-endpoint", "http://two:2"], (HERE, "http://two:2")),
+    ],
+)
+def test_another_region_has_another_endpoint(
+    regions: dict[str, RegionTables],
+    monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str],
+    place: tuple[str, str],
+) -> None:
+    """The source's stays with the source."""
+    opened: list[tuple[str, str]] = []
+
+    def open_tables(settings: Settings) -> RegionTables:
+        opened.append((settings.region, settings.endpoint))
+        return regions[settings.region]
+
+    monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
+    run("failover", NAMESPACE, "--region", HERE, "--endpoint", "http://one:1", *words)
+    assert opened == [place, (HERE, "http://one:1")]
