@@ -94,7 +94,7 @@ def _show(call: Call, found: Failover) -> None:
 
 def _about(side: Side, said: Collection[str]) -> str:
     """The state of a side, and its problems, but for those that are said elsewhere."""
-    wrong = [each for each in side.problems if each not in said]
+    wrong = [each for each in (*side.problems, *map(str, side.unready)) if each not in said]
     if wrong and not side.committed:
         return "; ".join(wrong)
     kind = {"strong": "strongly consistent replicas", "asynchronous": "asynchronous replicas", "none": "no replicas"}

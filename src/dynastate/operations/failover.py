@@ -144,7 +144,8 @@ def _ask(
 
 
 def _differences(here: Side, there: Side) -> Iterator[str]:
-    """Problems between the two sides: the target has to be a replica of the source's tables."""
+    """Problems between the two sides: the target has to be a replica of the source's tables, and ready."""
+    yield from dict.fromkeys(str(each) for each in (*there.unready, *here.unready) if each.region == there.region)
     if here.version and there.replication != "none" and here.region not in there.replicas:
         yield f"the tables in {there.region} have no replica in {here.region}"
 

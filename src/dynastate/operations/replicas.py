@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from dynastate.dynamodb.boto_tables import BotoTables, table_drift
 from dynastate.dynamodb.meter import Meter
@@ -19,20 +19,36 @@ from dynastate.operations.verify import verify
 from dynastate.progress import ProgressCallback, no_progress
 
 Replication = Literal["strong", "asynchronous", "none"]
+#: Statuses of a replica that takes part in replication.
+_READY: Final = ("ACTIVE", "UPDATING")
+
+
+@dataclass(frozen=True)
+class UnreadyReplica:
+    """The replica of a table that takes no part in replication, or not yet, by DynamoDB's own word for it."""
+
+    table: str
+    region: str
+    status: str
+
+    def __str__(self) -> str:
+        return f"the replica of table {self.table} in {self.region} is {self.status}, needed is ACTIVE"
 
 
 @dataclass(frozen=True)
 class Side:
     """The tables in one Region, and the state of the namespace in them.
 
-    `replicas` are the Regions of their other replicas, and `version` is the newest that all stores can open (0: none).
-    `committed` is the time of the last commit, in ISO 8601, UTC, and `is_active`: that is recent. `problems` say what
-    is wrong there; of a Region that does not answer nothing else is known.
+    `replicas` are the Regions of their other replicas, and `unready` are those of any Region that are not ACTIVE.
+    `version` is the newest that all stores can open (0: none). `committed` is the time of the last commit, in ISO 8601,
+    UTC, and `is_active`: that is recent. `problems` say what is wrong there; of a Region that does not answer nothing
+    else is known.
     """
 
     region: str
     replication: Replication = "none"
     replicas: tuple[str, ...] = ()
+    unready: tuple[UnreadyReplica, ...] = ()
     version: int = 0
     committed: str = ""
     is_active: bool = False
@@ -101,6 +117,7 @@ def look_at(
         region,
         replication,
         tuple(sorted(replicas - {region})),
+        tuple(_unready(tables.names, described)),
         stores.newest,
         max(each.committed for each in stores.looks.values()),
         any(each.is_active for each in stores.looks.values()),
@@ -174,6 +191,13 @@ def _kind(table: Mapping[str, Any]) -> Replication:
     if not table.get("Replicas"):
         return "none"
     return "strong" if table.get("MultiRegionConsistency") == "STRONG" else "asynchronous"
+
+
+def _unready(names: Mapping[Role, str], described: Mapping[Role, Mapping[str, Any]]) -> Iterator[UnreadyReplica]:
+    for role, table in described.items():
+        for each in table.get("Replicas", ()):
+            if (status := each.get("ReplicaStatus", "ACTIVE")) not in _READY:
+                yield UnreadyReplica(names[role], each["RegionName"], status)
 
 
 def _problems(names: Mapping[Role, str], described: Mapping[Role, dict[str, Any]]) -> Iterator[str]:

@@ -100,3 +100,14 @@ def test_another_region_has_another_endpoint(
     monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
     run("failover", NAMESPACE, "--region", HERE, "--endpoint", "http://one:1", *words)
     assert opened == [place, (HERE, "http://one:1")]
+
+
+def test_what_is_wrong_is_said_once(regions: dict[str, RegionTables]) -> None:
+    """Beside what there is of a side, or as the reason why the query cannot continue."""
+    for region, (replica,) in ((each, regions[HERE].described["delta"]["Replicas"]) for each in (HERE, THERE)):
+        replica.update(RegionName=region, ReplicaStatus="CREATING")
+        done = run(*WORDS, "--wide")
+        assert done.code == (region == THERE)
+        assert done.out.count("is CREATING") == 1
+    said = f"the replica of table dynastate-delta in {THERE} is CREATING, needed is ACTIVE"
+    assert done.lines[-1] == f"cannot continue: {said}"

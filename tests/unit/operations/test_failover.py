@@ -238,6 +238,24 @@ def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> No
     assert (found.stores, found.batch, found.problems) == (1, BATCHES, ())
 
 
+@pytest.mark.parametrize("side", [HERE, THERE])
+def test_a_replica_that_is_not_active(source: RegionTables, side: str) -> None:
+    """That of the other Region keeps the query from continuing, whichever side says so; others are named only."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    tables = {HERE: source, THERE: target}[side]
+    for region, is_problem in ((HERE, False), (THERE, True)):
+        tables.described["delta"]["Replicas"] = [
+            {"RegionName": HERE, "ReplicaStatus": "ACTIVE"},
+            {"RegionName": THERE, "ReplicaStatus": "UPDATING"},
+            {"RegionName": region, "ReplicaStatus": "CREATING"},
+        ]
+        found = plan(source, target)
+        said = f"the replica of table dynastate-delta in {region} is CREATING, needed is ACTIVE"
+        assert [str(each) for each in (*found.source.unready, *found.target.unready)] == [said]
+        assert found.problems == ((said,) if is_problem else ())
+
+
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
     """A version by another attempt is not that of the batch."""
     target = RegionTables(THERE)
