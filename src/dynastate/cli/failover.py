@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynastate.cli.options import Call, Namespace, command
-from dynastate.cli.output import progress
+from dynastate.cli.output import in_options, progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
@@ -96,7 +96,7 @@ def _about(side: Side, said: Collection[str]) -> str:
     """The state of a side, and its problems, but for those that are said elsewhere."""
     wrong = [each for each in (*side.problems, *map(str, side.unready)) if each not in said]
     if wrong and not side.committed:
-        return "; ".join(wrong)
+        return in_options("; ".join(wrong))
     kind = {"strong": "strongly consistent replicas", "asynchronous": "asynchronous replicas", "none": "no replicas"}
     others = f" with {', '.join(side.replicas)}" if side.replicas else ""
     state = f"newest version {side.version}, committed {side.committed or 'never'}"
