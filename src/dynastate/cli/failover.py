@@ -42,8 +42,8 @@ def failover(
 ) -> None:
     """Check whether a query can continue in another Region, and list the steps. Nothing is changed.
 
-    It compares the tables on both sides, and the checkpoint with the state that is there. The Region that is left need
-    not answer. Exit code 1: the query cannot continue there.
+    It compares the tables on both sides, and the checkpoint with the state that is there. The first Region need not
+    answer. Exit code 1: the query cannot continue there.
     """
     from dynastate.dynamodb.boto_tables import BotoTables
     from dynastate.operations.failover import plan_failover

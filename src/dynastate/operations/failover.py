@@ -22,7 +22,7 @@ from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committe
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
-#: Seconds for which a request is tried in the Region that is left.
+#: Seconds for which a request is tried in the first Region, which may be lost.
 SOURCE_DEADLINE_S: Final = 10
 
 
@@ -134,7 +134,7 @@ def _resumption(stores: Stores, checkpoint: Checkpoint) -> _Resumption | None:
 def _ask(
     open_source: Callable[[Settings], BotoTables], source: Settings, wanted: Wanted, meter: Meter
 ) -> tuple[Side, Stores | None]:
-    """Look at the side that is left, which may not answer."""
+    """Look at the first Region, which may not answer."""
     limited = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
     try:
         with closing(open_source(limited)) as tables:
@@ -164,7 +164,9 @@ def _stop(here: Side, there: Side) -> str:
         text = f"See that the query in {here.region or 'the first Region'} does not run, and is not started again."
     if there.replication == "strong":
         return f"{text} A commit that comes late is refused once the query has begun in {there.region}."
-    return f"{text} What it commits from now on is lost, or mixes with what is committed in {there.region}."
+    if there.replication == "asynchronous":
+        return f"{text} What it commits from now on is lost, or mixes with what is committed in {there.region}."
+    return f"{text} What it commits from now on is lost."
 
 
 def _checkpoint_steps(
@@ -177,7 +179,7 @@ def _checkpoint_steps(
 ) -> list[str]:
     """The steps that bring the checkpoint to the state, and the state to the checkpoint's location."""
     if checkpoint is None or resumption is None:
-        last = f"Its last batch in commits/ must be {stores.newest - 1} or one before"
+        last = f"Its last batch in commits/ must be {stores.newest - 1} or an earlier one"
         return [f"Bring the checkpoint there. {last}; give --checkpoint to see which steps it needs."]
     steps: list[str] = []
     options = _options(target.settings)

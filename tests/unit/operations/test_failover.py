@@ -131,6 +131,7 @@ def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_stro
     stop, adopt, start = found.steps
     assert stop.startswith(f"See that the query in {HERE} does not run")
     assert ("is refused" in stop) is is_strong
+    assert ("mixes with" in stop) is not is_strong
     assert adopt.endswith(f"dynastate adopt {NAMESPACE} --checkpoint {checkpoint} --region {THERE}")
     assert start == f"{CONTINUE} and checkpointLocation {checkpoint}."
     assert found.read_units > 0
@@ -281,7 +282,7 @@ def test_a_region_that_does_not_answer(source: RegionTables) -> None:
     assert deadlines == [SOURCE_DEADLINE_S]
     assert found.source.problems == ("the Region is away",)
     assert found.problems == ()
-    assert f"Its last batch in commits/ must be {BATCHES - 1} or one before" in found.steps[1]
+    assert f"Its last batch in commits/ must be {BATCHES - 1} or an earlier one;" in found.steps[1]
     assert found.batch is None
 
 
@@ -321,6 +322,7 @@ def test_tables_that_are_no_replicas(source: RegionTables, tmp_path: Path) -> No
     target.items.update(source.items)
     found = plan(source, target)
     assert (found.target.replication, found.problems, len(found.steps)) == ("none", (), 3)
+    assert found.steps[0].endswith("What it commits from now on is lost.")
     for key in [key for key in target.items if key.role == "delta"]:
         del target.items[key]
     for checkpoint in (None, make_checkpoint(tmp_path)):
