@@ -18,6 +18,7 @@ import pytest
 
 import dynastate
 from dynastate.dynamodb.admin import check_tables
+from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
@@ -25,6 +26,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.clean import clean_store
 from dynastate.operations.drop import drop_stores
+from dynastate.operations.failover import plan_failover
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
 from dynastate.operations.usage import usage_of_namespace
@@ -153,6 +155,21 @@ def test_the_reader_may_do_what_reading_takes_and_nothing_else(proxy: FaultProxy
         assert used(proxy.requests) == permitted(policy)
         with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
             write(engine, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
+
+
+@pytest.mark.usefixtures("dummy_credentials")
+def test_a_failover_is_planned_with_the_readers_policy(proxy: FaultProxy) -> None:
+    """Of both sides, where the other one has every item read; all of the policy is used."""
+    with engine_at(proxy.endpoint) as engine:
+        StoreBuilder(engine, "moved/0/0/default").count_to(3)
+    policy = policy_of("reader", "moved")
+    proxy.rule = enforce(policy, let_pass)
+    proxy.requests.clear()
+    settings = Settings(endpoint=proxy.endpoint, region="us-east-1")
+    with closing(BotoTables(settings)) as target:
+        found = plan_failover(BotoTables, settings, target, "moved")
+    assert (found.source.version, found.target.version, found.problems) == (3, 3, ())
+    assert used(proxy.requests) == permitted(policy)
 
 
 @pytest.mark.usefixtures("dummy_credentials")

@@ -16,7 +16,7 @@ from tests.simulation.runs import failure_of
 from tests.simulation.schedule import NAMES, REPLICATED, REPLICATED_OF, Schedule
 
 TABLE: Final = NAMES["delta"]
-#: Schedules with two Regions. The first has many moves and cuts.
+#: Schedules with two Regions. The first twelve have many moves and cuts.
 SEEDS: Final = [seed for seed in range(600) if seed % REPLICATED_OF in REPLICATED]
 LATE: Final = "ReplicatedWriteConflictException"
 
@@ -97,7 +97,7 @@ def test_asynchronous_replicas() -> None:
 
 
 def test_schedules_have_moves_cuts_and_conflicts() -> None:
-    """The query moves with a cut and without one; late writes of the Region that was left are refused."""
+    """The query moves with a cut and without one; late writes in the Region that it moved from are refused."""
     seen: dict[str, int] = {}
     for seed in SEEDS[:12]:
         schedule = Schedule(seed)

@@ -126,6 +126,7 @@ def test_it_keeps_what_spark_submit_was_given(builder: SparkSession.Builder, mon
     """Extensions and plugins of spark-submit's conf stay, too, unless the program gives others."""
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "'for another JVM")  # it is not read
     submitted = [(JARS, f"/a.jar,{jar_path()}"), (EXTENSIONS, "a.B"), (PLUGINS, "c.D")]
     monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda: None)
     monkeypatch.setattr(dynastate.spark.configure, "SparkConf", lambda: SimpleNamespace(getAll=lambda: submitted))
@@ -254,6 +255,26 @@ def test_it_keeps_what_pyspark_submit_args_have(
     dynastate.configure(other)
     assert options(other)[PLUGINS] == f"of.Defaults,{PLUGIN_CLASS}"
     assert options(other)[JARS] == f"/a.jar,{jar_path()}"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("--jars '/a.jar pyspark-shell", "No closing quotation"),
+        ("pyspark-shell --conf", "argument --conf/-c: expected one argument"),
+        ("--load-spark-defaults=yes pyspark-shell", "argument --load-spark-defaults: ignored explicit argument 'yes'"),
+    ],
+)
+def test_pyspark_submit_args_that_cannot_be_read(
+    given: str, reason: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the variable and says what to do; no usage text ends the program."""
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    with pytest.raises(ConfigurationError) as refused:
+        dynastate.configure(builder)
+    assert str(refused.value) == (
+        f"PYSPARK_SUBMIT_ARGS cannot be read as options of spark-submit: {reason}; correct it, or unset it"
+    )
 
 
 def test_a_program_has_its_extensions_beside_those_of_the_defaults(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dynastate.cli.options import Call, Namespace, command
-from dynastate.cli.output import progress
+from dynastate.cli.output import in_options, progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
+from dynastate.settings import Settings
 
 if TYPE_CHECKING:
-    from dynastate.operations.failover import Failover, Side
+    from dynastate.operations.failover import Failover
+    from dynastate.operations.replicas import Side
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -29,24 +32,24 @@ def failover(
     namespace: Namespace,
     *,
     to_region: Annotated[str, typer.Option(metavar="REGION", help="The Region to continue in.")] = "",
-    to_endpoint: Annotated[str, typer.Option(metavar="URL", help="Its DynamoDB endpoint.")] = "",
+    to_endpoint: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Its DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own."),
+    ] = "",
     checkpoint: Annotated[
         str, typer.Option(metavar="URL", help="The query's checkpoint, as it is read in that Region.")
     ] = "",
 ) -> None:
     """Check whether a query can continue in another Region, and list the steps. Nothing is changed.
 
-    It compares the tables on both sides, and the checkpoint with the state that is there. The Region that is left need
-    not answer. Exit code 1: the query cannot continue there.
+    It compares the tables on both sides, and the checkpoint with the state that is there. The first Region need not
+    answer. Exit code 1: the query cannot continue there.
     """
     from dynastate.dynamodb.boto_tables import BotoTables
     from dynastate.operations.failover import plan_failover
     from dynastate.operations.rollback import Checkpoint
 
-    given: dict[str, Any] = {"region": to_region, "endpoint": to_endpoint}
-    other = replace(call.settings, **{name: value for name, value in given.items() if value})
-    if other == call.settings:
-        raise ConfigurationError("the query would stay where it is; give another Region with --to-region")
+    other = _target(call.settings, to_region, to_endpoint)
     files = Checkpoint(checkpoint) if checkpoint else None
     with closing(BotoTables(other)) as target, progress("stores") as report:
         found = plan_failover(BotoTables, call.settings, target, namespace, files, report)
@@ -56,9 +59,26 @@ def failover(
         raise typer.Exit(1)
 
 
+def _target(source: Settings, region: str, endpoint: str) -> Settings:
+    """The settings of the other place. The source's endpoint is its Region's, so another Region does not get it.
+
+    Raises:
+        ConfigurationError: it is the same place.
+    """
+    from dynastate.dynamodb.client import endpoint_of, region_of
+
+    kept = "" if region else source.endpoint
+    found = replace(source, region=region or source.region, endpoint=endpoint or kept)
+    if region_of(found) == region_of(source) and endpoint.rstrip("/") in ("", endpoint_of(source).rstrip("/")):
+        raise ConfigurationError(
+            "the query would stay where it is; give another Region with --to-region", region=region_of(found)
+        )
+    return found
+
+
 def _show(call: Call, found: Failover) -> None:
     for word, side in (("from", found.source), ("to", found.target)):
-        call.say(f"{word} {side.region or 'the first Region'}: {_about(side)}")
+        call.say(f"{word} {side.region or 'the first Region'}: {_about(side, found.problems)}")
     behind = found.source.version - found.target.version
     if behind > 0:
         call.say(f"{plural(behind, 'version')} of {found.source.region} cannot be opened in {found.target.region}")
@@ -72,9 +92,12 @@ def _show(call: Call, found: Failover) -> None:
         call.say(f"{number}. {step}")
 
 
-def _about(side: Side) -> str:
-    if side.problems and not side.version:
-        return "; ".join(side.problems)
+def _about(side: Side, said: Collection[str]) -> str:
+    """The state of a side, and its problems, but for those that are said elsewhere."""
+    wrong = [each for each in (*side.problems, *map(str, side.unready)) if each not in said]
+    if wrong and not side.committed:
+        return in_options("; ".join(wrong))
     kind = {"strong": "strongly consistent replicas", "asynchronous": "asynchronous replicas", "none": "no replicas"}
     others = f" with {', '.join(side.replicas)}" if side.replicas else ""
-    return f"{kind[side.replication]}{others}; newest version {side.version}, committed {side.committed or 'never'}"
+    state = f"newest version {side.version}, committed {side.committed or 'never'}"
+    return "; ".join([f"{kind[side.replication]}{others}", state, *wrong])

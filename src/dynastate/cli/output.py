@@ -80,8 +80,13 @@ class Output:
 
 
 def error_text(error: DynastateError) -> str:
-    """An error in the words of a command line: settings are options."""
-    return _SETTING.sub(_as_typed, str(error))
+    """An error in the words of a command line."""
+    return in_options(str(error))
+
+
+def in_options(text: str) -> str:
+    """A message in the words of a command line: settings are options."""
+    return _SETTING.sub(_as_typed, text)
 
 
 def _as_typed(setting: re.Match[str]) -> str:

@@ -151,6 +151,18 @@ def endpoint_of(settings: Settings) -> str:
     return settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
+def region_of(settings: Settings) -> str:
+    """The Region of the settings, of the environment or of its profile; empty: none is known."""
+    with suppress(boto_errors.BotoCoreError):  # a wrong profile is refused where a client is made
+        return _named_region(settings) or botocore.session.Session().get_config_variable("region") or ""
+    return ""
+
+
+def _named_region(settings: Settings) -> str | None:
+    """The Region of the settings, or of AWS_REGION, which containers of EKS and ECS have and botocore does not read."""
+    return settings.region or os.environ.get("AWS_REGION") or None
+
+
 def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
     """The client of `make_client_and_session`."""
     return make_client_and_session(settings)[0]
@@ -205,8 +217,7 @@ def _make(
         proxies={} if (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
         **options,
     )
-    # boto3 knows AWS_DEFAULT_REGION only; AWS_REGION is what containers of EKS and ECS and the other SDKs have.
-    region = settings.region or os.environ.get("AWS_REGION") or None
+    region = _named_region(settings)
     try:
         session = botocore.session.Session(profile=profile or None)
         for name, least in METADATA_SERVICE.items():

@@ -5,45 +5,25 @@ docs/second-region.md has the kinds of replicas, and what each may lose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final
 
-from dynastate.dynamodb.boto_tables import BotoTables, table_drift
+from dynastate.counts import plural
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import region_of
 from dynastate.dynamodb.meter import Meter
-from dynastate.engine.catalog import of_namespace
+from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
-from dynastate.format.keys import VersionId
 from dynastate.operations.adopt import locations_of, state_location
-from dynastate.operations.inspect import StoreSummary, read_lists, summarize
-from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids, readable_versions
-from dynastate.operations.scope import each_store, metered
-from dynastate.operations.verify import verify
+from dynastate.operations.replicas import Side, Stores, Wanted, look_at, missing_stores
+from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 
-Replication = Literal["strong", "asynchronous", "none"]
-#: Seconds for which a request is tried in the Region that is left.
+#: Seconds for which a request is tried in the first Region, which may be lost.
 SOURCE_DEADLINE_S: Final = 10
-
-
-@dataclass(frozen=True)
-class Side:
-    """The tables in one Region, and the state of the namespace in them.
-
-    `replicas` are the Regions of their other replicas, and `version` is the newest that all stores can open (0: none).
-    `committed` is the time of the last commit, in ISO 8601, UTC, and `is_active`: that is recent. `problems` say what
-    is wrong there; of a Region that does not answer nothing else is known.
-    """
-
-    region: str
-    replication: Replication = "none"
-    replicas: tuple[str, ...] = ()
-    version: int = 0
-    committed: str = ""
-    is_active: bool = False
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,44 +53,6 @@ class _Resumption:
     undone: int
 
 
-class _Stores:
-    """The stores of a namespace on one side, and the attempts of each that can be opened there."""
-
-    def __init__(
-        self, tables: BotoTables, namespace: str, replication: Replication, meter: Meter, progress: ProgressCallback
-    ) -> None:
-        self.names: Sequence[str] = of_namespace(tables, namespace, meter).current
-
-        def look(store: str, own: Meter) -> tuple[StoreSummary, set[VersionId]]:
-            graph, items = read_lists(tables, store, own)
-            found = summarize(graph, items)
-            if replication == "strong" and not found.object_bytes:
-                return found, readable_versions(graph)
-            # A part may arrive after the version list that names it; and objects of S3 are not replicated with it.
-            report = verify(tables, store)
-            own.add(report.meter)
-            return found, {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
-
-        looked = each_store(tables, self.names, metered(look, meter), progress, until_failure=True).all()
-        self.readable = {found.store: readable for found, readable in looked}
-        self.committed = max(found.committed for found, _ in looked)
-        self.is_active = any(found.is_active for found, _ in looked)
-
-    @property
-    def newest(self) -> int:
-        """The newest version that all can open; 0: none."""
-        return max(set.intersection(*({number for number, _ in each} for each in self.readable.values())), default=0)
-
-    def resumption(self, checkpoint: Checkpoint) -> _Resumption | None:
-        """Find the last batch from which the query can resume; None: no batch has its state here."""
-        whole = sorted(checkpoint.batches(OFFSETS).keys() & checkpoint.batches(COMMITS).keys())
-        for undone, batch in enumerate(reversed(whole)):
-            wanted = committed_ids(checkpoint, batch)
-            if all(wanted.are_in(store, readable) for store, readable in self.readable.items()):
-                return _Resumption(batch, undone)
-        return None
-
-
 def plan_failover(
     open_source: Callable[[Settings], BotoTables],
     source: Settings,
@@ -121,20 +63,21 @@ def plan_failover(
 ) -> Failover:
     """Check both sides, and list the steps.
 
-    Of strongly consistent replicas only version lists are read; of others every item, as `verify` does. The source's
-    Region need not answer: its requests end after `SOURCE_DEADLINE_S`.
+    Of the source only version lists are read; it need not answer, and its requests end after `SOURCE_DEADLINE_S`. Of
+    the target too, where its replicas are strongly consistent; but every item of stores with blocks in S3, and of all
+    stores where they are not, as `verify` does.
 
     Raises:
-        ConfigurationError: no store of the namespace is in the target's tables, or these do not exist.
+        ConfigurationError: no store of the namespace is in the target's tables, or these do not exist; or the
+            checkpoint is that of another namespace.
         DynastateError: the target's Region does not answer.
     """
     meter = Meter()
-    there, stores = _side(target, namespace, meter, progress)
-    here = _ask(open_source, source, namespace, meter)
-    problems = list(there.problems)
-    if here.version and there.replication != "none" and here.region not in there.replicas:
-        problems.append(f"the tables in {there.region} have no replica in {here.region}")
-    resumption = stores.resumption(checkpoint) if checkpoint is not None else None
+    wanted = _wanted(namespace, checkpoint)
+    there, stores = look_at(target, wanted, meter, progress, lists_only=False)
+    here, others = _ask(open_source, source, wanted, meter)
+    resumption = _resumption(stores, checkpoint) if checkpoint is not None else None
+    problems = [*there.problems, *_differences(here, there), *_missing(there, missing_stores(wanted, stores, others))]
     if not stores.newest:
         problems.append(f"no version can be opened in all stores in {there.region}")
     elif checkpoint is not None and resumption is None:
@@ -150,7 +93,7 @@ def plan_failover(
         namespace,
         here,
         there,
-        len(stores.names),
+        len(stores.looks),
         None if resumption is None else resumption.last + 1,
         0 if resumption is None else resumption.undone,
         meter.requests,
@@ -160,51 +103,58 @@ def plan_failover(
     )
 
 
-def _ask(open_source: Callable[[Settings], BotoTables], source: Settings, namespace: str, meter: Meter) -> Side:
-    """Look at the side that is left, which may not answer."""
-    wanted = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
+def _wanted(namespace: str, checkpoint: Checkpoint | None) -> Wanted:
+    """The stores to look at. Refuse the checkpoint of another namespace."""
+    if checkpoint is None:
+        return Wanted(namespace)
+    other = checkpoint.namespace()
+    if other != namespace:
+        raise ConfigurationError(
+            f"the state of this checkpoint is in the namespace {other}, not in {namespace}; give the checkpoint of the "
+            "query that is to continue",
+            checkpoint=checkpoint.location,
+        )
+    whole = _whole_batches(checkpoint)
+    return Wanted(namespace, committed_ids(checkpoint, whole[-1]) if whole else None, checkpoint.partitions())
+
+
+def _whole_batches(checkpoint: Checkpoint) -> list[int]:
+    """The batches with offsets and a commit, in order."""
+    return sorted(checkpoint.batches(OFFSETS).keys() & checkpoint.batches(COMMITS).keys())
+
+
+def _resumption(stores: Stores, checkpoint: Checkpoint) -> _Resumption | None:
+    """Find the last batch from which the query can resume; None: no batch has its state there."""
+    for undone, batch in enumerate(reversed(_whole_batches(checkpoint))):
+        if stores.have(committed_ids(checkpoint, batch)):
+            return _Resumption(batch, undone)
+    return None
+
+
+def _ask(
+    open_source: Callable[[Settings], BotoTables], source: Settings, wanted: Wanted, meter: Meter
+) -> tuple[Side, Stores | None]:
+    """Look at the first Region, which may not answer."""
+    limited = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
     try:
-        with closing(open_source(wanted)) as tables:
-            return _side(tables, namespace, meter, no_progress, reads_all=False)[0]
+        with closing(open_source(limited)) as tables:
+            return look_at(tables, wanted, meter, lists_only=True)
     except DynastateError as failed:
-        return Side(source.region, problems=(str(failed),))
+        return Side(region_of(source), problems=(str(failed),)), None
 
 
-def _side(
-    tables: BotoTables, namespace: str, meter: Meter, progress: ProgressCallback, *, reads_all: bool = True
-) -> tuple[Side, _Stores]:
-    described = tables.describe()
-    problems = [line for role, each in described.items() for line in table_drift(role, tables.names[role], each)]
-    kinds = {tables.names[role]: _replication(each) for role, each in described.items()}
-    if len(set(kinds.values())) > 1:
-        said = " and ".join(f"{name}: {kind}" for name, kind in kinds.items())
-        problems.append(f"the two tables have different replication: {said}")
-    replication: Replication = next((kind for kind in kinds.values() if kind != "strong"), "strong")
-    region = tables.settings.region or str(described["delta"]["TableArn"]).split(":")[3]
-    replicas = set.intersection(*({each["RegionName"] for each in of.get("Replicas", ())} for of in described.values()))
-    try:
-        stores = _Stores(tables, namespace, replication if reads_all else "strong", meter, progress)
-    except ConfigurationError as failed:
-        failed.facts["region"] = region
-        raise
-    return (
-        Side(
-            region,
-            replication,
-            tuple(sorted(replicas - {region})),
-            stores.newest,
-            stores.committed,
-            stores.is_active,
-            tuple(problems),
-        ),
-        stores,
-    )
+def _differences(here: Side, there: Side) -> Iterator[str]:
+    """Problems between the two sides: the target has to be a replica of the source's tables, and ready."""
+    yield from dict.fromkeys(str(each) for each in (*there.unready, *here.unready) if each.region == there.region)
+    if here.version and there.replication != "none" and here.region not in there.replicas:
+        yield f"the tables in {there.region} have no replica in {here.region}"
 
 
-def _replication(table: Mapping[str, Any]) -> Replication:
-    if not table.get("Replicas"):
-        return "none"
-    return "strong" if table.get("MultiRegionConsistency") == "STRONG" else "asynchronous"
+def _missing(there: Side, stores: Sequence[str]) -> Iterator[str]:
+    if stores:
+        verb, more = "is" if len(stores) == 1 else "are", ", …" if len(stores) > SHOWN_MAX else ""
+        named = ", ".join(stores[:SHOWN_MAX])
+        yield f"{plural(len(stores), 'store')} {verb} missing in {there.region}: {named}{more}"
 
 
 def _stop(here: Side, there: Side) -> str:
@@ -214,20 +164,22 @@ def _stop(here: Side, there: Side) -> str:
         text = f"See that the query in {here.region or 'the first Region'} does not run, and is not started again."
     if there.replication == "strong":
         return f"{text} A commit that comes late is refused once the query has begun in {there.region}."
-    return f"{text} What it commits from now on is lost, or mixes with what is committed in {there.region}."
+    if there.replication == "asynchronous":
+        return f"{text} What it commits from now on is lost, or mixes with what is committed in {there.region}."
+    return f"{text} What it commits from now on is lost."
 
 
 def _checkpoint_steps(
     target: BotoTables,
     namespace: str,
-    stores: _Stores,
+    stores: Stores,
     checkpoint: Checkpoint | None,
     resumption: _Resumption | None,
     meter: Meter,
 ) -> list[str]:
     """The steps that bring the checkpoint to the state, and the state to the checkpoint's location."""
     if checkpoint is None or resumption is None:
-        last = f"Its last batch in commits/ must be {stores.newest - 1} or one before"
+        last = f"Its last batch in commits/ must be {stores.newest - 1} or an earlier one"
         return [f"Bring the checkpoint there. {last}; give --checkpoint to see which steps it needs."]
     steps: list[str] = []
     options = _options(target.settings)
@@ -237,7 +189,7 @@ def _checkpoint_steps(
             f"{checkpoint.location} --to {resumption.last}{options}"
         )
     location = state_location(checkpoint.location)
-    if locations_of(target, stores.names, meter) != (location,):
+    if locations_of(target, list(stores.looks), meter) != (location,):
         steps.append(
             "Let the query write from the checkpoint's new location: dynastate adopt "
             f"{namespace} --checkpoint {checkpoint.location}{options}"

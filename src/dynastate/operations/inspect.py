@@ -6,6 +6,7 @@ Each takes one Query, of the store's version lists and manifests.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
@@ -113,9 +114,9 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
         return found
     newest = graph.newest()
     lineage = graph.lineage(newest)
-    times = [entry.time_ms for entry in lineage]
     families = families_of(graph.schema(newest), newest)
     base, deltas = graph.route(*newest.id)
+    committed, is_active = last_commit(lineage)
     return replace(
         found,
         version=newest.version,
@@ -125,10 +126,19 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
         snapshot=base.version,
         deltas=len(deltas),
         delta_bytes=sum(each.stored_bytes for each in deltas),
-        committed=datetime.fromtimestamp(times[-1] / 1000, timezone.utc).isoformat(timespec="seconds"),
-        is_active=time.time_ns() // 1_000_000 - times[-1] <= max(ACTIVE_MIN_MS, 3 * longest_gap_ms(times)),
+        committed=committed,
+        is_active=is_active,
         families=tuple(families),
     )
+
+
+def last_commit(lineage: Sequence[VersionEntry]) -> tuple[str, bool]:
+    """The time of the last commit of these, in ISO 8601, UTC, or "" for none; and whether that is recent."""
+    if not lineage:
+        return "", False
+    times = [entry.time_ms for entry in lineage]
+    is_active = time.time_ns() // 1_000_000 - times[-1] <= max(ACTIVE_MIN_MS, 3 * longest_gap_ms(times))
+    return datetime.fromtimestamp(times[-1] / 1000, timezone.utc).isoformat(timespec="seconds"), is_active
 
 
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dynastate.dynamodb.meter import Meter
@@ -34,6 +34,8 @@ COMMITS: Final = "commits"
 COPY: Final = "before-rollback-"
 #: A file of a batch, or the checksum of one.
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
+#: A file that our provider leaves in the folder of each partition, which is named by operator and number.
+_MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
 _STORE: Final = re.compile(r"store=(\S+)")
 
 
@@ -66,11 +68,29 @@ class CommittedIds:
     version: int
     ids: Mapping[str, Sequence[Sequence[str]]]
 
+    def lists(self, store: str) -> bool:
+        """Whether the batch committed this store. Format v1 does not say, so it may have committed any."""
+        _, operator, partition, _ = store.split("/", 3)
+        return not self.ids or int(partition) < len(self.ids.get(operator, ()))
+
+    def listed(self, stores: Iterable[str]) -> list[str]:
+        """Those of a namespace's stores that the batch committed: Spark opens no others.
+
+        Raises:
+            ConfigurationError: it committed none of them.
+        """
+        found = [store for store in stores if self.lists(store)]
+        if not found:
+            raise ConfigurationError("the checkpoint lists no store of this namespace", batch=self.version - 1)
+        return found
+
     def are_in(self, store: str, versions: Collection[VersionId]) -> bool:
         """Whether the version of a store is among these, by the id that the batch has for it."""
+        if not self.lists(store):
+            return False
         _, operator, partition, _ = store.split("/", 3)
-        of_operator = self.ids.get(operator, [[]] * (int(partition) + 1))
-        wanted = {each.replace("-", "") for each in of_operator[int(partition)]}
+        ids = self.ids[operator][int(partition)] if self.ids else ()
+        wanted = {each.replace("-", "") for each in ids}
         return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
 
 
@@ -129,12 +149,25 @@ class Checkpoint:
         Raises:
             ConfigurationError: no partition of it is in DynamoDB.
         """
-        for each in self._system.get_file_info(self._select(f"{self._path}/state", recursive=True)):
-            if each.base_name == "dynastate":
-                found = _STORE.search(self.read(each.path.removeprefix(f"{self._path}/")))
-                if found is not None:
-                    return found[1].split("/")[0]
+        for place in self._markers:
+            found = _STORE.search(self.read(place))
+            if found is not None:
+                return found[1].split("/")[0]
         raise ConfigurationError("this checkpoint has no state in DynamoDB", checkpoint=self.location)
+
+    def partitions(self) -> dict[str, set[int]]:
+        """The partitions with state in DynamoDB, by operator."""
+        found: dict[str, set[int]] = {}
+        for operator, partition in (place.split("/")[1:3] for place in self._markers):
+            found.setdefault(operator, set()).add(int(partition))
+        return found
+
+    @cached_property
+    def _markers(self) -> list[str]:
+        """The paths of the files that name stores."""
+        below = self._system.get_file_info(self._select(f"{self._path}/state", recursive=True))
+        places = (each.path.removeprefix(f"{self._path}/") for each in below)
+        return [place for place in places if _MARKER.fullmatch(place)]
 
     def copy(self, folder: str) -> None:
         """Copy offsets and commits into a folder of the checkpoint."""
@@ -174,8 +207,8 @@ def plan_rollback(
     if not undone:
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
-    stores = of_namespace(tables, namespace, Meter()).current
     wanted = committed_ids(checkpoint, to)
+    stores = wanted.listed(of_namespace(tables, namespace, Meter()).current)
 
     def look(store: str) -> None:
         _require(tables, store, to + 1, wanted)

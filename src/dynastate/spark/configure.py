@@ -80,8 +80,8 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     to its start. This asks the server for them, and for its Spark, and sets the rest.
 
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, or a running session, spark-submit or
-            Connect server without the jar or the extension.
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, PYSPARK_SUBMIT_ARGS that cannot be
+            read, or a running session, spark-submit or Connect server without the jar or the extension.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -109,11 +109,11 @@ def _complete(wanted: dict[str, str], checked: Settings, options: dict[str, str]
     names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if not checked.python and _is_local(options) and not names_python:
         checked = replace(checked, python=sys.executable)
-    before = launch_conf() | options
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
-        submitted = _submitted_conf(jar)  # the JVM runs, and its jars are fixed
+        before = _submitted_conf(jar) | options  # the JVM runs, and its jars are fixed
         del wanted[JARS]
-        before = submitted | options
+    else:
+        before = launch_conf() | options
     wanted |= {name: _with(before.get(name, ""), wanted[name]) for name in (JARS, *STATIC_CONF) if name in wanted}
     return checked
 

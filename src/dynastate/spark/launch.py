@@ -7,24 +7,32 @@ import os
 import re
 import shlex
 from pathlib import Path
+from typing import NoReturn
 
 import pyspark
 
+from dynastate.errors import ConfigurationError
+
 #: A line of Java's properties: a key, then `=`, `:` or blanks, and a value.
 _PROPERTY = re.compile(r"\s*(?![#!])([^\s:=]+)(?:\s*[:=]\s*|\s+)(.*?)\s*")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser of options that are not this program's own: a wrong one does not end the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
 
 
 def launch_conf() -> dict[str, str]:
     """The conf of `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS, by the rules of spark-submit, which PySpark runs.
 
     Escapes of Java's properties stay as they are.
+
+    Raises:
+        ConfigurationError: PYSPARK_SUBMIT_ARGS is malformed.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--conf", "-c", action="append", default=[])
-    parser.add_argument("--jars")
-    parser.add_argument("--properties-file", type=Path)
-    parser.add_argument("--load-spark-defaults", action="store_true")
-    given, _ = parser.parse_known_args(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    given = _given_options()
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     found: dict[str, str] = {}
@@ -34,6 +42,22 @@ def launch_conf() -> dict[str, str]:
         found |= _properties(given.properties_file)
     found |= {name: value for name, _, value in (each.partition("=") for each in given.conf)}
     return found | ({"spark.jars": given.jars} if given.jars else {})
+
+
+def _given_options() -> argparse.Namespace:
+    """The options of PYSPARK_SUBMIT_ARGS that have conf."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    parser.add_argument("--jars")
+    parser.add_argument("--properties-file", type=Path)
+    parser.add_argument("--load-spark-defaults", action="store_true")
+    try:
+        return parser.parse_known_args(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))[0]
+    except ValueError as failed:
+        # Its text may hold secrets, as conf has them, and stays out of the message.
+        raise ConfigurationError(
+            f"PYSPARK_SUBMIT_ARGS cannot be read as options of spark-submit: {failed}; correct it, or unset it"
+        ) from failed
 
 
 def _properties(file: Path) -> dict[str, str]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import random
+import shlex
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
+from pyarrow.fs import LocalFileSystem
 
 from dynastate.dynamodb import boto_tables
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 from tests.support.command_line import refused, run
-from tests.unit.operations.test_failover import HERE, THERE, RegionTables, filled_long_ago, lose_parts_of
+from tests.support.pages import DOCS, code
+from tests.unit.operations.test_failover import HERE, THERE, RegionTables, filled, filled_long_ago, lose_parts_of
 from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint
 
 WORDS = ("failover", NAMESPACE, "--region", HERE, "--to-region", THERE)
@@ -61,7 +71,92 @@ def test_a_region_that_is_away_and_one_that_has_nothing(regions: dict[str, Regio
     assert "cannot be reached at eu-west-1" in refused(*WORDS[:-1], "eu-west-1")
 
 
-def test_another_place_must_be_given() -> None:
-    """A Region, or an endpoint."""
-    assert "give another Region with --to-region" in refused("failover", NAMESPACE, "--region", HERE)
-    assert "give another Region with --to-region" in refused(*WORDS[:-1], HERE)
+@pytest.mark.parametrize("words", [[], ["--to-region", HERE], ["--to-endpoint", "http://one:1/"]])
+def test_another_place_must_be_given(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same Region is refused, also where the environment names it, unless another endpoint is given."""
+    said = f"the query would stay where it is; give another Region with --to-region region={HERE}\n"
+    one = ("--endpoint", "http://one:1")
+    assert refused("failover", NAMESPACE, "--region", HERE, *one, *words).endswith(said)
+    monkeypatch.setenv("AWS_REGION", HERE)
+    assert refused("failover", NAMESPACE, *one, *words).endswith(said)
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", HERE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one:1")
+    assert refused("failover", NAMESPACE, *words).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--to-region", THERE], (THERE, "")),
+        (["--to-region", THERE, "--to-endpoint", "http://two:2"], (THERE, "http://two:2")),
+        (["--to-endpoint", "http://two:2"], (HERE, "http://two:2")),
+    ],
+)
+def test_another_region_has_another_endpoint(
+    regions: dict[str, RegionTables],
+    monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str],
+    place: tuple[str, str],
+) -> None:
+    """The source's stays with the source."""
+    opened: list[tuple[str, str]] = []
+
+    def open_tables(settings: Settings) -> RegionTables:
+        opened.append((settings.region, settings.endpoint))
+        return regions[settings.region]
+
+    monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
+    run("failover", NAMESPACE, "--region", HERE, "--endpoint", "http://one:1", *words)
+    assert opened == [place, (HERE, "http://one:1")]
+
+
+def test_what_is_wrong_is_said_once(regions: dict[str, RegionTables]) -> None:
+    """Beside what there is of a side, or as the reason why the query cannot continue."""
+    for region, (replica,) in ((each, regions[HERE].described["delta"]["Replicas"]) for each in (HERE, THERE)):
+        replica.update(RegionName=region, ReplicaStatus="CREATING")
+        done = run(*WORDS, "--wide")
+        assert done.code == (region == THERE)
+        assert done.out.count("is CREATING") == 1
+    said = f"the replica of table dynastate-delta in {THERE} is CREATING, needed is ACTIVE"
+    assert done.lines[-1] == f"cannot continue: {said}"
+
+
+class AwayClient:
+    """The client of a Region that does not answer."""
+
+    meta = SimpleNamespace(region_name=HERE)
+
+    def describe_table(self, **_: str) -> None:
+        raise EndpointConnectionError(endpoint_url=f"https://dynamodb.{HERE}.amazonaws.com/")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def away(settings: Settings) -> BotoTables:
+    """The tables of that Region; what is slept there takes no time."""
+    slept = [0.0]
+    policy = RetryPolicy(settings.request_deadline_s, lambda: sum(slept), slept.append, random.Random(1))  # noqa: S311
+    tables = BotoTables(settings, retries=policy, client=AwayClient())
+    tables._client.url = f"https://dynamodb.{HERE}.amazonaws.com"
+    return tables
+
+
+def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/second-region.md shows is what the command prints, in a terminal of 100 columns."""
+    page = [body for _, body in code(DOCS / "second-region.md")]
+    (words,) = (shlex.split(body)[1:] for body in page if body.startswith("dynastate failover"))
+    checkpoint = str(make_checkpoint(tmp_path))
+    files = SimpleNamespace(from_uri=lambda _: (LocalFileSystem(), checkpoint))
+    monkeypatch.setattr("pyarrow.fs.FileSystem", files)
+    monkeypatch.setenv("COLUMNS", "100")
+    source, target = (
+        filled(lambda: datetime(2026, 11, 24, 16, 40, 12, tzinfo=timezone.utc), BATCHES + 2),
+        RegionTables(THERE),
+    )
+    source.replicate(target, is_strong=True)
+    monkeypatch.setattr(boto_tables, "BotoTables", lambda own: target if own.region == THERE else away(own))
+    done = run(*words)
+    assert done.code == 0
+    assert done.out in page, done.out

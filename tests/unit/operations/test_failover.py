@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.keys import SPECS, Role
+from dynastate.format.keys import EMPTY, SPECS, Role, group_key
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
 from dynastate.settings import PREFIX, Settings
-from tests.support.engine_driver import make_engine
+from tests.support.engine_driver import attempt, make_engine, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint
@@ -66,15 +69,28 @@ def source() -> RegionTables:
     return filled_long_ago()
 
 
-def filled_long_ago() -> RegionTables:
-    return filled(lambda: datetime(2026, 1, 1, tzinfo=timezone.utc))
+def filled_long_ago(versions: int = BATCHES) -> RegionTables:
+    return filled(lambda: datetime(2026, 1, 1, tzinfo=timezone.utc), versions)
 
 
-def filled(now: Callable[[], datetime]) -> RegionTables:
+def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables:
     made = RegionTables(HERE)
     with closing(make_engine(made, now=now)) as engine:
         for partition in range(2):
-            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(BATCHES)
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(versions)
+    return made
+
+
+def with_blocks(region: str) -> RegionTables:
+    """Two stores whose parts are in S3."""
+    made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
+    with closing(make_engine(made, blocks="s3://blocks/state", put_price=Decimal(0))) as engine:
+        for partition in range(2):
+            base = EMPTY
+            for version in range(1, BATCHES + 1):
+                row = {b"%d" % version: chance.randbytes(9_000)}
+                base = write(engine, f"{NAMESPACE}/0/{partition}/default", attempt(version), row, base=base)
+    assert made.objects.objects
     return made
 
 
@@ -94,6 +110,12 @@ def lose_parts_of(target: RegionTables, store: str, version: int) -> None:
             del target.items[key]
 
 
+def lose_store(target: RegionTables, store: str) -> None:
+    """Let no item of a store be there."""
+    for key in [key for key in target.items if key.store_shard.startswith(f"{store}#")]:
+        del target.items[key]
+
+
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
 def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_strong: bool) -> None:
     """The query continues after the checkpoint's last batch, from the checkpoint's location there."""
@@ -109,6 +131,7 @@ def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_stro
     stop, adopt, start = found.steps
     assert stop.startswith(f"See that the query in {HERE} does not run")
     assert ("is refused" in stop) is is_strong
+    assert ("mixes with" in stop) is not is_strong
     assert adopt.endswith(f"dynastate adopt {NAMESPACE} --checkpoint {checkpoint} --region {THERE}")
     assert start == f"{CONTINUE} and checkpointLocation {checkpoint}."
     assert found.read_units > 0
@@ -123,6 +146,115 @@ def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> No
     assert (found.source.version, found.target.version) == (BATCHES, BATCHES - 2)
     assert (found.batch, found.undone) == (BATCHES - 2, 2)
     assert f"--to {BATCHES - 3} --region {THERE}" in found.steps[1]
+
+
+def test_a_version_list_that_has_not_arrived() -> None:
+    """Asynchronous replicas: versions whose parents are not listed there yet cannot be opened; earlier ones can."""
+    source, target = filled_long_ago(versions=12), RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    before = filled_long_ago(versions=8)
+    late = group_key(f"{NAMESPACE}/0/0/default", 8)
+    target.items[late] = before.items[late]
+    found = plan(source, target)
+    assert (found.source.version, found.target.version, found.problems) == (12, 8, ())
+
+
+@pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
+def test_blocks_in_s3(*, is_strong: bool) -> None:
+    """S3 does not replicate them with the tables, so they are read in the other Region; in the first one none is."""
+    source, target = with_blocks(HERE), RegionTables(THERE)
+    source.replicate(target, is_strong=is_strong)
+    target.objects.objects.update(source.objects.objects)
+    source.objects.objects.clear()
+    source.calls.clear()
+    found = plan(source, target)
+    assert (found.source.version, found.target.version) == (BATCHES, BATCHES)
+    assert {key.role for call in source.calls for key in call.keys} == {"snapshot"}
+    target.objects.objects.clear()
+    assert plan(source, target).problems == (f"no version can be opened in all stores in {THERE}",)
+
+
+def test_the_checkpoint_of_another_namespace(source: RegionTables, tmp_path: Path) -> None:
+    """It is refused before anything is read, and both namespaces are named."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    checkpoint = make_checkpoint(tmp_path)
+    for marker in checkpoint.rglob("dynastate"):
+        marker.write_text(marker.read_text().replace(NAMESPACE, "clicks"))
+    target.calls.clear()
+    with pytest.raises(
+        ConfigurationError, match=f"is in the namespace clicks, not in {NAMESPACE}; give the checkpoint"
+    ):
+        plan(source, target, checkpoint)
+    assert target.calls == []
+
+
+def test_the_checkpoint_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> None:
+    """It has fewer partitions and other ids in the same namespace: none of its batches has its state there."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
+    (problem,) = plan(source, target, checkpoint).problems
+    assert problem.startswith(f"no batch of the checkpoint has its state in {THERE}")
+
+
+def test_stores_that_are_missing(source: RegionTables, tmp_path: Path) -> None:
+    """By the first Region, by the ids or folders of the checkpoint, or by a gap: a copy that was cut off is noticed."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    last = f"{NAMESPACE}/0/1/default"
+    lose_store(target, last)
+    problem = f"1 store is missing in {THERE}: {last}"
+    assert plan(source, target).problems == (problem,)
+    lose_store(source, last)
+    assert plan(source, target).problems == ()
+    for with_ids in (True, False):
+        folder = tmp_path / str(with_ids)
+        assert plan(source, target, make_checkpoint(folder, with_ids=with_ids)).problems == (problem,)
+    lost = f"{NAMESPACE}/1/0"
+    place = folder / "checkpoint" / "state" / "1" / "0"
+    place.mkdir(parents=True)
+    (place / "dynastate").write_text(f"store={lost}/default\n")
+    assert plan(source, target, folder / "checkpoint").problems == (f"2 stores are missing in {THERE}: {last}, {lost}",)
+
+
+def test_many_stores_that_are_missing() -> None:
+    """Between the partitions that are there; the message names the first ones."""
+    source = RegionTables(HERE)
+    with closing(make_engine(source)) as engine:
+        for partition in (0, 7):
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(1)
+    named = ", ".join(f"{NAMESPACE}/0/{partition}/default" for partition in range(1, 5))
+    assert plan(source, source).problems == (f"6 stores are missing in {HERE}: {named}, …",)
+
+
+def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> None:
+    """A query that started over with fewer partitions at the same path: stores of the one before are not missing."""
+    later = datetime(2026, 6, 1, tzinfo=timezone.utc)
+    with closing(make_engine(source, now=lambda: later)) as engine:
+        StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2))).count_to(BATCHES)
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=True)
+    found = plan(source, target, make_checkpoint(tmp_path))
+    assert (found.stores, found.batch, found.problems) == (1, BATCHES, ())
+
+
+@pytest.mark.parametrize("side", [HERE, THERE])
+def test_a_replica_that_is_not_active(source: RegionTables, side: str) -> None:
+    """That of the other Region keeps the query from continuing, whichever side says so; others are named only."""
+    target = RegionTables(THERE)
+    source.replicate(target, is_strong=False)
+    tables = {HERE: source, THERE: target}[side]
+    for region, is_problem in ((HERE, False), (THERE, True)):
+        tables.described["delta"]["Replicas"] = [
+            {"RegionName": HERE, "ReplicaStatus": "ACTIVE"},
+            {"RegionName": THERE, "ReplicaStatus": "UPDATING"},
+            {"RegionName": region, "ReplicaStatus": "CREATING"},
+        ]
+        found = plan(source, target)
+        said = f"the replica of table dynastate-delta in {region} is CREATING, needed is ACTIVE"
+        assert [str(each) for each in (*found.source.unready, *found.target.unready)] == [said]
+        assert found.problems == ((said,) if is_problem else ())
 
 
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
@@ -150,7 +282,7 @@ def test_a_region_that_does_not_answer(source: RegionTables) -> None:
     assert deadlines == [SOURCE_DEADLINE_S]
     assert found.source.problems == ("the Region is away",)
     assert found.problems == ()
-    assert f"Its last batch in commits/ must be {BATCHES - 1} or one before" in found.steps[1]
+    assert f"Its last batch in commits/ must be {BATCHES - 1} or an earlier one;" in found.steps[1]
     assert found.batch is None
 
 
@@ -190,6 +322,7 @@ def test_tables_that_are_no_replicas(source: RegionTables, tmp_path: Path) -> No
     target.items.update(source.items)
     found = plan(source, target)
     assert (found.target.replication, found.problems, len(found.steps)) == ("none", (), 3)
+    assert found.steps[0].endswith("What it commits from now on is lost.")
     for key in [key for key in target.items if key.role == "delta"]:
         del target.items[key]
     for checkpoint in (None, make_checkpoint(tmp_path)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -22,7 +23,7 @@ BATCHES = 6
 NAMESPACE = "orders"
 
 
-def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2) -> Path:
+def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2, first_attempt: int = 1) -> Path:
     """The files that Spark leaves after `BATCHES` batches of a query with one operator."""
     checkpoint = folder / "checkpoint"
     for name in ("offsets", "commits"):
@@ -32,7 +33,7 @@ def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2
         metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_795_489_314_817 + batch, "conf": {}})
         (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{metadata}\n{{"logOffset":{batch}}}')
         (checkpoint / "offsets" / f".{batch}.crc").write_bytes(b"crc")
-        ids = {"0": [[str(UUID(bytes=bytes(attempt(batch + 1))))]] * partitions}
+        ids = {"0": [[str(UUID(bytes=bytes(attempt(batch + first_attempt))))]] * partitions}
         commit = {"nextBatchWatermarkMs": 0} | ({"stateUniqueIds": ids} if with_ids else {})
         (checkpoint / "commits" / str(batch)).write_text(f"{'v2' if with_ids else 'v1'}\n{json.dumps(commit)}")
     for partition in range(partitions):
@@ -130,6 +131,27 @@ def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path
     file.write_text(file.read_text().replace(str(UUID(bytes=bytes(attempt(3)))), str(UUID(int=7))))
     with pytest.raises(ConfigurationError, match="no longer there"):
         plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+
+
+def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path: Path) -> None:
+    """Spark opens no store of a partition that the batch did not commit, so a rollback needs no version of it."""
+    files = Checkpoint(str(make_checkpoint(tmp_path, with_ids=True, partitions=1)))
+    assert plan_rollback(tables, files, 2).stores == 1
+    file = tmp_path / "checkpoint" / "commits" / "2"
+    file.write_text(file.read_text().replace('{"0": [', '{"7": ['))
+    with pytest.raises(ConfigurationError, match="the checkpoint lists no store of this namespace batch=2"):
+        plan_rollback(tables, files, 2)
+
+
+def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> None:
+    """A query that started over with fewer partitions can be taken back: the other stores are not its own."""
+    later = datetime(2025, 6, 1, tzinfo=timezone.utc)
+    with closing(make_engine(tables, now=lambda: later)) as engine:
+        made = StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2)))
+        for version in range(1, BATCHES + 1):
+            made.commit(by=attempt(version + 100))
+    checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
+    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,209 @@
+"""The tables in one Region: their replication, and the state of a namespace that can be opened there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from dynastate.dynamodb.boto_tables import BotoTables, table_drift
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import of_namespace
+from dynastate.errors import ConfigurationError
+from dynastate.format.keys import Role, VersionId
+from dynastate.format.storage import store_size
+from dynastate.operations.inspect import last_commit, read_lists
+from dynastate.operations.rollback import CommittedIds, readable_versions
+from dynastate.operations.scope import each_store, metered
+from dynastate.operations.verify import verify
+from dynastate.progress import ProgressCallback, no_progress
+
+Replication = Literal["strong", "asynchronous", "none"]
+#: Statuses of a replica that takes part in replication.
+_READY: Final = ("ACTIVE", "UPDATING")
+
+
+@dataclass(frozen=True)
+class UnreadyReplica:
+    """The replica of a table that takes no part in replication, or not yet, by DynamoDB's own word for it."""
+
+    table: str
+    region: str
+    status: str
+
+    def __str__(self) -> str:
+        return f"the replica of table {self.table} in {self.region} is {self.status}, needed is ACTIVE"
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tables in one Region, and the state of the namespace in them.
+
+    `replicas` are the Regions of their other replicas, and `unready` are those of any Region that are not ACTIVE.
+    `version` is the newest that all stores can open (0: none). `committed` is the time of the last commit, in ISO 8601,
+    UTC, and `is_active`: that is recent. `problems` say what is wrong there; of a Region that does not answer nothing
+    else is known.
+    """
+
+    region: str
+    replication: Replication = "none"
+    replicas: tuple[str, ...] = ()
+    unready: tuple[UnreadyReplica, ...] = ()
+    version: int = 0
+    committed: str = ""
+    is_active: bool = False
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The stores to look at: of a namespace those that a checkpoint's last batch committed, or all.
+
+    `partitions` are those that the checkpoint has state of, by operator.
+    """
+
+    namespace: str
+    committed: CommittedIds | None = None
+    partitions: Mapping[str, Collection[int]] = field(default_factory=dict)
+
+
+class _Look(NamedTuple):
+    """One store: when it last committed, whether that is recent, and the attempts that can be opened."""
+
+    committed: str
+    is_active: bool
+    readable: set[VersionId]
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores on one side, with what was found of each, and those of earlier queries."""
+
+    looks: Mapping[str, _Look]
+    earlier: Sequence[str]
+
+    @property
+    def newest(self) -> int:
+        """The newest version that all can open; 0: none."""
+        versions = ({number for number, _ in look.readable} for look in self.looks.values())
+        return max(set.intersection(*versions), default=0)
+
+    def have(self, committed: CommittedIds) -> bool:
+        """Whether all can open what a batch committed."""
+        return all(committed.are_in(store, look.readable) for store, look in self.looks.items())
+
+
+def look_at(
+    tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback = no_progress, *, lists_only: bool
+) -> tuple[Side, Stores]:
+    """Look at the tables in one Region, and at the stores there.
+
+    `lists_only`: what can be opened is known from version lists alone. Else items are read as `verify` does, but for
+    stores whose parts must be there when the list is: those of strongly consistent replicas without blocks in S3.
+
+    Raises:
+        ConfigurationError: there is none of the stores, or no table.
+    """
+    described = tables.describe()
+    region = tables.settings.region or str(described["delta"]["TableArn"]).split(":")[3]
+    replication = _replication(described)
+    try:
+        stores = _read(tables, wanted, meter, progress, lists_only=lists_only, is_strong=replication == "strong")
+    except ConfigurationError as failed:
+        failed.facts["region"] = region
+        raise
+    replicas = set.intersection(*({each["RegionName"] for each in of.get("Replicas", ())} for of in described.values()))
+    side = Side(
+        region,
+        replication,
+        tuple(sorted(replicas - {region})),
+        tuple(_unready(tables.names, described)),
+        stores.newest,
+        max(each.committed for each in stores.looks.values()),
+        any(each.is_active for each in stores.looks.values()),
+        tuple(_problems(tables.names, described)),
+    )
+    return side, stores
+
+
+def missing_stores(wanted: Wanted, there: Stores, here: Stores | None) -> list[str]:
+    """The stores that are not there: by those of the other side, by the checkpoint, and by gaps between partitions.
+
+    Where neither side has a store of an operator, only its partition is named.
+    """
+    partitions = _partitions_of_checkpoint(wanted, there.earlier)
+    names: dict[str, dict[str, None]] = {}
+    for store in (*there.looks, *(here.looks if here is not None else ())):
+        _, operator, partition, name = store.split("/", 3)
+        names.setdefault(operator, {})[name] = None
+        partitions.setdefault(operator, set()).update(range(int(partition) + 1))
+    expected = (
+        "/".join([wanted.namespace, operator, str(partition), *name])
+        for operator in sorted(partitions, key=int)
+        for partition in sorted(partitions[operator])
+        for name in [[each] for each in names.get(operator, ())] or [[]]
+    )
+    return [store for store in expected if store not in there.looks]
+
+
+def _partitions_of_checkpoint(wanted: Wanted, earlier: Sequence[str]) -> dict[str, set[int]]:
+    """The partitions that the checkpoint has state of, by operator.
+
+    Without ids these are folders, of which some may be of an `earlier` query that was started at the same path.
+    """
+    if wanted.committed is not None and wanted.committed.ids:
+        return {operator: set(range(len(each))) for operator, each in wanted.committed.ids.items()}
+    left = {(operator, int(partition)) for _, operator, partition, _ in (store.split("/", 3) for store in earlier)}
+    return {
+        operator: {each for each in partitions if (operator, each) not in left}
+        for operator, partitions in wanted.partitions.items()
+    }
+
+
+def _read(
+    tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
+) -> Stores:
+    found = of_namespace(tables, wanted.namespace, meter)
+    names = found.current if wanted.committed is None else wanted.committed.listed(found.current)
+
+    def look(store: str, own: Meter) -> _Look:
+        graph, items = read_lists(tables, store, own)
+        lineage = graph.lineage(graph.newest()) if graph.versions() else []
+        if lists_only or (is_strong and not store_size(graph, items).object_bytes):
+            readable = readable_versions(graph)
+        else:
+            # A part may arrive after the version list that names it; and objects of S3 are not replicated with it.
+            report = verify(tables, store)
+            own.add(report.meter)
+            readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
+        return _Look(*last_commit(lineage), readable)
+
+    looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
+    return Stores(dict(zip(names, looks, strict=True)), found.earlier)
+
+
+def _replication(described: Mapping[Role, Mapping[str, Any]]) -> Replication:
+    """The weaker replication of the two tables."""
+    return next((kind for kind in map(_kind, described.values()) if kind != "strong"), "strong")
+
+
+def _kind(table: Mapping[str, Any]) -> Replication:
+    if not table.get("Replicas"):
+        return "none"
+    return "strong" if table.get("MultiRegionConsistency") == "STRONG" else "asynchronous"
+
+
+def _unready(names: Mapping[Role, str], described: Mapping[Role, Mapping[str, Any]]) -> Iterator[UnreadyReplica]:
+    for role, table in described.items():
+        for each in table.get("Replicas", ()):
+            if (status := each.get("ReplicaStatus", "ACTIVE")) not in _READY:
+                yield UnreadyReplica(names[role], each["RegionName"], status)
+
+
+def _problems(names: Mapping[Role, str], described: Mapping[Role, dict[str, Any]]) -> Iterator[str]:
+    for role, table in described.items():
+        yield from table_drift(role, names[role], table)
+    kinds = {names[role]: _kind(table) for role, table in described.items()}
+    if len(set(kinds.values())) > 1:
+        said = " and ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        yield f"the two tables have different replication: {said}"
