@@ -17,7 +17,7 @@ SEED ?= 1000000
 RUNS ?= 10000
 
 .PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim setup lint audit bench jmh jcstress dynoxide fast-engine \
-	java jar wheel test-pythons sbom maven docs clean
+	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -150,10 +150,13 @@ $(DYNOXIDE):
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 
+# It is asked for first, because what comes next takes a while.
+region:
+	@test -n "$(REGION)" || { echo "dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1" >&2; exit 1; }
+
 # On AWS itself, with the credentials of the environment, in REGION; it spends at most CAP_USD, and deletes its tables.
 # Policies need credentials of a user, or a ROLE to assume.
-test-aws: setup
-	@test -n "$(REGION)" || { echo "dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1" >&2; exit 1; }
+test-aws: region setup
 	@$(PYTHON) -m pytest -n 0 tests/aws --aws-region '$(REGION)' --aws-cap-usd '$(or $(CAP_USD),1)' --aws-role '$(ROLE)' $(PYTEST)
 
 include tests/upstream/upstream.mk

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -60,6 +62,14 @@ PLANNED: Final[Mapping[str, Units]] = {
 
 def planned() -> Units:
     return sum(PLANNED.values(), Units())
+
+
+def cap_usd(text: str) -> float:
+    """The cap of the command line, in dollars: one that can be reached."""
+    cap = float(text)
+    if not (math.isfinite(cap) and cap > 0):
+        raise ArgumentTypeError(f"the cap, CAP_USD, must be a number of dollars above 0, not {text}")
+    return cap
 
 
 def refuse_over(cap: float) -> None:

@@ -25,7 +25,7 @@ def limited(place: Place) -> Iterator[BotoTables]:
     """Tables of which that for deltas takes a few units a second."""
     if place.is_local:
         pytest.skip("DynamoDB Local throttles nothing")
-    with own_tables(place.settings) as own:
+    with own_tables(place.settings, place.say) as own:
         with closing(make_client(own)) as client:
             limit = {"MaxWriteRequestUnits": RATE, "MaxReadRequestUnits": -1}
             client.update_table(TableName=own.delta_table, OnDemandThroughput=limit)
