@@ -10,8 +10,10 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.meter import Meter
+from dynastate.errors import DynastateError
 from dynastate.format.items import FORMAT, item_key
-from dynastate.format.keys import meta_key
+from dynastate.format.keys import group_key, meta_key
+from dynastate.format.version_list import REFUSED
 from tests.aws.place import Place, own_tables
 from tests.aws.spending import Ledger, Units, planned, refuse_over
 from tests.support.processes import wait_until
@@ -35,6 +37,24 @@ def test_the_request_that_reaches_the_cap_ends_the_run(place: Place) -> None:
         assert ledger.spent == Units(write=2)
         with pytest.raises(pytest.exit.Exception, match=r"are spent, and the cap is .* the tables are deleted"):
             tables.write([(key, item | {"data": bytes(5_000)})], Meter())
+    place.ledger.add(ledger.spent)
+
+
+def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -> None:
+    """By both ways of sending: an item of 6 KB, and a version list as long that refuses a run."""
+    ledger = Ledger(cap=1.0)
+    meta, listed = meta_key("refused/0/0/default"), group_key("refused/0/0/default", 1)
+    item = item_key(meta) | {"format": FORMAT}
+    fence = item_key(listed) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
+    with closing(ledger.watch(BotoTables(place.settings))) as tables:
+        tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)], Meter())
+        tables.append_version(group_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
+        before = ledger.spent
+        assert not tables.put_new(meta, item, Meter())
+        assert ledger.spent == before + Units(write=6)
+        with pytest.raises(DynastateError, match="run-1"):
+            tables.append_version(listed, b"entry", "run-1", Meter())
+        assert ledger.spent == before + Units(write=12)
     place.ledger.add(ledger.spent)
 
 
