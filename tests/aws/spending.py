@@ -57,7 +57,7 @@ PLANNED: Final[Mapping[str, Units]] = {
     "test_contract": Units(write=120_000, read=20_000),
     "test_meter": Units(write=1_000, read=500),
     "test_killed_query": Units(write=2_000, read=2_000),
-    "test_throttling": Units(write=2_000, read=1_000),
+    "test_throttling": Units(write=4_000, read=1_000),
     "test_policies": Units(write=500, read=500),
     "test_spending": Units(write=100),
     # An alarm costs $0.10 a month and metric, by the hour.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from argparse import ArgumentTypeError
@@ -15,9 +16,11 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.errors import UnavailableError
 from dynastate.settings import Settings
+from tests.aws import test_alarms, test_killed_query, test_throttling
 from tests.aws.place import PAUSES_S, delete_tables, ended_in_order
-from tests.aws.spending import cap_usd
+from tests.aws.spending import PLANNED, cap_usd, planned
 from tests.support.fakes import client_error
+from tests.support.jvm import ROOT
 
 SETTINGS = Settings(region="eu-west-1", delta_table="one", snapshot_table="another")
 #: The answer of DynamoDB to DeleteTable, by the status of the table.
@@ -119,3 +122,22 @@ def test_a_cap_is_a_finite_number_above_0(text: str) -> None:
     assert cap_usd("0.5") == 0.5
     with pytest.raises(ArgumentTypeError, match=f"CAP_USD, must be a number of dollars above 0, not {text}"):
         cap_usd(text)
+
+
+def test_the_page_has_the_figures_of_a_run() -> None:
+    """CONTRIBUTING names what the plan costs at most, in whole cents, and the tests' timeouts."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert f"{math.ceil(100 * planned().cost())} cents at most" in page
+    timeouts = [
+        (test_alarms.test_an_alarm_without_data_is_ok, "for the alarm"),
+        (test_throttling.test_throttled_writes_are_durable_in_the_end, "for throttled writes"),
+        (test_killed_query.test_a_killed_query_resumes_with_every_value, "for the killed query"),
+    ]
+    for test, name in timeouts:
+        (mark,) = test.pytestmark
+        assert f"{mark.args[0] // 60} min {name}" in page
+
+
+def test_throttled_writes_are_more_than_a_burst() -> None:
+    """DynamoDB keeps up to 300 s of capacity that is not used; beyond it a write is throttled. All are planned."""
+    assert 300 * test_throttling.RATE < test_throttling.UNITS <= PLANNED["test_throttling"].write
