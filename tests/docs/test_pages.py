@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from dynastate import __version__
 from dynastate.settings import PREFIX, Settings
 from tests.support.pages import DOCS, PAGES, ROOT
+from tests.support.shipped_environment import IMAGE
 from tests.unit.test_settings import changed
+
+#: Names of what is released, with the version: the wheel, a jar, its coordinates, the tag of an image.
+FILES = r"dynastate-([\d.]+)-py3|dynastate-spark-[\d.]+_2\.13[-:](\d+\.\d+\.\d+)|dynastate-spark:(\d+\.\d+\.\d+)"
 
 
 def anchors(page: Path) -> set[str]:
@@ -51,6 +56,21 @@ def test_every_decision_is_in_the_index() -> None:
         assert re.search(rf"\| \[{re.escape(title)}\]\({record.name}\) \| {status.lower()}.*\| {date} \|", index), (
             record
         )
+
+
+NAMED = [page for page in [*PAGES, IMAGE] if re.search(FILES, page.read_text()) and page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", NAMED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_of_a_release_have_the_version(page: Path) -> None:
+    """Pages and the image file name wheel, jars, coordinates and image by the version of the package."""
+    assert {"".join(found) for found in re.findall(FILES, page.read_text())} == {__version__}
+
+
+def test_pages_that_name_files_of_a_release_are_found() -> None:
+    """The pages of platforms are among them."""
+    names = {"emr-on-ec2.md", "emr-serverless.md", "kubernetes.md", "python-environment.md", "getting-started.md"}
+    assert names | {IMAGE.name} <= {page.name for page in NAMED}
 
 
 def test_pages_with_the_jar_of_spark_4_0_have_checkpoint_format_1() -> None:
