@@ -14,7 +14,7 @@ import pytest
 from dynastate import __version__
 from dynastate.settings import PREFIX, Settings
 from tests.support.pages import DOCS, PAGES, ROOT
-from tests.support.shipped_environment import IMAGE
+from tests.support.shipped_environment import IMAGE, commands
 from tests.unit.test_settings import changed
 
 #: Names of what is released, with the version: the wheel, a jar, its coordinates, the tag of an image.
@@ -79,6 +79,15 @@ def test_pages_with_the_jar_of_spark_4_0_have_checkpoint_format_1() -> None:
     with_jar = {name: text for name, text in pages.items() if "dynastate-spark-4.0_2.13" in text}
     assert len(with_jar) >= 4
     assert [name for name, text in with_jar.items() if not re.search(r'checkpointFormatVersion[`": ]+1\b', text)] == []
+
+
+def test_tools_of_the_packed_environment_are_pinned() -> None:
+    """Beside the wheel, what the page installs has an exact version: the one that `make test-wheel` has run."""
+    (install,) = [line for line in commands()[0].splitlines() if "pip install" in line]
+    words = install.partition("install ")[2].split()
+    tools = [word for word in words if not word.startswith(("-", "dist/"))]
+    assert tools
+    assert [word for word in tools if not re.fullmatch(r"[\w-]+==[\d.]+", word)] == []
 
 
 @pytest.mark.slow
