@@ -49,14 +49,14 @@ test-rest: setup fast-engine
 fast-engine:
 	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
 
-# The suites of the state store's traits and real queries, on another Spark, in an environment of its own. It is
-# downloaded once. Older pysparks leave sockets to the garbage collector.
+# The suites of the state store's traits, real queries and the artifact for Maven, on another Spark, in an environment
+# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector.
 test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SPARK)))
 
 test-spark-%: build/spark-%/.ready
 	@build/spark-$*/bin/python jvm-bridge/build.py
 	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m every_spark \
-		-W 'ignore:unclosed:ResourceWarning' tests/contract/provider tests/spark $(PYTEST)
+		-W 'ignore:unclosed:ResourceWarning' tests/contract/provider tests/spark tests/process/test_maven.py $(PYTEST)
 
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
