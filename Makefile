@@ -83,15 +83,11 @@ test-pythons: wheel
 	@$(PYTHON) -m tests.support.installed_wheel --pythons dist/dynastate-*.whl
 
 # What the package and its extras need, with all that those need, as a CycloneDX list, in build/.
-sbom: export SOURCE_DATE_EPOCH := 1767225600
 sbom: wheel
 	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
 	@$(PYTHON) -m pip --quiet --python build/sbom/bin/python install --constraint constraints.txt \
 		"$$(echo dist/dynastate-*.whl)[demo,otlp,prometheus,sql,zstd]"
-	@version=$$(build/sbom/bin/python -c 'import dynastate; print(dynastate.__version__)') && \
-		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > build/sbom/pyproject.toml && \
-		$(VENV)/bin/cyclonedx-py environment --pyproject build/sbom/pyproject.toml --mc-type library --output-reproducible \
-		--output-file build/dynastate-$$version.cdx.json build/sbom/bin/python && echo build/dynastate-$$version.cdx.json
+	@$(PYTHON) -m tests.support.sbom build/sbom/bin/python build
 
 # Artifacts for Maven Central, in build/maven; signed, and with the bundle to upload, by `make maven KEY=ID`.
 maven: $(READY)
