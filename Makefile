@@ -17,7 +17,7 @@ SEED ?= 1000000
 RUNS ?= 10000
 
 .PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim setup lint audit bench jmh jcstress dynoxide fast-engine \
-	java jar wheel test-pythons sbom maven docs clean
+	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
 	@$(VENV)/bin/dynastate demo
@@ -49,14 +49,14 @@ test-rest: setup fast-engine
 fast-engine:
 	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
 
-# The suites of the state store's traits and real queries, on another Spark, in an environment of its own. It is
-# downloaded once. Older pysparks leave sockets to the garbage collector.
+# The suites of the state store's traits, real queries and the artifact for Maven, on another Spark, in an environment
+# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector.
 test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SPARK)))
 
 test-spark-%: build/spark-%/.ready
 	@build/spark-$*/bin/python jvm-bridge/build.py
 	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m every_spark \
-		-W 'ignore:unclosed:ResourceWarning' tests/contract/provider tests/spark $(PYTEST)
+		-W 'ignore:unclosed:ResourceWarning' tests/contract/provider tests/spark tests/process/test_maven.py $(PYTEST)
 
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
@@ -83,15 +83,11 @@ test-pythons: wheel
 	@$(PYTHON) -m tests.support.installed_wheel --pythons dist/dynastate-*.whl
 
 # What the package and its extras need, with all that those need, as a CycloneDX list, in build/.
-sbom: export SOURCE_DATE_EPOCH := 1767225600
 sbom: wheel
 	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
 	@$(PYTHON) -m pip --quiet --python build/sbom/bin/python install --constraint constraints.txt \
 		"$$(echo dist/dynastate-*.whl)[demo,otlp,prometheus,sql,zstd]"
-	@version=$$(build/sbom/bin/python -c 'import dynastate; print(dynastate.__version__)') && \
-		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > build/sbom/pyproject.toml && \
-		$(VENV)/bin/cyclonedx-py environment --pyproject build/sbom/pyproject.toml --mc-type library --output-reproducible \
-		--output-file build/dynastate-$$version.cdx.json build/sbom/bin/python && echo build/dynastate-$$version.cdx.json
+	@$(PYTHON) -m tests.support.sbom build/sbom/bin/python build
 
 # Artifacts for Maven Central, in build/maven; signed, and with the bundle to upload, by `make maven KEY=ID`.
 maven: $(READY)
@@ -150,10 +146,13 @@ $(DYNOXIDE):
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 
+# It is asked for first, because what comes next takes a while.
+region:
+	@test -n "$(REGION)" || { echo "dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1" >&2; exit 1; }
+
 # On AWS itself, with the credentials of the environment, in REGION; it spends at most CAP_USD, and deletes its tables.
 # Policies need credentials of a user, or a ROLE to assume.
-test-aws: setup
-	@test -n "$(REGION)" || { echo "dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1" >&2; exit 1; }
+test-aws: region setup
 	@$(PYTHON) -m pytest -n 0 tests/aws --aws-region '$(REGION)' --aws-cap-usd '$(or $(CAP_USD),1)' --aws-role '$(ROLE)' $(PYTEST)
 
 include tests/upstream/upstream.mk

@@ -45,7 +45,7 @@ def java() -> str:
     command = shutil.which("java", path=f"{home}/bin" if home else None)
     if command is None:
         where = home or "PATH"
-        fail(f"no Java in {where}; install a JDK or JRE 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)")
+        fail(f"no Java in {where}; install a JDK or JRE 17, 21 or 25 (Debian: apt-get install openjdk-17-jre-headless)")
     answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', answer.stderr)
     if found is None or int(found.group(1)) < 17:

@@ -149,10 +149,18 @@ def lay_out(repository: Path) -> Path:
     return folder
 
 
-def sign(folder: Path, key: str) -> None:
-    """Sign the files of an artifact, each beside it, with a key of GnuPG's."""
+def check_key(key: str) -> None:
+    """Refuse a key that cannot sign, since what is signed takes minutes to build."""
     if shutil.which("gpg") is None:
         build.fail("gpg is missing, which signs; install it (Debian: apt-get install gnupg)")
+    command = ["gpg", "--batch", "--list-secret-keys", key]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        build.fail(f"gpg has no secret key {key}; 'gpg --list-secret-keys' shows those it has: {done.stderr.strip()}")
+
+
+def sign(folder: Path, key: str) -> None:
+    """Sign the files of an artifact, each beside it, with a key of GnuPG's."""
     for file in sorted(folder.iterdir()):
         if file.suffix not in UNSIGNED:
             command = ["gpg", "--batch", "--yes", "--armor", "--detach-sign", "--local-user", key, str(file)]
@@ -175,6 +183,8 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="for every Spark we support")
     parser.add_argument("--key", default="", help="key of GnuPG's that signs")
     given = parser.parse_args()
+    if given.key:
+        check_key(given.key)
     repository = given.repository.resolve()
     minors = [build.pyspark()[0]]
     if given.all:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import boto3.session
+import botocore.exceptions as boto_errors
 import pytest
 
 from dynastate.dynamodb.embedded import credentials
+from dynastate.errors import DynastateError
 from dynastate.settings import Settings
-from tests.aws.place import Place, own_tables
-from tests.aws.spending import Ledger, dollars, planned, refuse_over
+from tests.aws.place import Place, Say, ended_in_order, own_tables
+from tests.aws.spending import Ledger, cap_usd, dollars, planned, refuse_over
 from tests.upstream.dynamodb_local import DynamoDBLocal
 
 _HERE = Path(__file__).parent
@@ -27,7 +31,7 @@ _LEDGER = pytest.StashKey[Ledger]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `make test-aws`."""
     parser.addoption("--aws-region", default="", help="Region of the tables")
-    parser.addoption("--aws-cap-usd", type=float, default=1.0, help="dollars that the run may spend")
+    parser.addoption("--aws-cap-usd", type=cap_usd, default=1.0, help="dollars that the run may spend")
     parser.addoption("--aws-role", default="", help="role to assume with the policies that are tested")
 
 
@@ -50,23 +54,50 @@ def caller(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def place(pytestconfig: pytest.Config, caller: None) -> Iterator[Place]:
+def say(pytestconfig: pytest.Config) -> Say:
+    """Print a line at once, while pytest captures what tests print: it is there after a SIGKILL, too."""
+    capture: Any = pytestconfig.pluginmanager.get_plugin("capturemanager")
+    terminal: Any = pytestconfig.pluginmanager.get_plugin("terminalreporter")
+
+    def say(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line(line)
+            terminal.flush()
+
+    return say
+
+
+@pytest.fixture(scope="session")
+def place(pytestconfig: pytest.Config, caller: None, say: Say) -> Iterator[Place]:
     """The tables of this run, once the plan fits into the cap. At the end the plan must have been enough."""
-    cap, region = pytestconfig.getoption("aws_cap_usd"), pytestconfig.getoption("aws_region")
+    cap, is_local = pytestconfig.getoption("aws_cap_usd"), pytestconfig.getoption("dynamodb_local")
     refuse_over(cap)
     ledger = pytestconfig.stash[_LEDGER] = Ledger(cap)
-    if pytestconfig.getoption("dynamodb_local"):
-        with DynamoDBLocal() as local, own_tables(local.settings) as settings:
-            yield Place(settings, ledger, is_local=True)
-    elif not region:
-        pytest.exit("say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1", 2)
-    elif boto3.session.Session().get_credentials() is None:
-        pytest.exit("no AWS credentials are found: set them in the environment, or AWS_PROFILE", 2)
-    else:
-        with own_tables(Settings(region=region)) as settings:
-            yield Place(settings, ledger, is_local=False, role=pytestconfig.getoption("aws_role"))
+    with ExitStack() as until_the_end:
+        until_the_end.enter_context(ended_in_order())
+        try:
+            local = until_the_end.enter_context(DynamoDBLocal()) if is_local else None
+            wanted = local.settings if local else on_aws(pytestconfig.getoption("aws_region"))
+            own = until_the_end.enter_context(own_tables(wanted, say))
+        except DynastateError as refused:
+            pytest.exit(str(refused), 2)
+        yield Place(own, ledger, say, is_local, role=pytestconfig.getoption("aws_role"))
     assert ledger.spent.write <= planned().write, "the plan is too low"
     assert ledger.spent.read <= planned().read, "the plan is too low"
+
+
+def on_aws(region: str) -> Settings:
+    """Settings for a Region. Without one, and without credentials, the run ends."""
+    if not region:
+        pytest.exit("say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1", 2)
+    missing = "no AWS credentials are found: set them in the environment, or AWS_PROFILE"
+    try:
+        found = boto3.session.Session().get_credentials()
+    except boto_errors.BotoCoreError as wrong:  # such as a profile that does not exist
+        pytest.exit(f"{missing} ({wrong})", 2)
+    if found is None:
+        pytest.exit(missing, 2)
+    return Settings(region=region)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 from uuid import uuid4
 
 from dynastate.dynamodb.admin import create_tables
-from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.failures import code_of
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
+from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
 from tests.aws.spending import Ledger
 
-log = logging.getLogger("dynastate.tests")
+PREFIX: Final = "dynastate-test"
+#: Pauses between requests to delete a table, two minutes in all: both tables take less than a test's timeout.
+PAUSES_S: Final = tuple(min(0.05 * 2**n, 2.0) for n in range(65))
+#: DynamoDB does not delete a table while it makes or changes it, or makes and deletes too many others.
+BUSY: Final = {"ResourceInUseException", "LimitExceededException"}
+#: Signals that end a run in order, as Ctrl-C does: of `kill`, and of a terminal that is closed.
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
-PREFIX = "dynastate-test"
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Tables of this run, and what may be spent on them."""
+    """Tables of this run, and what may be spent on them. `say` prints a line at once."""
 
     settings: Settings
     ledger: Ledger
+    say: Say
     is_local: bool
     role: str = ""
 
@@ -35,36 +48,77 @@ def own_names(settings: Settings) -> Settings:
 
 
 @contextmanager
-def own_tables(settings: Settings) -> Iterator[Settings]:
-    """Make both tables under names of their own, and delete them whatever happens in the block."""
+def own_tables(settings: Settings, say: Say) -> Iterator[Settings]:
+    """Make both tables under names of their own, and delete them whatever happens in the block.
+
+    Their names are printed first. Where the block fails, its error is raised, and one of the deletion printed.
+    """
     own = own_names(settings)
-    names = (own.delta_table, own.snapshot_table)
-    log.warning("tables of this run, deleted at its end: %s", ", ".join(names))
+    say(f"tables of this run, deleted at its end: {own.delta_table}, {own.snapshot_table}")
     try:
         create_tables(own)
         yield own
-    finally:
-        delete_tables(own)
+    except BaseException:
+        try:
+            _delete_own(own)
+        except DynastateError as left:
+            say(str(left))
+        raise
+    _delete_own(own)
 
 
-def delete_tables(settings: Settings) -> None:
-    """Delete both tables, those that were not made aside, and wait until they are gone."""
-    with closing(make_client(settings)) as client:
-        missing = client.exceptions.ResourceNotFoundException
-        for name in (settings.delta_table, settings.snapshot_table):
-            # A table that is being made cannot be deleted yet.
-            with suppress(missing):
-                if exists(client, name):
-                    client.get_waiter("table_exists").wait(TableName=name)
-                client.delete_table(TableName=name)
-        for name in (settings.delta_table, settings.snapshot_table):
-            client.get_waiter("table_not_exists").wait(TableName=name, WaiterConfig={"Delay": 2, "MaxAttempts": 90})
+def _delete_own(own: Settings) -> None:
+    with closing(BotoTables(own)) as tables:
+        delete_tables(tables)
 
 
-def exists(client: object, name: str) -> bool:
-    """Whether a table is there, in whatever status."""
+def delete_tables(tables: BotoTables, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Delete both tables, whether the other one can be deleted or not, and wait until they do not exist.
+
+    Raises:
+        UnavailableError: a table may be left. The message names it, and the reason.
+    """
+    left = [reason for role in SPECS if (reason := _why_left(tables, role, sleep))]
+    if left:
+        raise UnavailableError(f"tables may be left; delete them by hand: {'; '.join(left)}")
+
+
+def _why_left(tables: BotoTables, role: Role, sleep: Callable[[float], None]) -> str:
+    """The name of a table that may be left, and why; empty: it does not exist."""
     try:
-        client.describe_table(TableName=name)  # type: ignore[attr-defined]  # a boto3 client has no type of its own
-    except client.exceptions.ResourceNotFoundException:  # type: ignore[attr-defined]
-        return False
-    return True
+        _delete(tables, role, sleep)
+    except DynastateError as error:
+        return f"{tables.names[role]} ({error})"
+    return ""
+
+
+def _delete(tables: BotoTables, role: Role, sleep: Callable[[float], None]) -> None:
+    """Ask for the deletion of a table until it does not exist, whatever is being done to it."""
+    said = ""
+    for pause_s in PAUSES_S:
+        try:
+            tables.call("DeleteTable", role, Meter())
+            said = "it is being deleted"
+        except ConfigurationError as refused:
+            code = code_of(refused.__cause__)
+            if code == "ResourceNotFoundException":
+                return
+            if code not in BUSY:
+                raise
+            said = str(refused)
+        sleep(pause_s)
+    raise UnavailableError(f"not deleted within {sum(PAUSES_S):.0f} s: {said}")
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Let the signals of `ENDING` raise KeyboardInterrupt in the block, but those that are ignored, as by `nohup`."""
+    before = {each: signal.getsignal(each) for each in ENDING}
+    caught = [each for each in ENDING if before[each] is not signal.SIG_IGN]
+    for each in caught:
+        signal.signal(each, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for each in caught:
+            signal.signal(each, before[each])

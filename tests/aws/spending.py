@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+import botocore.exceptions as boto_errors
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import units_of_write
+from dynastate.dynamodb.wire import from_wire
+from dynastate.format.items import item_bytes
 from dynastate.prices import DEFAULT_PRICES, Prices
 
 #: Prices are those of us-east-1; no Region is dearer by more.
@@ -51,8 +57,9 @@ PLANNED: Final[Mapping[str, Units]] = {
     "test_contract": Units(write=120_000, read=20_000),
     "test_meter": Units(write=1_000, read=500),
     "test_killed_query": Units(write=2_000, read=2_000),
-    "test_throttling": Units(write=2_000, read=1_000),
+    "test_throttling": Units(write=4_000, read=1_000),
     "test_policies": Units(write=500, read=500),
+    "test_spending": Units(write=100),
     # An alarm costs $0.10 a month and metric, by the hour.
     "test_alarms": Units(dollars=0.01),
 }
@@ -60,6 +67,14 @@ PLANNED: Final[Mapping[str, Units]] = {
 
 def planned() -> Units:
     return sum(PLANNED.values(), Units())
+
+
+def cap_usd(text: str) -> float:
+    """The cap of the command line, in dollars: one that can be reached."""
+    cap = float(text)
+    if not (math.isfinite(cap) and cap > 0):
+        raise ArgumentTypeError(f"the cap, CAP_USD, must be a number of dollars above 0, not {text}")
+    return cap
 
 
 def refuse_over(cap: float) -> None:
@@ -91,10 +106,12 @@ class Ledger:
         def send(operation: str, **arguments: Any) -> Any:
             if operation not in CHARGED:
                 return inner(operation, **arguments)
+            if "ConditionExpression" in arguments:
+                arguments |= {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
             try:
                 answer = inner(operation, ReturnConsumedCapacity="TOTAL", **arguments)
-            except Exception:
-                self._count(operation, 1.0)  # a condition that fails is charged, and no answer says so
+            except Exception as error:
+                self._count(operation, units_of_refusal(error))
                 raise
             consumed = answer.get("ConsumedCapacity") or []
             tables_of = [consumed] if isinstance(consumed, dict) else consumed
@@ -107,6 +124,15 @@ class Ledger:
     def _count(self, operation: str, units: float) -> None:
         self.by_request.append((operation, units))
         self.add(Units(read=units) if operation in READS else Units(write=units))
+
+
+def units_of_refusal(error: Exception) -> int:
+    """Units of a request that failed: a failed condition takes those of the item that is there, and no answer says so.
+
+    One at least, also where nothing is charged.
+    """
+    item = error.response.get("Item") if isinstance(error, boto_errors.ClientError) else None
+    return units_of_write(item_bytes(from_wire(item))) if item else 1
 
 
 def dollars(amount: float) -> str:

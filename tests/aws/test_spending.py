@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.meter import Meter
+from dynastate.errors import DynastateError
 from dynastate.format.items import FORMAT, item_key
-from dynastate.format.keys import meta_key
-from tests.aws.place import Place, exists, own_tables
+from dynastate.format.keys import group_key, meta_key
+from dynastate.format.version_list import REFUSED
+from tests.aws.place import Place, own_tables
 from tests.aws.spending import Ledger, Units, planned, refuse_over
+from tests.support.processes import wait_until
 
 
 def test_plan_above_the_cap_ends_the_run_before_it_begins() -> None:
@@ -36,12 +40,39 @@ def test_the_request_that_reaches_the_cap_ends_the_run(place: Place) -> None:
     place.ledger.add(ledger.spent)
 
 
+def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -> None:
+    """By both ways of sending: an item of 6 KB, and a version list as long that refuses a run."""
+    ledger = Ledger(cap=1.0)
+    meta, listed = meta_key("refused/0/0/default"), group_key("refused/0/0/default", 1)
+    item = item_key(meta) | {"format": FORMAT}
+    fence = item_key(listed) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
+    with closing(ledger.watch(BotoTables(place.settings))) as tables:
+        tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)], Meter())
+        tables.append_version(group_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
+        before = ledger.spent
+        assert not tables.put_new(meta, item, Meter())
+        assert ledger.spent == before + Units(write=6)
+        with pytest.raises(DynastateError, match="run-1"):
+            tables.append_version(listed, b"entry", "run-1", Meter())
+        assert ledger.spent == before + Units(write=12)
+    place.ledger.add(ledger.spent)
+
+
+def exists(client: Any, name: str) -> bool:
+    """Whether a table is there, in whatever status."""
+    try:
+        client.describe_table(TableName=name)
+    except client.exceptions.ResourceNotFoundException:
+        return False
+    return True
+
+
 def test_tables_are_deleted_when_the_run_fails(place: Place) -> None:
     """Also where it fails while only one of them is there."""
     names: list[str] = []
 
     def fail() -> None:
-        with own_tables(place.settings) as own, closing(make_client(own)) as client:
+        with own_tables(place.settings, place.say) as own, closing(make_client(own)) as client:
             names.extend((own.delta_table, own.snapshot_table))
             assert all(exists(client, name) for name in names)
             client.delete_table(TableName=own.delta_table)
@@ -50,5 +81,6 @@ def test_tables_are_deleted_when_the_run_fails(place: Place) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     with closing(make_client(place.settings)) as client:
-        assert [name for name in names if exists(client, name)] == []
+        # DescribeTable may know a table for a moment that DeleteTable does not.
+        wait_until(lambda: not any(exists(client, name) for name in names), "a table is left")
         assert exists(client, place.settings.delta_table), "another run's"

@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from dynastate import __version__
 from dynastate.settings import PREFIX, Settings
 from tests.support.pages import DOCS, PAGES, ROOT
+from tests.support.shipped_environment import IMAGE, commands
 from tests.unit.test_settings import changed
+
+#: Names of what is released, with the version: the wheel, a jar, its coordinates, the tag of an image.
+FILES = r"dynastate-([\d.]+)-py3|dynastate-spark-[\d.]+_2\.13[-:](\d+\.\d+\.\d+)|dynastate-spark:(\d+\.\d+\.\d+)"
 
 
 def anchors(page: Path) -> set[str]:
@@ -51,6 +56,38 @@ def test_every_decision_is_in_the_index() -> None:
         assert re.search(rf"\| \[{re.escape(title)}\]\({record.name}\) \| {status.lower()}.*\| {date} \|", index), (
             record
         )
+
+
+NAMED = [page for page in [*PAGES, IMAGE] if re.search(FILES, page.read_text()) and page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", NAMED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_of_a_release_have_the_version(page: Path) -> None:
+    """Pages and the image file name wheel, jars, coordinates and image by the version of the package."""
+    assert {"".join(found) for found in re.findall(FILES, page.read_text())} == {__version__}
+
+
+def test_pages_that_name_files_of_a_release_are_found() -> None:
+    """The pages of platforms are among them."""
+    names = {"emr-on-ec2.md", "emr-serverless.md", "kubernetes.md", "python-environment.md", "getting-started.md"}
+    assert names | {IMAGE.name} <= {page.name for page in NAMED}
+
+
+def test_pages_with_the_jar_of_spark_4_0_have_checkpoint_format_1() -> None:
+    """In format 2 that Spark fails queries with an operator of one partition; the conf of getting started has it."""
+    pages = {page.name: page.read_text() for page in (DOCS / "platforms").glob("*.md")}
+    with_jar = {name: text for name, text in pages.items() if "dynastate-spark-4.0_2.13" in text}
+    assert len(with_jar) >= 4
+    assert [name for name, text in with_jar.items() if not re.search(r'checkpointFormatVersion[`": ]+1\b', text)] == []
+
+
+def test_tools_of_the_packed_environment_are_pinned() -> None:
+    """Beside the wheel, what the page installs has an exact version: the one that `make test-wheel` has run."""
+    (install,) = [line for line in commands()[0].splitlines() if "pip install" in line]
+    words = install.partition("install ")[2].split()
+    tools = [word for word in words if not word.startswith(("-", "dist/"))]
+    assert tools
+    assert [word for word in tools if not re.fullmatch(r"[\w-]+==[\d.]+", word)] == []
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from dynastate.settings import Settings
 from dynastate.spark.configure import plain_conf
 from tests.support.command_line import command, reported
 from tests.support.engine_driver import make_engine
+from tests.support.jvm import ROOT
 from tests.support.store_builder import StoreBuilder, counted, user
 
 #: An error at the start must not take longer: "within seconds, not minutes of retries".
@@ -155,13 +156,14 @@ def without_java(folder: Path) -> dict[str, str]:
     return {"JAVA_HOME": str(folder)}
 
 
+JAVA = "install a JRE 17, 21 or, with Spark 4.3, 25 (Debian: apt-get install openjdk-17-jre-headless)"
 #: What a command lacks, as the environment that it gets in an empty folder, and the message.
 MISSING: dict[str, tuple[str, Callable[[Path], dict[str, str]], str]] = {
     "credentials": ("tables check", lambda _: dict.fromkeys(credentials(), ""), "no AWS credentials"),
     "pyspark, for import": ("import old new", without_pyspark, NO_PYSPARK),
     "pyspark, for jar": ("jar", without_pyspark, NO_PYSPARK),
-    "Java, for import": ("import old new", without_java, "import needs Java; install a JRE 17 or 21"),
-    "Java, for demo": ("demo", without_java, "the demo needs Java; install a JRE 17 or 21"),
+    "Java, for import": ("import old new", without_java, f"import needs Java; {JAVA}"),
+    "Java, for demo": ("demo", without_java, f"the demo needs Java; {JAVA}"),
     "a value": ("import old new --conf spark.x", lambda _: {}, "--conf takes KEY=VALUE got='spark.x'"),
 }
 
@@ -172,6 +174,16 @@ def test_what_is_missing_is_one_line(what: str, where: list[str], tmp_path: Path
     words, environment, says = MISSING[what]
     options = where if what == "credentials" else []
     assert refused(*words.split(), *options, env=os.environ | environment(tmp_path)).startswith(f"dynastate: {says}")
+
+
+def test_the_build_names_the_javas_to_install(tmp_path: Path) -> None:
+    """Those of the README, where there is none."""
+    command_line = [sys.executable, "jvm-bridge/build.py", "--check-java"]
+    lacks = os.environ | without_java(tmp_path)
+    done = subprocess.run(command_line, cwd=ROOT, env=lacks, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"dynastate: no Java in {tmp_path}; install a JDK or JRE 17, 21 or 25 (Debian")
+    assert "Java 17, 21 or 25" in (ROOT / "README.md").read_text()
 
 
 def test_local_reports_a_port_in_use(database: EmbeddedDynamoDB) -> None:

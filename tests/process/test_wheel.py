@@ -26,17 +26,26 @@ PROVIDER = "io/dynastate/spark/DynamoDBStateStoreProvider.class"
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both, of the jars that were built."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    build(ROOT, folder)
     return folder
+
+
+def build(root: Path, into: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(into), *options]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of the wheel in a folder, by name."""
+    with zipfile.ZipFile(folder / f"dynastate-{__version__}-py3-none-any.whl") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> dict[str, bytes]:
     """The wheel's files by name."""
-    with zipfile.ZipFile(built / f"dynastate-{__version__}-py3-none-any.whl") as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    return files_of(built)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +96,16 @@ def test_source_distribution_makes_a_whole_wheel(built: Path, wheel: dict[str, b
     assert {f"src/{name}" for name in wheel if name.startswith("dynastate/")} <= named
     scala = {str(file.relative_to(ROOT)) for file in (ROOT / "jvm-bridge").rglob("*.scala")}
     assert scala | {"jvm-bridge/build.py", "pyproject.toml", "README.md"} <= named
+
+
+def test_wheel_of_the_source_distribution_is_the_same(built: Path, wheel: dict[str, bytes], tmp_path: Path) -> None:
+    """As pip builds it where there is no wheel: every file, jars and metadata too, has the same bytes."""
+    subprocess.run(["tar", "-xzf", built / f"dynastate-{__version__}.tar.gz", "-C", tmp_path], check=True)
+    build(tmp_path / f"dynastate-{__version__}", tmp_path, "-t", "wheel")
+    again = files_of(tmp_path)
+    assert any(name.endswith(".jar") for name in again)
+    assert set(again) == set(wheel)
+    assert [name for name in wheel if again[name] != wheel[name]] == []
 
 
 def test_description_leads_to_the_repository(metadata: Message) -> None:

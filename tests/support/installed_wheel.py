@@ -4,7 +4,7 @@
     python -m tests.support.installed_wheel --pythons dist/dynastate-*.whl    queries on each Python of this machine
 
 Dependencies come from the package index, and no path leads into the checkout. `make test-wheel` builds the
-wheel first. It also ships an environment to an executor, and tries the image file.
+wheel first. It also ships an environment to an executor, tries the image file, and lists dependencies.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.sbom import check_sbom
 from tests.support.shipped_environment import check_image, run_from_archive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,8 +126,10 @@ def main(wheel: Path) -> None:
         print(shown)
         continue_queries(last_release(folder, new, wheel), new, folder)
         ship(wheel, new, folder / "ship")
-        check_image(wheel, Environment(folder, "image"), Environment(folder, "lint"), folder / "image-root")
+        image = Environment(folder, "image")
+        check_image(wheel, image, Environment(folder, "lint"), folder / "image-root")
         print("the image file: its step runs, and hadolint finds nothing")
+        check_sbom(image, folder / "sbom")
 
 
 def ship(wheel: Path, driver: Environment, folder: Path) -> None:

@@ -21,7 +21,8 @@ def check_java(what: str) -> None:
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    install = f"install a JRE {_JAVA_MIN} or 21 (Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless)"
+    package = f"Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless"
+    install = f"install a JRE {_JAVA_MIN}, 21 or, with Spark 4.3, 25 ({package})"
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(f"{what} needs Java; {install}", looked_at=java or "PATH")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java

@@ -1,0 +1,95 @@
+"""`make test-aws` on the embedded DynamoDB: how a run ends that cannot begin, or that a signal ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from tests.support.fault_proxy import FaultProxy, error
+from tests.support.jvm import ROOT
+from tests.support.processes import wait_until
+
+REGION = "us-east-1"
+NAMES = re.compile(r"tables of this run, deleted at its end: (\S+), (\S+)")
+WITHIN_S = 60
+#: A plugin of pytest: a test hangs, and says so first.
+HANGS = """
+import time
+from pathlib import Path
+
+def pytest_runtest_call(item):
+    Path("hangs").touch()
+    time.sleep(600)
+"""
+
+
+def aws_run(endpoint: str, environment: dict[str, str], folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A test of tests/aws in the folder, as `make test-aws` starts it; what it prints is in the file `said`."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    command += ["-c", str(ROOT / "pyproject.toml"), *options, "--aws-region", REGION]
+    command += [str(ROOT / "tests" / "aws" / "test_spending.py"), "-k", "tables_are_deleted"]
+    own = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    path = os.pathsep.join([str(folder), *filter(None, [own.get("PYTHONPATH")])])
+    own |= {"AWS_ENDPOINT_URL": endpoint, "PYTHONPATH": path}
+    with (folder / "said").open("wb") as said:
+        return subprocess.Popen(command, cwd=folder, env=own, stdout=said, stderr=said)
+
+
+def test_refused_credentials_end_the_run_with_one_message(
+    embedded: EmbeddedDynamoDB, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """It is dynastate's, and comes before the first test; the deletion, which fails as well, does not cover it."""
+    with FaultProxy(embedded.endpoint) as proxy:
+        proxy.rule = lambda _request, _forward: error("UnrecognizedClientException", "The security token is invalid.")
+        code = aws_run(proxy.endpoint, environment, tmp_path).wait(WITHIN_S)
+    said = (tmp_path / "said").read_text()
+    assert code == 2, said
+    assert "Exit: AWS refuses the credentials: The security token is invalid." in said
+    assert "tables may be left" in said
+    assert "Traceback" not in said
+    assert len(said.splitlines()) < 25, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tables_of_a_run_that_a_signal_ends_are_deleted(
+    number: signal.Signals,
+    embedded: EmbeddedDynamoDB,
+    environment: dict[str, str],
+    dummy_credentials: None,
+    tmp_path: Path,
+) -> None:
+    """Their names are printed while the run goes on, where a SIGKILL would leave them."""
+    (tmp_path / "hangs_always.py").write_text(HANGS)
+    run = aws_run(embedded.endpoint, environment, tmp_path, "-p", "hangs_always")
+    try:
+        wait_until(lambda: (tmp_path / "hangs").exists() or run.poll() is not None, "no test begins", WITHIN_S)
+        said = (tmp_path / "said").read_text()
+        found = NAMES.search(said)
+        assert found is not None, said
+        with closing(make_client(embedded.settings)) as client:
+            assert set(found.groups()) <= set(client.list_tables()["TableNames"])
+            run.send_signal(number)
+            assert run.wait(WITHIN_S) == 2, (tmp_path / "said").read_text()
+            assert not set(found.groups()) & set(client.list_tables()["TableNames"])
+    finally:
+        run.kill()
+        run.wait()
+
+
+def test_the_region_is_asked_for_before_the_set_up(tmp_path: Path) -> None:
+    """`make test-aws` without one says so where nothing is installed, and installs nothing."""
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "REGION")}
+    command = ["make", "--no-print-directory", "test-aws", f"VENV={tmp_path / 'none'}", "SYSTEM_PYTHON="]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    assert done.returncode == 2
+    assert done.stderr.startswith("dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1\n")
+    assert done.stdout == ""
