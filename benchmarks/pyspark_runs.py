@@ -22,7 +22,10 @@ SPARK_STORES = {
 }
 #: A store that takes no time and keeps nothing (`EmptyStateStoreProvider.scala`).
 EMPTY = "empty"
-SPARK_STORES[EMPTY] = {f"{CONF}.providerClass": f"{PACKAGE}.EmptyStateStoreProvider", "spark.driver.extraClassPath": str(JAR)}
+SPARK_STORES[EMPTY] = {
+    f"{CONF}.providerClass": f"{PACKAGE}.EmptyStateStoreProvider",
+    "spark.driver.extraClassPath": str(JAR),
+}
 PARTITIONS = 2
 #: What the stores that come with Spark have.
 NO_DATABASE = Database("", dict(os.environ), "")

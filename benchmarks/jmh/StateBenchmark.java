@@ -47,7 +47,7 @@ public class StateBenchmark {
         }
 
         Version load(RowStorage storage) {
-            ChangeCollector collector = new ChangeCollector(null, storage, new long[] {rows});
+            ChangeCollector collector = new ChangeCollector(null, storage, new long[] {rows}, true);
             collector.add(records, ByteBuffer.wrap(changes).order(ByteOrder.LITTLE_ENDIAN));
             return VersionTree.load(collector.asRows(), 1, ATTEMPT, "");
         }

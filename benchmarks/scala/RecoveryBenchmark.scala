@@ -58,11 +58,18 @@ object ColdOpenBenchmark {
 /** A store beside the one that is measured. */
 private[benchmarks] object OtherStore {
   private val Rows = 100000
+  /** After its snapshot, as of the store that is measured. */
+  private val ChangedVersions = 50
+  private val Updates = 1000
   private val Partition = 9
   private val TinyRows = 1000
   private val TinyPartition = 8
 
-  def make(plan: Plan, rows: Int = Rows): Unit = makeOf(planOf(plan, rows), Partition)
+  /** One with a snapshot, and versions after it. */
+  def make(plan: Plan): Unit = makeOf(changedPlan(plan), Partition)
+
+  /** One with a snapshot of its last version. */
+  def make(plan: Plan, rows: Int): Unit = makeOf(planOf(plan, rows), Partition)
 
   /** Another one, which loads all classes and leaves next to no rows in memory. */
   def makeTiny(plan: Plan): Unit = makeOf(planOf(plan, TinyRows), TinyPartition)
@@ -72,11 +79,12 @@ private[benchmarks] object OtherStore {
     val provider = driver.newProvider()
     driver.load(provider)
     provider.doSnapshotMaintenance()
+    (0 until its.batches).foreach(batch => driver.runBatch(provider, its.loadBatches + batch))
     provider.close()
   }
 
   def open(plan: Plan): Unit = {
-    val its = planOf(plan, Rows)
+    val its = changedPlan(plan)
     val driver = new StateDriver(its, Partition)
     val provider = driver.newProvider()
     driver.coldOpen(provider, its.lastVersion, its.countsAtEnd)
@@ -91,6 +99,8 @@ private[benchmarks] object OtherStore {
     driver.runBatch(provider, its.lastVersion)
     provider.close()
   }
+
+  private def changedPlan(plan: Plan): Plan = planOf(plan, Rows).copy(updates = Updates, batches = ChangedVersions)
 
   private def planOf(plan: Plan, rows: Int): Plan = plan.copy(rows = rows, loadRows = rows / 2, updates = 1, batches = 0, warmup = 0)
 }

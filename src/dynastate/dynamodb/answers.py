@@ -39,7 +39,7 @@ def read_answer(connection: socket.socket) -> Answer:
         return _read_any(first, connection)
     status, headers = plain
     length = int(headers["content-length"])
-    # More than the length is no part of this answer, and nothing can be told of what comes after it.
+    # Bytes after the length belong to no answer that was asked for.
     is_last = "close" in headers.get("connection", "").lower() or len(begun) > length
     return Answer(status, headers, _read_body(connection, begun, length), is_last)
 

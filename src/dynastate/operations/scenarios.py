@@ -17,7 +17,7 @@ from dynastate.prices import Prices
 #: Names and key of an item that holds one row, about.
 ROW_ITEM_BYTES = 100
 #: Snapshot thresholds that are compared with the query's own.
-THRESHOLDS: Final = (0.5, 0.85, 1.25, 2.0, 3.0)
+THRESHOLDS: Final = (0.5, 0.85, 1.25, 1.33, 2.0, 3.0)
 #: A restart should read at most this multiple of a snapshot: the target of benchmarks/growth.py.
 RECOVERY_MAX: Final = 2.5
 MONTH_DAYS: Final = 30

@@ -35,6 +35,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val random = new Random(seed + 1)
       (0 until 50).foreach(_ => randomTable(random, new RowTable(_), bytes => (bytes.length % 3) << 30, steps = 400, largeBytes = 0))
     }
+    check("row table: a load leaves garbage where there is room, which later changes do not evacuate at once") {
+      garbageOfLoad(new Random(seed + 3))
+    }
     check("row table: shared slots do not change, and slots by hash are in order") {
       sharedSlots(new Random(seed + 2))
     }
@@ -184,6 +187,34 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     while (cursor.advance(row)) found += Key.of(row) -> valueOf(row)
     val expected = model.toSeq.sortWith((one, other) => java.util.Arrays.compareUnsigned(one._1.bytes, other._1.bytes) < 0)
     same(found.toSeq, expected, s"rows in order at step $step")
+  }
+
+  private def garbageOfLoad(random: Random): Unit = {
+    val (rows, pageBytes) = (20000, 4096)
+    def change(table: RowTable, number: Int): Unit = {
+      val key = Key(number)
+      table.put(key.hash, Row.of(key.put(randomBytes(random, 60))))
+      ()
+    }
+    def made(isLoad: Boolean, heapLimit: Long): RowTable = {
+      val table = new RowTables(DiskChecks.storage(heapLimit, pageBytes), isLoad)(0)
+      (0 until rows).foreach(change(table, _))
+      // As many changes as the default snapshotThreshold lets come after a snapshot.
+      (0 until rows * 5 / 4).foreach(_ => change(table, random.nextInt(rows)))
+      table
+    }
+    def share(table: RowTable): Double = table.heapBytes.toDouble / table.bytes
+    require(share(made(isLoad = false, Long.MaxValue)) < 1.6, "changes leave too much garbage")
+    val loaded = made(isLoad = true, Long.MaxValue)
+    require(share(loaded) > 1.9 && share(loaded) < 2.5, s"a load leaves ${share(loaded)} times the rows")
+    val before = loaded.heapBytes
+    change(loaded, 1)
+    require(loaded.heapBytes >= before - 2 * pageBytes, s"one change freed ${before - loaded.heapBytes} bytes")
+    while (loaded.evacuate(1.0 / 8)) {}
+    (0 until 2 * rows).foreach(_ => change(loaded, random.nextInt(rows)))
+    require(share(loaded) < 1.6, s"after the load changes leave ${share(loaded)} times the rows")
+    val tight = made(isLoad = true, heapLimit = 3 * loaded.bytes)
+    require(share(tight) < 1.75, s"a load of more than half of the heap leaves ${share(tight)} times the rows")
   }
 
   private def sharedSlots(random: Random): Unit = {

@@ -188,7 +188,8 @@ final class SidecarChecks(checks: Checks, world: World) {
     val before = own()
     same(before.size, 2, "sidecars")
     val ids = stores.map(id => id -> commit(world.provider(id, conf), 0)(1L -> 1L)).toMap
-    val row = Array[Byte](0, 0) ++ MemoryChecks.Key(1).put(Array[Byte](1))
+    // Smaller changes would wait for the commit.
+    val row = Array[Byte](0, 0) ++ MemoryChecks.Key(1).put(new Array[Byte](32 * 1024))
 
     /** The stores whose tasks fail when a sidecar dies while all write; all commit afterwards. */
     def failing(sidecar: Long): Set[StateStoreId] = {

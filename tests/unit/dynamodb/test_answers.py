@@ -100,6 +100,6 @@ def test_broken_answers_are_errors(case: str) -> None:
 
 
 def test_connections_with_more_than_the_answer_are_not_used_again() -> None:
-    """What comes after an answer that nobody asked for would be taken for the next one."""
+    """Bytes after an answer would be read as the next one."""
     with answering([PLAIN["an error"] + b"more"]) as connection:
         assert read_answer(connection) == (400, {"content-length": "2", "connection": "keep-alive"}, b"{}", True)

@@ -6,13 +6,14 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 /**
  * Collects the changes from one version to another, as the engine sends them, oldest first. With `isWanted`, only those of some hashes.
- * With `storage`, rows are there: for the rows of a version, of which about `expected` may come, by family.
+ * With `storage`, rows are there: for the rows of a version, of which about `expected` may come, by family. A `isLoad` has all rows of a version.
  *
  * {{{ add* [markFromHere add*] asRows               the rows that the changes make of an empty store
  *     startFrom add* [markFromHere add*] asChanges  the changes, with their delete markers }}}
  */
-final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage = null, expected: Array[Long] = Array.empty) {
-  private[this] val rows = new RowTables(storage)
+final class ChangeCollector(
+    isWanted: Int => Boolean = null, storage: RowStorage = null, expected: Array[Long] = Array.empty, isLoad: Boolean = false) {
+  private[this] val rows = new RowTables(storage, isLoad)
   private[this] var base: Version = _
   private[this] var isMarking = false
   private[this] val before = new Row

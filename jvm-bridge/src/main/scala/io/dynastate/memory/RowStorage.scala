@@ -44,6 +44,9 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
     all > heapLimit && hasRoom && (all > heapLimit / 16 * 17 || (if (own > equal / 4 * 5) spilled < 2 else own >= equal && spilled < 1))
   }
 
+  /** Whether much of the heap that rows may have is free. */
+  private[memory] def hasSpareHeap: Boolean = heap.get < heapLimit / 2
+
   private[memory] def add(bytes: Long): Unit = {
     heap.addAndGet(bytes)
     ()
@@ -97,6 +100,8 @@ private[memory] final class StorageShare(storage: RowStorage) {
 
   /** Whether another page should be spilled before one begins, and can be. */
   def shouldSpill(spilled: Int): Boolean = storage.shouldSpill(taken.heap.get, spilled)
+
+  def hasSpareHeap: Boolean = storage.hasSpareHeap
 
   /** Count bytes of heap. */
   def add(bytes: Long): Unit = taken.add(bytes)

@@ -15,7 +15,7 @@ import org.apache.spark.unsafe.Platform
  * take time quadratic in their number (measured: 1.4 µs a row instead of 0.3 for 20,000 rows).
  *
  * Rows that were replaced are garbage in their page. `evacuate` moves the live rows of the page with the most garbage to the end; a change
- * does so itself when a third of all is garbage.
+ * does so itself when a third of all is garbage. A load may leave more, where there is room: rows that it moved would be replaced next.
  *
  * Iterators work on shared slots: `share` marks them, and the next change copies them first if a reader still has them.
  * Not safe for threads; the owner of the table guards it. `get` neither fails nor blocks beside a change, but may be wrong.
@@ -32,18 +32,24 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   /** Somebody reads rows: lists do not grow where they are. */
   private[this] var isSeen = false
   private[this] val row, old, moved, ignored = new Row
+  /** The share of garbage from which on a change evacuates pages; after a load it falls with the garbage. */
+  private[this] var garbageMax = GarbageShareMax
   /** Slots that were replaced while somebody read them, and pages on disk that are free as soon as these have no reader. */
   private[this] var lent = List.empty[WeakReference[Slots]]
   private[this] var unused = List.empty[DiskPage]
   count(slots.capacity)
 
-  /** @param share of the storage of the executor's rows; null: all rows stay on the heap */
-  private[memory] def this(expectedRows: Int, share: StorageShare) = {
+  /**
+   * @param share of the storage of the executor's rows; null: all rows stay on the heap
+   * @param isLoad the rows of a version are put into it first, with those that replace them
+   */
+  private[memory] def this(expectedRows: Int, share: StorageShare, isLoad: Boolean) = {
     this(new Slots(RowTable.capacityFor(expectedRows)), new RowArena(share))
+    if (isLoad) garbageMax = RowTable.GarbageShareOfLoadMax
     publish()
   }
 
-  def this(expectedRows: Int = 0) = this(expectedRows, null)
+  def this(expectedRows: Int = 0) = this(expectedRows, null, isLoad = false)
 
   /** The number of keys. */
   def size: Int = count - segments
@@ -164,7 +170,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
       slots.close(found)
       count -= 1
       if (count < slots.capacity / 8 && slots.capacity > CapacityMin) resize(slots.capacity / 2)
-      evacuate(GarbageShareMax)
+      evacuate()
       if (previous.segmentCount > 0) removeSegments(hash, previous, 0, undo)
       true
     }
@@ -276,7 +282,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
       if (order != null && !row.isSegment) order.replace(row, Slots.addressOf(before), address)
       arena.free(Slots.addressOf(before), previous.length)
       val kept = row.segmentCount
-      evacuate(GarbageShareMax)
+      evacuate()
       if (previous.segmentCount > kept) removeSegments(hash, previous, kept, undo)
     }
     before != 0
@@ -288,9 +294,19 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     if (isDue) {
       own()
       evacuatePage(arena.mostGarbage())
+      garbageMax = math.max(GarbageShareMax, math.min(garbageMax, arena.deadBytes.toDouble / arena.bytes))
     }
     isDue
   }
+
+  /** Evacuate a page, if a change has made too much garbage. */
+  private def evacuate(): Unit = {
+    evacuate(if (garbageMax > GarbageShareMax && hasRoomForGarbage) garbageMax else GarbageShareMax)
+    ()
+  }
+
+  private def hasRoomForGarbage: Boolean =
+    if (arena.share == null) arena.bytes < UnboundedLoadBytesMax else arena.diskPages == null && arena.share.hasSpareHeap
 
   private def evacuatePage(page: Int): Unit = {
     val live = new LiveRows(slots, page, arena.bytesOf(page), arena.endOf(page))
@@ -361,6 +377,10 @@ object RowTable {
   /** Rows that are touched at once: they fit into the processor's cache. */
   private[memory] val BlockRows = 256
   private val GarbageShareMax = 1.0 / 3
+  /** The same within a load: as much as the changes since a snapshot are, with the default `snapshotThreshold` and somewhat more. */
+  private val GarbageShareOfLoadMax = 0.6
+  /** Without a limit of heap, a larger table is loaded with as little garbage as it has later. */
+  private val UnboundedLoadBytesMax = Runtime.getRuntime.maxMemory / 4
   /** Less garbage is left. */
   private val GarbageMin = 16L * 1024
   /** Pages of a table that is copied once more: then its rows are copied. */

@@ -4,8 +4,9 @@ package io.dynastate.memory
  * Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads.
  *
  * @param storage where their rows are; null: on the heap
+ * @param isLoad all rows of a version are put into them first
  */
-final class RowTables(storage: RowStorage = null) {
+final class RowTables(storage: RowStorage = null, isLoad: Boolean = false) {
   /** What they take of the storage; null: they have none. */
   private[memory] val share: StorageShare = if (storage == null) null else new StorageShare(storage)
   private[this] var tables = new Array[RowTable](1)
@@ -27,7 +28,7 @@ final class RowTables(storage: RowStorage = null) {
   /** The table of a family, made with room for the expected rows if it has none. */
   def apply(family: Int, expectedRows: Int = 0): RowTable = {
     if (family >= tables.length) tables = java.util.Arrays.copyOf(tables, Integer.highestOneBit(family) * 2)
-    if (tables(family) == null) tables(family) = new RowTable(expectedRows, share)
+    if (tables(family) == null) tables(family) = new RowTable(expectedRows, share, isLoad)
     tables(family)
   }
 

@@ -94,7 +94,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     val cost = client.converse(_.open(store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
       found => {
         answer = found
-        collector = if (found.base > 0) new ChangeCollector else new ChangeCollector(storage = storage, expected = keys)
+        collector = if (found.base > 0) new ChangeCollector else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
         from = 0L
         if (found.base > 0) collector.startFrom(baseOf(held, found))
       },
