@@ -17,8 +17,8 @@ from rich.text import Text
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 88
-LABELS: Final = 190
-SCALE: Final = 460
+LABELS: Final = 200
+SCALE: Final = 450
 COLORS: Final = {"ours": "#2f6fde", "HDFS-backed": "#9aa3b2", "RocksDB with changelog": "#c98a3b"}
 ROWS: Final = ("whole batch, ms", "open, ms", "commit, ms", "cold open, fresh process, ms")
 
