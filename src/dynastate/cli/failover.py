@@ -70,9 +70,8 @@ def _target(source: Settings, region: str, endpoint: str) -> Settings:
     kept = "" if region else source.endpoint
     found = replace(source, region=region or source.region, endpoint=endpoint or kept)
     if region_of(found) == region_of(source) and endpoint.rstrip("/") in ("", endpoint_of(source).rstrip("/")):
-        raise ConfigurationError(
-            "the query would stay where it is; give another Region with --to-region", region=region_of(found)
-        )
+        known = {"region": region_of(found)} if region_of(found) else {}
+        raise ConfigurationError("the query would stay where it is; give another Region with --to-region", **known)
     return found
 
 
