@@ -46,14 +46,7 @@ def pom(minor: str) -> bytes:
     Nothing is shaded into the jar, and it needs only what Spark brings: so resolvers add no other jar to it.
     """
     about, version = project(), build.package_version()
-    root = ET.Element(
-        "project",
-        {
-            "xmlns": "http://maven.apache.org/POM/4.0.0",
-            "xmlns:xsi": "http://www.w3.org/2001/XMLSchema-instance",
-            "xsi:schemaLocation": "http://maven.apache.org/POM/4.0.0 http://maven.apache.org/xsd/maven-4.0.0.xsd",
-        },
-    )
+    root = ET.Element("project")  # Maven and Ivy go by the names of elements, and need no namespace
     address = about["urls"]["Repository"]
     described: dict[str, Any] = {
         "modelVersion": "4.0.0",

@@ -72,12 +72,11 @@ def test_files_and_checksums_are_those_that_central_asks_for(folder: Path) -> No
 def test_pom_has_all_that_central_asks_for(folder: Path) -> None:
     """Every element has a text; the only dependency is Spark, which is there already."""
     pom = ET.parse(folder / f"{STEM}.pom").getroot()  # noqa: S314  # we wrote it
-    names = {"": "http://maven.apache.org/POM/4.0.0"}
-    assert [path for path in ASKED if not pom.findtext(path, namespaces=names)] == []
-    coordinates = tuple(pom.findtext(name, namespaces=names) for name in ("groupId", "artifactId", "version"))
+    assert [path for path in ASKED if not pom.findtext(path)] == []
+    coordinates = tuple(pom.findtext(name) for name in ("groupId", "artifactId", "version"))
     assert coordinates == ("io.github.dynastate", ARTIFACT, __version__)
-    (dependency,) = pom.findall("dependencies/dependency", names)
-    found = {each.tag.partition("}")[2]: each.text for each in dependency}
+    (dependency,) = pom.findall("dependencies/dependency")
+    found = {each.tag: each.text for each in dependency}
     version = found.pop("version") or ""
     assert version.startswith(f"{SPARK}.")
     assert found == {"groupId": "org.apache.spark", "artifactId": "spark-sql_2.13", "scope": "provided"}
