@@ -64,7 +64,7 @@ def measure(plan: Plan, name: str, contender: Contender, folder: Path) -> Figure
     """The whole run in one fresh JVM, then the restart in another."""
     log = f"provider-{name}-{plan.rows}"
     own = {key: value for key, value in asdict(plan).items() if key != "heap"}
-    if name == OURS:  # HDFS-backed has no checkpoint ids; RocksDB asks no server for a number without one
+    if name == OURS:  # without an id DynamoDB is asked whose version a number is; HDFS-backed has none
         contender = replace(contender, conf={**contender.conf, f"{CONF}.checkpointFormatVersion": "2"})
     whole = run("ProviderBenchmark", contender, own, folder=folder, heap=plan.heap, log=log)
     own["reopen"] = "true"

@@ -16,16 +16,12 @@ from processes import run_logged
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What other stores than ours are chosen with, which dynastate.configure() chooses.
-SPARK_STORES = {
-    name: {f"{CONF}.providerClass": each.provider, **each.conf} for name, each in CONTENDERS.items() if name != OURS
-}
 #: A store that takes no time and keeps nothing (`EmptyStateStoreProvider.scala`).
 EMPTY = "empty"
-SPARK_STORES[EMPTY] = {
-    f"{CONF}.providerClass": f"{PACKAGE}.EmptyStateStoreProvider",
-    "spark.driver.extraClassPath": str(JAR),
-}
+#: What other stores than ours are chosen with, which dynastate.configure() chooses.
+OTHER_STORES = {
+    name: {f"{CONF}.providerClass": each.provider, **each.conf} for name, each in CONTENDERS.items() if name != OURS
+} | {EMPTY: {f"{CONF}.providerClass": f"{PACKAGE}.EmptyStateStoreProvider", "spark.driver.extraClassPath": str(JAR)}}
 PARTITIONS = 2
 #: What the stores that come with Spark have.
 NO_DATABASE = Database("", dict(os.environ), "")
@@ -46,10 +42,10 @@ def spark_session(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         **conf,
-        **SPARK_STORES.get(store, {}),
+        **OTHER_STORES.get(store, {}),
     }
     builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=given)
-    if store not in SPARK_STORES:
+    if store not in OTHER_STORES:
         import dynastate
 
         builder = dynastate.configure(builder, endpoint=endpoint, region=REGION, **settings)

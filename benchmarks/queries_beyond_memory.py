@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from database import Database, add_arguments, database, names_of
 from jvm import CONF, JAR, OURS, build
-from pyspark_runs import NO_DATABASE, SPARK_STORES, in_own_process, spark_session
+from pyspark_runs import NO_DATABASE, OTHER_STORES, in_own_process, spark_session
 from rich.console import Console
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
@@ -329,7 +329,7 @@ def measure_all(plan: Plan, given: argparse.Namespace, out: Console) -> dict[str
             scratch.mkdir()
             (scratch / "input").symlink_to(shared, target_is_directory=True)
             with out.status(f"{plan.query}: {store}"), ExitStack() as stack:
-                ours = store not in SPARK_STORES
+                ours = store not in OTHER_STORES
                 used = stack.enter_context(database(given.endpoint, given.engine)) if ours else NO_DATABASE
                 limit_mb = 0 if store == UNBOUNDED else memory_mb
                 found[store], outputs[store] = measure(plan, store, used, limit_mb, scratch)

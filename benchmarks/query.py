@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from database import Database, add_arguments, database, numbers
 from jvm import OURS, build
-from pyspark_runs import EMPTY, NO_DATABASE, PARTITIONS, SPARK_STORES, in_own_process, spark_session
+from pyspark_runs import EMPTY, NO_DATABASE, OTHER_STORES, PARTITIONS, in_own_process, spark_session
 from rich.console import Console
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
@@ -197,7 +197,7 @@ def work(order: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    known = [OURS, *SPARK_STORES]
+    known = [OURS, *OTHER_STORES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=500_000, help="keys in the state (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=50_000, help="rows a batch (default: %(default)s)")
