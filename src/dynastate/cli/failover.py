@@ -69,8 +69,9 @@ def _target(source: Settings, region: str, endpoint: str) -> Settings:
 
     kept = "" if region else source.endpoint
     found = replace(source, region=region or source.region, endpoint=endpoint or kept)
-    if region_of(found) == region_of(source) and endpoint.rstrip("/") in ("", endpoint_of(source).rstrip("/")):
-        known = {"region": region_of(found)} if region_of(found) else {}
+    there = region_of(found)
+    if there == region_of(source) and endpoint.rstrip("/") in ("", endpoint_of(source).rstrip("/")):
+        known = {"region": there} if there else {}
         raise ConfigurationError("the query would stay where it is; give another Region with --to-region", **known)
     return found
 

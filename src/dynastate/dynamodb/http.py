@@ -57,7 +57,7 @@ class Target(NamedTuple):
 
     url: str
     headers: dict[str, str]
-    """They are signed."""
+    """Those that it signs, by their names in lower case."""
     agent: str
     access_key: str
     """Of the credentials with which boto3 sent it: the endpoint may depend on their account."""

@@ -115,10 +115,10 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit =
-    converse(s"writing store=$store")(hold(Protocol.begin(store, run, base.number, base.attempt, attempt), ByteBuffer.allocate(0), Connection.SendDeadlineSeconds))
+    converse(s"writing store=$store")(hold(Connection.SendDeadlineSeconds, Protocol.begin(store, run, base.number, base.attempt, attempt)))
 
   def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
-    converse("writing changes")(hold(Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length), deadlineSeconds))
+    converse("writing changes")(hold(deadlineSeconds, Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length)))
 
   /** Let the engine write what waits for more changes: a commit comes next. */
   def flush(deadlineSeconds: Long): Unit = converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
@@ -247,7 +247,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   private def send(frame: ByteBuffer): Unit = within(Connection.SendDeadlineSeconds)(sendAll(frame))
 
   /** Hold a frame, if there is room for it; else send all. */
-  private def hold(head: ByteBuffer, changes: ByteBuffer, deadlineSeconds: Long): Unit =
+  private def hold(deadlineSeconds: Long, head: ByteBuffer, changes: ByteBuffer = ByteBuffer.allocate(0)): Unit =
     if (head.remaining + changes.remaining <= held.remaining) held.put(head).put(changes)
     else within(deadlineSeconds)(sendAll(head, changes))
 
