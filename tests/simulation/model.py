@@ -164,6 +164,14 @@ class Model:
         if order != sorted(order):
             raise violation("a replaced run became the newest", order=order)
 
+    def dropped(self) -> None:
+        """Note that the meta item is deleted: the runs in it may not commit any more.
+
+        A run that makes the store anew after that, or made it after the drop had listed the stores, may.
+        """
+        self.ended |= self.runs
+        self.runs = set()
+
     def _add(self, raw: bytes) -> VersionId:
         entry = self._decoded[raw] = decode_entry(self.store, raw)
         version = entry.id

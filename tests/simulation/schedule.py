@@ -432,8 +432,6 @@ class Schedule:
         while not self._try_drop(both):
             self.scheduler.sleep(1.0)
         self.scheduler.note("the namespace was dropped")
-        for model in self.models:
-            model.ended |= model.runs
         ended.append(True)
 
     def _try_drop(self, both: BotoTables) -> bool:
@@ -621,6 +619,8 @@ class Schedule:
         elif kind == "snapshot":
             version = VersionId(int(names[0]), Attempt(bytes.fromhex(names[1])))
             model.snapshot_changed(version, is_done=after is not None and after["stage"]["S"] == DONE)
+        elif kind == "meta" and after is None:
+            model.dropped()
         elif kind == "meta" and after is not None:
             model.query = after["query"]["S"]
             model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
