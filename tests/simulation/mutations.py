@@ -254,7 +254,7 @@ def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     return replaced(compact, "_read", read)
 
 
-@found_by(seed=1799)
+@found_by(seed=1234)
 def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
@@ -344,7 +344,7 @@ def deletes_objects_that_are_carried_on() -> AbstractContextManager[Any]:
     return patch.object(cleanup.CleanUp, "_named_objects", lambda *_: set())
 
 
-@found_by(seed=622)
+@found_by(seed=12238)
 def writes_where_the_meta_item_does_not_say() -> AbstractContextManager[Any]:
     """A run does not enter the location of its objects, so clean-up does not look there."""
     return _together(

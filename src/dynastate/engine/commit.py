@@ -230,9 +230,9 @@ class WriteAttempt:
         if inline is not None:
             self._ready.clear()
             sums = sums._replace(parts=0, digest=parts_digest(()))
-        self._submit_all()  # 1
         if described:
             commits.writer.submit(self._pending, described, commits.deadline_s)
+        self._submit_all(waits=True)  # 1
         # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
         self._pending.wait(10 * commits.deadline_s)  # 2
         session.schemas.add(digest)
@@ -284,7 +284,8 @@ class WriteAttempt:
         part = part_of(item)
         return InlineChanges(part.codec, part.data)
 
-    def _submit(self) -> None:
+    def _submit(self, *, waits: bool = False) -> None:
+        """Queue the parts that are ready; `waits`: this thread waits for them next."""
         if not self._ready:
             return
         for key, item in self._ready:
@@ -294,12 +295,12 @@ class WriteAttempt:
             stream.add(self._ready)
         else:
             self._end_stream()
-            self._commits.writer.submit(self._pending, self._ready, self._commits.deadline_s)
+            self._commits.writer.submit(self._pending, self._ready, self._commits.deadline_s, waits=waits)
         self._ready = []
         self._ready_bytes = 0
 
-    def _submit_all(self) -> None:
-        self._submit()
+    def _submit_all(self, *, waits: bool = False) -> None:
+        self._submit(waits=waits)
         self._end_stream()
 
     def _stream_of(self, items: Sequence[tuple[Key, Item]]) -> StreamWriter | None:

@@ -111,8 +111,13 @@ class PartWriter:
         for worker in self._workers:
             worker.start()
 
-    def submit(self, pending: PendingWrites, items: Sequence[tuple[Key, Item]], deadline_s: float) -> None:
+    def submit(
+        self, pending: PendingWrites, items: Sequence[tuple[Key, Item]], deadline_s: float, *, waits: bool = False
+    ) -> None:
         """Queue items, all at once; blocks while too many bytes are queued. First come, first served.
+
+        A caller that `waits` for them next writes the first request itself, if nothing is queued before it: to hand it
+        to a worker, and the result back, would take longer.
 
         Raises:
             DynastateError: an earlier item of this attempt failed.
@@ -126,8 +131,13 @@ class PartWriter:
             pending.expect(len(queued))
             self._submitted = time.monotonic()
             self._queued_bytes += total
+            own = waits and not self._queue
             self._queue.extend(queued)
-            self._work_came.notify()
+            if not own:
+                self._work_came.notify()
+                return
+            batch = self._next_batch()
+        self._finish(batch)
 
     def _wait_for_room(self, size: int, deadline_s: float) -> None:
         turn, since = object(), time.monotonic()
@@ -170,34 +180,44 @@ class PartWriter:
 
     def _work(self) -> None:
         while batch := self._take():
-            rest = self._write(batch)
-            with self._room_came:
-                self._queue.extendleft(reversed(rest))
-                self._queued_bytes -= sum(each.size for each in batch) - sum(each.size for each in rest)
-                self._room_came.notify_all()
+            self._finish(batch)
 
     def _take(self) -> list[_Queued]:
-        """The next request: up to 25 items of one namespace, and no key twice. Empty: the end.
+        """Wait for work: the next request. Empty: the end."""
+        with self._work_came:
+            self._work_came.wait_for(lambda: self._queue or self._closed)
+            return self._next_batch()
+
+    def _next_batch(self) -> list[_Queued]:
+        """Take the next request: up to 25 items of one namespace, and no key twice. The lock is held.
 
         Two attempts may write one schema item; and a policy denies a request with a key of a foreign namespace, as
         those of two queries in one application may be to each other.
         """
-        with self._work_came:
-            self._work_came.wait_for(lambda: self._queue or self._closed)
-            batch: list[_Queued] = []
-            keys: set[Key] = set()
-            total = 0
-            while self._queue and len(batch) < WRITES_MAX:
-                first = self._queue[0]
-                total += first.size
-                is_foreign = bool(batch) and first.key.namespace != batch[0].key.namespace
-                if batch and (total > REQUEST_BYTES or first.key in keys or is_foreign):
-                    break
-                batch.append(self._queue.popleft())
-                keys.add(first.key)
-            if self._queue:
-                self._work_came.notify()  # what is left is for another worker
-            return batch
+        batch: list[_Queued] = []
+        keys: set[Key] = set()
+        total = 0
+        while self._queue and len(batch) < WRITES_MAX:
+            first = self._queue[0]
+            total += first.size
+            is_foreign = bool(batch) and first.key.namespace != batch[0].key.namespace
+            if batch and (total > REQUEST_BYTES or first.key in keys or is_foreign):
+                break
+            batch.append(self._queue.popleft())
+            keys.add(first.key)
+        if self._queue:
+            self._work_came.notify()  # what is left is for another worker
+        return batch
+
+    def _finish(self, batch: list[_Queued]) -> None:
+        """Write a request, and queue again what the table did not take of it."""
+        rest = self._write(batch)
+        with self._room_came:
+            self._queue.extendleft(reversed(rest))
+            self._queued_bytes -= sum(each.size for each in batch) - sum(each.size for each in rest)
+            if rest:
+                self._work_came.notify()
+            self._room_came.notify_all()
 
     def _write(self, batch: list[_Queued]) -> list[_Queued]:
         """Write what the table takes of a request, and settle that; the rest.

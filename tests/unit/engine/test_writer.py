@@ -131,6 +131,30 @@ def test_several_requests_are_under_way_at_once(door: Door, writers: Writers) ->
     wait_for(pending)
 
 
+def test_a_caller_that_waits_writes_its_items_itself(memory: MemoryTables, door: Door, writers: Writers) -> None:
+    """No worker is needed for what fits into a request; the rest is theirs."""
+    door.open()
+    part_writer, pending = writers(0), PendingWrites()
+    part_writer.submit(pending, items("a", 25), WITHIN_S, waits=True)
+    pending.wait(0)
+    part_writer.submit(pending, items("a", 26, first=25), WITHIN_S, waits=True)
+    with pytest.raises(UnavailableError, match="pending=1"):
+        pending.wait(0)
+    assert sizes(memory) == [25, 25]
+
+
+def test_a_caller_that_waits_does_not_overtake_others(memory: MemoryTables, writers: Writers) -> None:
+    """Where something is queued, its items come after that, and share its request."""
+    part_writer, pending = writers(0), PendingWrites()
+    submit(part_writer, items("first", 1))
+    part_writer.submit(pending, items("second", 1), WITHIN_S, waits=True)
+    assert sizes(memory) == []
+    part_writer._work_came.acquire()
+    batch = part_writer._next_batch()
+    part_writer._work_came.release()
+    assert stores(each.key for each in batch) == ["first", "second"]
+
+
 def test_a_request_stays_small(memory: MemoryTables, door: Door, busy_writer: PartWriter) -> None:
     """Large items are sent in requests of at most a MiB, so that several run at once."""
     pending = submit(busy_writer, items("a", 25, size=380_000))
