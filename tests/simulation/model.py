@@ -167,7 +167,7 @@ class Model:
     def dropped(self) -> None:
         """Note that the meta item is deleted: the runs in it may not commit any more.
 
-        A run that makes the store anew after that, or made it after the drop had listed the stores, may.
+        Others may: those that make the store again after that, or made it after the drop had listed the stores.
         """
         self.ended |= self.runs
         self.runs = set()

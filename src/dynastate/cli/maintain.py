@@ -212,7 +212,7 @@ def drop(
     It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one writes. Exit code
     1: it was not confirmed.
     """
-    from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
+    from dynastate.operations.drop import drop_stores, look, refuse_made_meanwhile, refuse_written, seconds_to_look
     from dynastate.operations.pins import refuse_forked
 
     meter = Meter()
@@ -231,5 +231,6 @@ def drop(
                 refuse_written(tables, before, seconds, meter, report)
         with progress("stores") as report:
             items = drop_stores(tables, names, meter, report)
+        refuse_made_meanwhile(tables, namespace, meter)
     if not call.json({"namespace": namespace, "stores": len(names), "items": items}):
         call.say(f"{namespace}: {plural(len(names), 'store')} with {plural(items, 'item')} deleted")

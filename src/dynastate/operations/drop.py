@@ -12,7 +12,7 @@ from typing import Final
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all
-from dynastate.engine.catalog import read_version_lists
+from dynastate.engine.catalog import find_stores, read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
@@ -118,6 +118,21 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     for store in reversed(stores):  # 4
         deleted += (delete_meta if store in marked else _drop_lost)(tables, store, meter)
     return deleted
+
+
+def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
+    """Refuse a namespace that has stores after it was dropped: a query that runs has made them since they were listed.
+
+    Raises:
+        ConfigurationError: there are some; what was listed is deleted.
+    """
+    if made := find_stores(tables, namespace, meter):
+        raise ConfigurationError(
+            "a query that runs has made stores of this namespace while the others were deleted: stop it, and drop "
+            "again",
+            store=next(iter(made)),
+            stores=len(made),
+        )
 
 
 def empty_store(tables: Tables, store: str, meter: Meter) -> int:

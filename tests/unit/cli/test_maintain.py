@@ -266,6 +266,25 @@ def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.M
     assert "no store of this namespace" in refused("stores", "written")
 
 
+def test_drop_says_what_a_query_made_meanwhile(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that runs makes a store after they were listed: drop fails, and another one deletes it."""
+    StoreBuilder(engine, "growing/0/0/default", run=str(uuid4())).count_to(1)
+    drop_stores = drop.drop_stores
+
+    def making(*given: Any) -> int:
+        deleted = drop_stores(*given)
+        StoreBuilder(engine, "growing/0/0/default", run=str(uuid4())).count_to(1)
+        return deleted
+
+    monkeypatch.setattr(drop, "drop_stores", making)
+    said = run("drop", "growing", "--yes", "--force")
+    assert (said.code, said.out) == (2, "")
+    assert "made stores of this namespace while the others were deleted: stop it, and drop again" in said.err
+    monkeypatch.setattr(drop, "drop_stores", drop_stores)
+    assert shown("drop", "growing", "--yes")["stores"] == 1
+    assert "no store of this namespace" in refused("stores", "growing")
+
+
 def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> None:
     """`stores` lists the others and marks it, for its namespace and for all; `drop` repairs a lost meta item."""
     for partition in range(3):
