@@ -9,7 +9,7 @@ import java.util.concurrent.locks.LockSupport
  */
 private[memory] object Evacuator {
   /** What is left as garbage. With less, more rows have to move for each one that changes. */
-  val GarbageShare: Double = 1.0 / 8
+  val GarbageShare: Double = 1.0 / 9
 
   /** Its rest after each page, in which tasks read and fold undisturbed, is this often the time of the page. */
   private val RestPerWork = 2L
