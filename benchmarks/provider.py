@@ -102,13 +102,13 @@ def targets(found: Mapping[str, Figures]) -> list[Target]:
         Target("sidecar's peak memory, MB", sidecar_mb, 300),
     ]
     if others:
-        judged.append(Target("whole batch: ours / the best of the others", ours["batch_ms"] / min(others), 0.2))
+        judged.append(Target("whole batch: ours / the best of the others", ours["batch_ms"] / min(others), 0.12))
     if "hdfs" in found:
         hdfs = found["hdfs"]
         for key, text, limit in (
-            ("get_ns", "get", 1),
+            ("get_ns", "get", 0.4),
             ("put_ns", "put", 1),
-            ("state_heap_mb", "heap of the state", 0.75),
+            ("state_heap_mb", "heap of the state", 0.46),
         ):
             judged.append(Target(f"{text}: ours / HDFS-backed", ours[key] / hdfs[key], limit))
     return judged
