@@ -164,7 +164,7 @@ class Model:
         if order != sorted(order):
             raise violation("a replaced run became the newest", order=order)
 
-    def dropped(self) -> None:
+    def meta_deleted(self) -> None:
         """Note that the meta item is deleted: the runs in it may not commit any more.
 
         Others may: those that make the store again after that, or made it after the drop had listed the stores.

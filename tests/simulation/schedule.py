@@ -619,11 +619,12 @@ class Schedule:
         elif kind == "snapshot":
             version = VersionId(int(names[0]), Attempt(bytes.fromhex(names[1])))
             model.snapshot_changed(version, is_done=after is not None and after["stage"]["S"] == DONE)
-        elif kind == "meta" and after is None:
-            model.dropped()
-        elif kind == "meta" and after is not None:
-            model.query = after["query"]["S"]
-            model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
+        elif kind == "meta":
+            if after is None:
+                model.meta_deleted()
+            else:
+                model.query = after["query"]["S"]
+                model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
 
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
         """Check that an attempt is complete once a version list lists it, unless its ancestors were deleted."""

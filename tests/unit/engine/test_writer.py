@@ -149,9 +149,8 @@ def test_a_caller_that_waits_does_not_overtake_others(memory: MemoryTables, writ
     submit(part_writer, items("first", 1))
     part_writer.submit(pending, items("second", 1), WITHIN_S, waits=True)
     assert sizes(memory) == []
-    part_writer._work_came.acquire()
-    batch = part_writer._next_batch()
-    part_writer._work_came.release()
+    with part_writer._work_came:
+        batch = part_writer._next_batch()
     assert stores(each.key for each in batch) == ["first", "second"]
 
 
