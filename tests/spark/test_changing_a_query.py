@@ -24,6 +24,8 @@ pytestmark = [
     pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"transfers of state need Spark {jvm.SPARK}"),
 ]
 PAGE = ROOT / "docs" / "changing-a-query.md"
+#: Takes the place of the page's "orders": all tests of a process share the tables, and others use that one.
+NAME = "changing"
 
 
 def blocks(language: str) -> list[str]:
@@ -45,15 +47,15 @@ def test_commands_of_the_page_run(
     source = make_source(folder / "source", seed=21, files=2)
     source.release()
     checkpoints = folder / "checkpoints"
-    query(sessions, {f"{CONF}.dynastate.namespace": "orders"}, source, checkpoints / "orders")
+    query(sessions, {f"{CONF}.dynastate.namespace": NAME}, source, checkpoints / NAME)
     query(sessions, {}, source, checkpoints / "template")
-    began = read_state(sessions({f"{CONF}.dynastate.namespace": "orders"}), checkpoints / "orders")
+    began = read_state(sessions({f"{CONF}.dynastate.namespace": NAME}), checkpoints / NAME)
     rows = began.select("key", "value").collect()
     began.select("key", "value").where("key.key is not null").write.parquet(str(folder / "history.parquet"))
     (function,) = blocks("python")
     (folder / "changes.py").write_text(function)
 
-    said = [follow(block, folder, database, environment) for block in blocks("sh")]
+    said = [follow(block.replace("orders", NAME), folder, database, environment) for block in blocks("sh")]
     assert len(said) == 5
     for text, phrase in zip(
         said,
@@ -64,9 +66,9 @@ def test_commands_of_the_page_run(
     assert "before {'count': " in said[1]
     # The commands' own session has ids, as dynastate.configure says.
     on_rocksdb = sessions({**ON_ROCKSDB, f"{CONF}.checkpointFormatVersion": "2"})
-    found = read_state(on_rocksdb, checkpoints / "orders-5").select("key", "value").collect()
+    found = read_state(on_rocksdb, checkpoints / f"{NAME}-5").select("key", "value").collect()
     assert sorted(found, key=repr) == sorted(rows, key=repr)
-    first = read_state(sessions({f"{CONF}.dynastate.namespace": "orders-3"}), checkpoints / "orders-3").count()
+    first = read_state(sessions({f"{CONF}.dynastate.namespace": f"{NAME}-3"}), checkpoints / f"{NAME}-3").count()
     assert first == len(rows) - 1
 
 
