@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    body: bytes
+    body: bytes | bytearray
     is_last: bool
 
 
@@ -65,7 +65,7 @@ def _plain_head(head: bytes) -> tuple[int, dict[str, str]] | None:
     return (int(status[:3]), headers) if is_plain else None
 
 
-def _read_body(connection: socket.socket, begun: bytes, length: int) -> bytes:
+def _read_body(connection: socket.socket, begun: bytes, length: int) -> bytes | bytearray:
     if len(begun) >= length:
         return begun[:length]
     body = bytearray(length)
@@ -76,7 +76,7 @@ def _read_body(connection: socket.socket, begun: bytes, length: int) -> bytes:
         if got == 0:
             raise IncompleteRead(bytes(body[: length - len(rest)]), len(rest))
         rest = rest[got:]
-    return bytes(body)
+    return body  # not as bytes: a copy of megabytes takes longer than to read them
 
 
 def _read_any(first: bytes, connection: socket.socket) -> Answer:

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from binascii import crc32
+from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
@@ -48,6 +49,8 @@ _JSON: Final = "application/x-amz-json-1.0"
 #: A text that no valid text has: half of a pair of surrogates.
 _PLACE: Final = "\ud800"
 _PLACE_ESCAPED: Final = rb'"\ud800"'
+#: Begins a binary value in compact JSON; a text that had it would have the quotation marks escaped.
+_BINARY: Final = b'{"B":"'
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 PORTS: Final = {"http": 80, "https": 443}
 
@@ -94,7 +97,7 @@ class SignedRequests:
         if answer["status_code"] >= 300:
             raise self._error(operation, answer)
         try:
-            return json.loads(answer["body"], object_hook=_from_base64)
+            return decoded(answer["body"])
         except ValueError as error:
             raise ForeignAnswerError(f"the answer is no JSON: {error}") from error
 
@@ -287,12 +290,29 @@ def encoded(arguments: Mapping[str, Any]) -> bytes:
     return b"".join([first, *chain.from_iterable(zip(binaries, rest, strict=True))])
 
 
-def _from_base64(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Decode a binary value, `{"B": TEXT}`: nothing else has a text under that name."""
-    value = parsed.get("B")
-    if isinstance(value, str):
-        parsed["B"] = b64decode(value, validate=True)
-    return parsed
+def decoded(body: bytes | bytearray) -> Any:
+    """The value of a JSON text, with bytes in place of base64. The JSON parser does not see what is compact.
+
+    Raises ValueError: the text is no JSON, or has no base64 where that should be.
+    """
+    view, pieces, end = memoryview(body), list[memoryview](), 0
+    binaries: deque[bytes] = deque()
+    while (found := body.find(_BINARY, end)) >= 0:
+        start = found + len(_BINARY)
+        pieces.append(view[end : start - 1])
+        end = body.index(b'"', start) + 1
+        is_escaped = body.find(b"\\", start, end) >= 0
+        binaries.append(
+            b64decode(json.loads(body[start - 1 : end]) if is_escaped else view[start : end - 1], validate=True)
+        )
+
+    def put_back(parsed: dict[str, Any]) -> dict[str, Any]:
+        value = parsed.get("B")
+        if isinstance(value, str):  # a binary value, `{"B": TEXT}`: nothing else has a text under that name
+            parsed["B"] = binaries.popleft() if binaries and value == _PLACE else b64decode(value, validate=True)
+        return parsed
+
+    return json.loads(_PLACE_ESCAPED.join([*pieces, view[end:]]), object_hook=put_back)
 
 
 def _text(value: str | bytes) -> str:

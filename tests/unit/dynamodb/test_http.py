@@ -153,6 +153,42 @@ def test_bodies_are_json_with_base64() -> None:
     assert http_module.encoded(arguments) == plain.encode()
 
 
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")], ids=["compact", "spaced"])
+def test_answers_are_json_with_base64(separators: tuple[str, str]) -> None:
+    """Bytes of any length and number, beside texts that look like theirs, in JSON as any server writes it."""
+    seed = 11
+    rng = random.Random(seed)  # noqa: S311  # not for secrets
+    texts = ['{"B":"QUJD"}', "\\ud800", "\ud800", 'a"}, {"B":"', "", "B", "\\", "é"]
+    for _ in range(200):
+        values: list[Any] = [{"B": rng.randbytes(rng.choice([0, 1, 5, 300]))} for _ in range(rng.randrange(5))]
+        values += [{"S": rng.choice(texts)} for _ in range(rng.randrange(4))]
+        values += [{"M": {"B": {"S": "x"}, "M": {"B": b"\xff\xfb"}}}, {"L": [{"B": b"in a list"}]}, {"N": "12"}]
+        rng.shuffle(values)
+        answer = {"Items": [{f"v{at}": value} for at, value in enumerate(values)]}
+        body = json.dumps(answer, default=lambda value: b64encode(value).decode(), separators=separators)
+        for written in (body.encode(), bytearray(body.encode()), body.replace("/", "\\/").encode()):
+            assert http_module.decoded(written) == answer, f"seed {seed}: {body}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"B":"QUJD',
+        b'{"B":"',
+        b'{"a":{"B":"QUI"}}',
+        b'{"B":"Q%JD"}',
+        b'{"B": "\\ud800"}',
+        b'{"B":"QUJD"}}',
+        b'[{"B":"QUJD"}',
+        b"",
+    ],
+)
+def test_what_is_no_json_with_base64_is_refused(body: bytes) -> None:
+    """Nothing is taken from it."""
+    with pytest.raises(ValueError, match=r"base64|ASCII|not found|Expecting|Extra|padding"):
+        http_module.decoded(body)
+
+
 def test_requests_and_answers_are_those_of_boto3(settings: Settings, proxy: FaultProxy, way: Way) -> None:
     """The same comes to DynamoDB, and its answers are the same dictionaries; from the second request on by that way."""
     client = way.client(settings)
