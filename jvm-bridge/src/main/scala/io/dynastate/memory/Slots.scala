@@ -78,7 +78,7 @@ final class Slots(val capacity: Int) {
     var left = capacity
     var entry = entries(at)
     while (entry != 0 && left > 0) {
-      if (Slots.hashOf(entry) == hash) {
+      if (Slots.mayHave(entry, hash)) {
         val number = RowArena.pageOf(Slots.addressOf(entry))
         val position = RowArena.positionOf(Slots.addressOf(entry))
         val known = pages
@@ -107,7 +107,7 @@ final class Slots(val capacity: Int) {
   /** The slot that holds the key, to whose row the cursor points then, or the free one for it; not beside a change. */
   private[memory] def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Int = {
     var at = home(hash)
-    while (entries(at) != 0 && !(hashAt(at) == hash && holds(at, base, offset, length, into))) at = (at + 1) & mask
+    while (entries(at) != 0 && !(Slots.mayHave(entries(at), hash) && holds(at, base, offset, length, into))) at = (at + 1) & mask
     at
   }
 
@@ -235,12 +235,19 @@ final class Slots(val capacity: Int) {
 
 private[memory] object Slots {
   private val CacheLineBytes = 64
+  private val ComparedBits = 0xFFF
 
   def entry(hash: Int, address: Int): Long = hash.toLong << 32 | address + 1L
 
   def hashOf(entry: Long): Int = (entry >>> 32).toInt
 
   def addressOf(entry: Long): Int = entry.toInt - 1
+
+  /**
+   * Whether a row may have a hash, by some of its bits; the key decides. With all bits, keys would differ once in billions of
+   * comparisons: the compiler would leave that case out, and compile again all that puts and gets when it comes first, within a load.
+   */
+  private def mayHave(entry: Long, hash: Int): Boolean = ((hashOf(entry) ^ hash) & ComparedBits) == 0
 
   /** Let a list know its segments, which are in the same layers, or else in the list that `durable` finds. */
   def findSegments(row: Row, hash: Int, layers: Array[Slots], durable: Row.Get): Unit =
