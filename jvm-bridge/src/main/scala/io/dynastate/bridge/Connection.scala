@@ -50,7 +50,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   /**
-   * Open a version. `onFound` is called before changes arrive through `onChanges`, oldest first; a second call voids what came before.
+   * Open a version. `onFound` is called before changes arrive through `onChanges`, oldest first, each valid until it returns;
+   * a second call voids what came before.
    * `onDeltas` is called if they begin with a snapshot, with its version: after its rows, before the changes since.
    * Returns the counters of docs/metrics.md.
    */
@@ -194,17 +195,19 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   private def changesUntilOpened(
       deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] = {
-    var frame = receive(deadlineSeconds)
+    // A load of new arrays for each frame would have most of the JVM's young generation, and make it collect that.
+    val packed, unpacked = new Connection.ReusedArray
+    var frame = receive(deadlineSeconds, packed)
     while (frame.frameType != Protocol.Opened) {
       frame.frameType match {
         case Protocol.Rows | Protocol.Packed =>
-          val (records, changes) = Protocol.takeRows(frame)
+          val (records, changes) = Protocol.takeRows(frame, unpacked)
           onChanges(records, changes)
         case Protocol.Deltas => onDeltas(Deltas(frame.body.getLong, frame.body.getLong, frame.body.getLong))
         case Protocol.ChangesOf => ()
         case _ => onFound(foundIn(expect(Protocol.Found, frame)))
       }
-      frame = receive(deadlineSeconds)
+      frame = receive(deadlineSeconds, packed)
     }
     Protocol.takeCounters(frame.body)
   }
@@ -262,8 +265,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     held.clear()
   }
 
-  private def receive(deadlineSeconds: Long): Protocol.Frame = within(deadlineSeconds) {
-    val frame = Protocol.readFrame(in)
+  private def receive(deadlineSeconds: Long, array: Int => Array[Byte] = new Array(_)): Protocol.Frame = within(deadlineSeconds) {
+    val frame = Protocol.readFrame(in, array)
     if (frame.frameType == Protocol.Error) {
       val kind = frame.body.get & 0xFF
       val store = Protocol.takeText(frame.body)
@@ -321,6 +324,16 @@ object Connection {
       connection.hello(token)
     } catch { case NonFatal(e) => connection.close(); throw e }
     connection
+  }
+
+  /** An array for several uses, one after the other. */
+  private final class ReusedArray extends (Int => Array[Byte]) {
+    private[this] var array = Array.emptyByteArray
+
+    def apply(bytes: Int): Array[Byte] = {
+      if (array.length < bytes) array = new Array(math.max(bytes + bytes / 4, Protocol.SliceBytes))
+      array
+    }
   }
 
   /** Close the channel at the deadline, which ends every wait on it. */

@@ -87,18 +87,20 @@ object Protocol {
   /** A frame as it arrives; `body` is little-endian, at its first byte. */
   final class Frame(val frameType: Int, val body: ByteBuffer)
 
-  def readFrame(in: DataInputStream): Frame = {
+  /** @param array an array of at least so many bytes, for the body */
+  def readFrame(in: DataInputStream, array: Int => Array[Byte] = new Array(_)): Frame = {
     val length = Integer.reverseBytes(in.readInt())
     if (length < 1 || length > FrameBytesMax) throw new IOException(s"a frame has an impossible length: $length")
     val frameType = in.readUnsignedByte()
-    val body = new Array[Byte](length - 1)
+    val end = length - 1
+    val body = array(end)
     var at = 0
-    while (at < body.length) {
-      val bytes = math.min(body.length - at, SliceBytes)
+    while (at < end) {
+      val bytes = math.min(end - at, SliceBytes)
       in.readFully(body, at, bytes)
       at += bytes
     }
-    new Frame(frameType, ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN))
+    new Frame(frameType, ByteBuffer.wrap(body, 0, end).order(ByteOrder.LITTLE_ENDIAN))
   }
 
   def takeText(body: ByteBuffer): String = {
@@ -120,10 +122,14 @@ object Protocol {
     keys
   }
 
-  /** The records and changes of a ROWS or PACKED. */
-  def takeRows(frame: Frame): (Int, ByteBuffer) = {
+  /**
+   * The records and changes of a ROWS or PACKED.
+   *
+   * @param array an array of at least so many bytes, for changes that are unpacked
+   */
+  def takeRows(frame: Frame, array: Int => Array[Byte] = new Array(_)): (Int, ByteBuffer) = {
     val records = frame.body.getInt
-    (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body))
+    (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body, array))
   }
 
   /** A frame of fields, each as long as its type. */
