@@ -22,6 +22,8 @@ private[memory] final class RowArena private (
   /** The pages that grow: of new rows, and of rows that were moved. */
   private[this] val tails = Array(-1, -1)
   private[this] var total, garbage, arrays = 0L
+  /** No page before it is free. */
+  private[this] var firstFree = 0
   /** The pages on disk, by number; null: there are none. */
   private[this] var spilled: Array[DiskPage] = _
   /** The order in which full pages are spilled, with a share. */
@@ -131,6 +133,7 @@ private[memory] final class RowArena private (
     garbage -= dead(page)
     ends(page) = 0
     dead(page) = 0
+    firstFree = math.min(firstFree, page)
     val onDisk = if (spilled == null) null else spilled(page)
     if (onDisk == null) removeFromHeap(page)
     else {
@@ -160,7 +163,7 @@ private[memory] final class RowArena private (
   private def newPage(bytes: Int, kind: Int): Int = {
     var count = 0
     while (share != null && share.shouldSpill(count) && spillOldest()) count += 1
-    var page = 0
+    var page = firstFree
     while (page < directory.length && (ends(page) > 0 || directory(page) != null)) page += 1
     if (page == PagesMax) {
       throw new DynastateException(ErrorKind.Configuration,
@@ -173,6 +176,7 @@ private[memory] final class RowArena private (
       turns = java.util.Arrays.copyOf(turns, page * 2)
       if (spilled != null) spilled = java.util.Arrays.copyOf(spilled, page * 2)
     }
+    firstFree = page + 1
     directory(page) = new Array[Byte](if (tails(kind) < 0) math.max(FirstBytes, bytes) else math.max(pageBytes, bytes))
     countHeap(directory(page).length)
     lastTurn += 1
