@@ -42,8 +42,8 @@ object ColdOpenBenchmark {
     val figures = new Figures
     (1 to Warmup).foreach(_ => OtherStore.open(plan))
     val driver = new StateDriver(plan, arguments.int("partition", 0))
-    Memory.rest()
     val provider = driver.newProvider()
+    Memory.rest()
     val (cpuBefore, sidecarBefore) = (Memory.cpuMs, Memory.sidecarCpuMs)
     val took = driver.coldOpen(provider, arguments.long("version", 0), arguments.long("counts", 0))
     figures("first_get_ms") = took.firstGet
