@@ -216,6 +216,40 @@ final class DiskChecks(checks: Checks, seed: Long) {
       require(each < groups / 4 * 5, s"$each reads for $groups groups of neighbours")
       same(reads((0 until groups).foreach(group => same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))), 0L, "reads for no row")
     }
+    check("disk: scans between any two keys, where many begin alike, read few rows beside those in the range") {
+      Seq(0L, Long.MaxValue).foreach { heapLimit =>
+        val random = new Random(seed + 10)
+        def some(letters: Int, atMost: Int): Seq[Byte] = Seq.fill(random.nextInt(atMost + 1))(('a' + random.nextInt(letters)).toByte)
+        // Runs of keys that differ first after more bytes than a mark has, from one key to whole blocks of them.
+        val beginnings = (0 until 60).map(each => "key-".getBytes(UTF_8).toSeq ++ some(26, 3) ++ Seq.fill(each % 13)('x'.toByte))
+        def any(): Seq[Byte] = beginnings(math.min(random.nextInt(60), random.nextInt(60))) ++ some(3, 6)
+        val memory = new OnDisk(heapLimit, pageBytes = 4096)
+        val open = new VersionOverlay(memory.empty, Ignored)
+        open.keepInOrder(0)
+        val keys = Seq.fill(6000)(any()).distinct
+        keys.foreach(key => putBytes(open, key.toArray, new Array[Byte](40)))
+        open.flush()
+        val version = open.fold(Attempt.random(), "")
+        def compare(one: Seq[Byte], other: Seq[Byte]): Int = java.util.Arrays.compareUnsigned(one.toArray, other.toArray)
+        val ordered = keys.sortWith(compare(_, _) < 0)
+        same(new VersionOverlay(version, Ignored).scan(0, null, null).advance(), true, "the scan that makes the order")
+        val before = version.versions.disk.reads
+        var rows = 0L
+        val scans = 500
+        (0 until scans).foreach { _ =>
+          val from = if (random.nextInt(8) == 0) null else any()
+          val to = if (random.nextInt(8) == 0) null else if (random.nextBoolean() && from != null) from ++ some(3, 2) else any()
+          val all = new VersionOverlay(version, Ignored).scan(0, if (from == null) null else from.toArray, if (to == null) null else to.toArray)
+          val found = Iterator.continually(all).takeWhile(_.advance()).map(_.row.key.toSeq).toList
+          val expected = ordered.filter(key => (from == null || compare(key, from) >= 0) && (to == null || compare(key, to) < 0))
+          same(found, expected, s"seed $seed: from $from to $to")
+          rows += found.size
+        }
+        require(rows > 100L * scans, s"$rows rows in $scans scans")
+        val reads = version.versions.disk.reads - before
+        require(if (heapLimit == 0) reads > 0 && reads < rows + 20L * scans else reads == 0, s"$reads reads for $rows rows")
+      }
+    }
     check("disk: a pass reads each page once, and rows that it removes or puts are not read again") {
       Seq(false, true).foreach { isScan =>
         val memory = new OnDisk(0, pageBytes = 8192)

@@ -9,8 +9,8 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   import KeyOrder._
 
   private[this] val other = new Row
-  /** Where `find` ended: the row, or its place. */
-  private[this] var foundBlock, foundAt = 0
+  /** Where `find` ended: the row, or its place. And where `narrow` did: the places from `foundAt` to `foundEnd` are those that may be it. */
+  private[this] var foundBlock, foundAt, foundEnd = 0
 
   def heapBytes: Long = blocks.length * 4L + count * BlockBytes
 
@@ -47,27 +47,61 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
    */
   def range(from: Row, inclusive: Boolean, to: Row, atOnce: Int = RowTable.BlockRows): RangeCursor = {
     var endBlock = count
-    var endAt = 0
+    var endAt, sureAt = 0
     if (to != null && count > 0) {
-      find(to)
+      narrow(to)
       endBlock = foundBlock
-      endAt = foundAt
+      endAt = foundEnd
+      sureAt = foundAt
     }
     if (from == null || count == 0) {
       foundBlock = 0
       foundAt = 0
-    } else if (find(from) && !inclusive) foundAt += 1
-    new RangeCursor(foundBlock, foundAt, endBlock, endAt, atOnce)
+      foundEnd = 0
+    } else narrow(from)
+    new RangeCursor(foundBlock, foundAt, endBlock, endAt, sureAt, if (foundAt == foundEnd) null else from, inclusive, to, atOnce)
   }
 
-  final class RangeCursor private[KeyOrder] (private[this] var block: Int, private[this] var at: Int, endBlock: Int, endAt: Int, atOnce: Int) {
-    /** Rows that were read at once; null: those on the heap are not. */
+  /**
+   * The rows of a range, and a few around it, which are passed.
+   *
+   * @param from the key before which the first rows may be; null: none is
+   * @param sureAt the place in the last block from which on rows may be after the range
+   */
+  final class RangeCursor private[KeyOrder] (
+      private[this] var block: Int, private[this] var at: Int, private[this] var endBlock: Int, private[this] var endAt: Int, sureAt: Int,
+      private[this] var from: Row, inclusive: Boolean, to: Row, atOnce: Int) {
+    /** Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are not. */
     private[this] var rows: Array[Row] = _
-    private[this] var read, next = 0
+    private[this] var read, next, sure = 0
 
-    def advance(into: Row): Boolean =
+    def advance(into: Row): Boolean = {
+      while (readRow(into)) {
+        if (from == null || !isBefore(into)) {
+          from = null
+          if (next <= sure || into.compareKeys(to) < 0) return true
+          end()
+        }
+      }
+      false
+    }
+
+    private def isBefore(row: Row): Boolean = {
+      val order = row.compareKeys(from)
+      order < 0 || order == 0 && !inclusive
+    }
+
+    private def end(): Unit = {
+      endBlock = block
+      endAt = at
+      read = next
+    }
+
+    private def readRow(into: Row): Boolean =
       if (arena.diskPages == null) hasAddress && {
         arena.read(blocks(block).addresses(at), into)
+        sure = if (isSure) 1 else 0
+        next = 1
         at += 1
         true
       } else {
@@ -78,6 +112,9 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
           true
         }
       }
+
+    /** Whether the next row is before the end, which was found by marks alone. */
+    private def isSure: Boolean = to == null || block < endBlock || at < sureAt
 
     private def hasAddress: Boolean = {
       while (block < endBlock && at >= blocks(block).size) {
@@ -91,8 +128,10 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
       val addresses = new Array[Int](atOnce)
       read = 0
       next = 0
+      sure = 0
       while (read < atOnce && hasAddress) {
         addresses(read) = blocks(block).addresses(at)
+        if (isSure) sure += 1
         at += 1
         read += 1
       }
@@ -121,27 +160,46 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
 
   /** Find the row of a key; false: there is none. */
   private def find(row: Row): Boolean = {
-    foundBlock = blockOf(row)
-    val block = blocks(foundBlock)
-    val side = block.sideOf(row)
-    var first = if (side > 0) block.size else 0
-    var last = if (side < 0) -1 else block.size - 1
-    val wanted = if (side == 0) mark(row, block.skip) else 0L
-    while (first <= last) {
-      val middle = (first + last) >>> 1
-      var order = java.lang.Long.compareUnsigned(block.marks(middle), wanted)
-      if (order == 0 && isCut(wanted)) {
-        arena.read(block.addresses(middle), other)
-        order = other.compareKeys(row)
-      }
+    findMark(row)
+    while (foundAt < foundEnd) {
+      val middle = (foundAt + foundEnd) >>> 1
+      arena.read(blocks(foundBlock).addresses(middle), other)
+      val order = other.compareKeys(row)
       if (order == 0) {
         foundAt = middle
         return true
       }
-      if (order < 0) first = middle + 1 else last = middle - 1
+      if (order < 0) foundAt = middle + 1 else foundEnd = middle
     }
-    foundAt = first
     false
+  }
+
+  /** Find a few places of which one is that of a key. Rows are read only where there are more. */
+  private def narrow(row: Row): Unit = {
+    findMark(row)
+    if (foundEnd - foundAt > FewRows) {
+      foundEnd = if (find(row)) foundAt + 1 else foundAt
+    }
+  }
+
+  /** Find the rows with the mark of a key, or the place for one. */
+  private def findMark(row: Row): Unit = {
+    foundBlock = blockOf(row)
+    val block = blocks(foundBlock)
+    val side = block.sideOf(row)
+    if (side != 0) {
+      foundAt = if (side > 0) block.size else 0
+      foundEnd = foundAt
+    } else {
+      val wanted = mark(row, block.skip)
+      foundAt = 0
+      foundEnd = block.size
+      while (foundAt < foundEnd) {
+        val middle = (foundAt + foundEnd) >>> 1
+        if (java.lang.Long.compareUnsigned(block.marks(middle), wanted) < 0) foundAt = middle + 1 else foundEnd = middle
+      }
+      while (foundEnd < block.size && block.marks(foundEnd) == wanted) foundEnd += 1
+    }
   }
 
   /** Split a full block, and find the same place in its half. */
@@ -177,6 +235,8 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
 
 private[memory] object KeyOrder {
   private val BlockRows = 256
+  /** Rows that a scan reads in vain, at most, rather than look for its first or last row. */
+  private val FewRows = 8
   /** How full blocks are at first. */
   private val BlockRowsAtFirst = 192
   /** Heap of a block with its bound, about. */
