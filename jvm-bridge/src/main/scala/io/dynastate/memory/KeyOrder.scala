@@ -9,7 +9,7 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   import KeyOrder._
 
   private[this] val other = new Row
-  /** Where `find` ended: the row, or its place. And where `narrow` did: the places from `foundAt` to `foundEnd` are those that may be it. */
+  /** What was found: a row, or its place, and after `narrow` the places up to `foundEnd` of which one is that. */
   private[this] var foundBlock, foundAt, foundEnd = 0
 
   def heapBytes: Long = blocks.length * 4L + count * BlockBytes
@@ -17,7 +17,8 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   /** Add a row with a new key. */
   def add(row: Row, address: Int): Unit = {
     if (count == 0) insertBlock(0, new Block(Row.probe(row.key), row.keyLength))
-    find(row)
+    findMark(row)
+    findAmongAlike(row)
     if (blocks(foundBlock).size == BlockRows) split(foundBlock)
     blocks(foundBlock).add(foundAt, row, address)
   }
@@ -158,9 +159,14 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
     low
   }
 
-  /** Find the row of a key; false: there is none. */
-  private def find(row: Row): Boolean = {
+  /** Find a few places of which one is that of a key. Rows are read only where there are more. */
+  private def narrow(row: Row): Unit = {
     findMark(row)
+    if (foundEnd - foundAt > FewRows) foundEnd = if (findAmongAlike(row)) foundAt + 1 else foundAt
+  }
+
+  /** Find the row of a key among those with its mark; false: there is none. */
+  private def findAmongAlike(row: Row): Boolean = {
     while (foundAt < foundEnd) {
       val middle = (foundAt + foundEnd) >>> 1
       arena.read(blocks(foundBlock).addresses(middle), other)
@@ -172,14 +178,6 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
       if (order < 0) foundAt = middle + 1 else foundEnd = middle
     }
     false
-  }
-
-  /** Find a few places of which one is that of a key. Rows are read only where there are more. */
-  private def narrow(row: Row): Unit = {
-    findMark(row)
-    if (foundEnd - foundAt > FewRows) {
-      foundEnd = if (find(row)) foundAt + 1 else foundAt
-    }
   }
 
   /** Find the rows with the mark of a key, or the place for one. */
