@@ -47,13 +47,15 @@ private[benchmarks] object Memory {
     }.getOrElse(Seq.empty)
   }
 
-  /** Reachable heap: in use after five garbage collections. */
+  /** Reachable heap: the least that is in use right after one of five garbage collections. Other threads make garbage meanwhile. */
   def reachableHeap(): Long = {
-    (1 to 5).foreach { _ =>
+    val used = (1 to 5).map { _ =>
       System.gc()
+      val now = ManagementFactory.getMemoryMXBean.getHeapMemoryUsage.getUsed
       Thread.sleep(100)
+      now
     }
-    ManagementFactory.getMemoryMXBean.getHeapMemoryUsage.getUsed
+    used.min
   }
 
   /** A `kB` line of /proc/PID/status; 0 without the process or the line. */
