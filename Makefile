@@ -62,7 +62,7 @@ test-spark-%: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
 	@$(PYTHON) jvm-bridge/build.py --fetch $*
 	@grep -v '^pyspark==' constraints.txt > build/spark-$*/constraints.txt
-	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/spark-$*/constraints.txt --editable '.[test]'
+	@$(PYTHON) jvm-bridge/build.py --install build/spark-$*/bin/python --constraint build/spark-$*/constraints.txt --editable '.[test]'
 	@touch $@
 
 # With a jar for every minor. Files in it have the time that those in the jars have, so that two builds are equal.
@@ -85,7 +85,7 @@ test-pythons: wheel
 # What the package and its extras need, with all that those need, as a CycloneDX list, in build/.
 sbom: wheel
 	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
-	@$(PYTHON) -m pip --quiet --python build/sbom/bin/python install --constraint constraints.txt \
+	@$(PYTHON) jvm-bridge/build.py --install build/sbom/bin/python --constraint constraints.txt \
 		"$$(echo dist/dynastate-*.whl)[demo,otlp,prometheus,sql,zstd]"
 	@$(PYTHON) -m tests.support.sbom build/sbom/bin/python build
 
@@ -106,7 +106,8 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(SYSTEM_PYTHON)" || { echo "dynastate: pyspark 4.3 needs Python 3.11 or newer; install it (Debian: apt-get install python3 python3-venv)" >&2; exit 1; }
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv $(VENV) || { echo "dynastate: no virtual environment can be made; install the venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing Python packages into $(VENV) (once; about 500 MB with pyspark)"
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@$(PYTHON) jvm-bridge/build.py --install $(PYTHON) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 jar: $(READY)

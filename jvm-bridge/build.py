@@ -4,6 +4,7 @@
     python jvm-bridge/build.py --sources DIR --jar FILE   other Scala trees that use it (tests, benchmarks)
     python jvm-bridge/build.py --all                      the bridge for every Spark in SPARKS
     python jvm-bridge/build.py --fetch 4.1                pyspark in an environment of its own, build/spark-4.1/
+    python jvm-bridge/build.py --install PYTHON OPTION... packages into the environment of an interpreter, by uv
 
 Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt. `--all` and `--fetch` download what is
 missing of the other pysparks, 430 MB each, once. A jar that is newer than all its sources is not built again.
@@ -72,10 +73,26 @@ def fetch(spark: str) -> Path:
     interpreter = folder / "bin" / "python"
     if not list(folder.glob(f"lib/python*/site-packages/pyspark-{version}.dist-info")):
         print(f"installing pyspark {version} into {folder.relative_to(ROOT)} (once; 430 MB)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        install = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, f"pyspark=={version}"], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        install(interpreter, f"pyspark=={version}")
     return interpreter
+
+
+def install(interpreter: Path | str, *options: str) -> None:
+    """Install packages into the environment of an interpreter. The options are those of `pip install`.
+
+    uv does it in a fifth of pip's time. It does not read pip's configuration, so it gets the index that is set there.
+    Its cache is not used: it would hold 3.5 GB after all Sparks.
+    """
+    variables = dict(os.environ)
+    if "UV_DEFAULT_INDEX" not in variables:
+        command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+        setting = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        index = variables.get("PIP_INDEX_URL") or setting
+        variables |= {"UV_DEFAULT_INDEX": index} if index else {}
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-cache", "--python", str(interpreter)]
+    if subprocess.run([*uv, *options], env=variables, check=False).returncode != 0:
+        fail(f"uv could not install {' '.join(options)}; its message is above")
 
 
 def package_version() -> str:
@@ -163,12 +180,15 @@ def main() -> None:
     parser.add_argument("--classpath", type=Path, nargs="+", default=[], help="what else those trees need")
     parser.add_argument("--all", action="store_true", help="the bridge for every Spark we support")
     parser.add_argument("--fetch", metavar="SPARK", help="only install this pyspark below build/")
+    parser.add_argument("--install", nargs=argparse.REMAINDER, metavar="PYTHON OPTION", help="only install packages")
     parser.add_argument("--check-java", action="store_true", help="only check whether a usable Java is installed")
     given = parser.parse_args()
     if given.check_java:
         java()
     elif given.fetch:
         fetch(given.fetch)
+    elif given.install:
+        install(*given.install)
     elif given.all:
         each_spark([__file__])
     elif (given.sources is None) != (given.jar is None):

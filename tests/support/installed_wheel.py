@@ -83,11 +83,10 @@ class Environment:
         assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-4000:]}"
         return done.stdout.strip()
 
-    def install(self, *what: str, into: Environment | None = None, pinned: bool = True) -> None:
-        pip = [self.python, "-m", "pip", *(("--python", into.python) if into else ())]
-        options = ["--quiet", "--disable-pip-version-check"]
-        options += ["--constraint", str(ROOT / "constraints.txt")] if pinned else []
-        subprocess.run([*pip, "install", *options, *what], cwd=self._folder, check=True)
+    def install(self, *what: str, pinned: bool = True) -> None:
+        options = ["--constraint", str(ROOT / "constraints.txt")] if pinned else []
+        install = [sys.executable, str(ROOT / "jvm-bridge" / "build.py"), "--install", self.python]
+        subprocess.run([*install, *options, *what], cwd=self._folder, check=True)
 
     @property
     def packages(self) -> Path:
@@ -173,7 +172,7 @@ def last_release(folder: Path, new: Environment, wheel: Path) -> Environment:
     """An environment with the last release, and for all else, PySpark included, the packages of the new one."""
     last = Environment(folder, "last", "--without-pip")
     wanted = f"dynastate=={LAST_RELEASE}" if LAST_RELEASE else str(wheel.resolve())
-    new.install("--no-deps", wanted, into=last)
+    last.install("--no-deps", wanted)
     (last.packages / "shared.pth").write_text(f"{new.packages}\n")
     last.check_package()
     if LAST_RELEASE:
