@@ -19,6 +19,7 @@ IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 88
 LABELS: Final = 200
 SCALE: Final = 450
+#: By the heads of the table's columns.
 COLORS: Final = {"ours": "#2f6fde", "HDFS-backed": "#9aa3b2", "RocksDB with changelog": "#c98a3b"}
 ROWS: Final = ("whole batch, ms", "open, ms", "commit, ms", "cold open, fresh process, ms")
 
@@ -60,7 +61,7 @@ def draw(page: str) -> str:
     x = LABELS
     for store, color in COLORS.items():
         lines.append(f'<rect x="{x}" y="20" width="12" height="12" rx="2" fill="{color}"/>')
-        lines.append(f'<text x="{x + 18}" y="31">{escape(store)}</text>')
+        lines.append(f'<text x="{x + 18}" y="31">{escape(store.replace("ours", "dynastate"))}</text>')
         x += 150
     size = f'width="760" height="{y + 6}" viewBox="0 0 760 {y + 6}"'
     style = "text { font: 13px system-ui, sans-serif; fill: #24292f }"

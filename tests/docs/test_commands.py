@@ -348,10 +348,9 @@ def reading(page: Path) -> list[str]:
     return [body for language, body in code(page) if language == "python" and re.search(r"\bstate\b", body)]
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "reading-state.md"], ids=lambda page: page.name)
-def test_programs_that_read_state_run(state: None, page: Path) -> None:
+def test_programs_that_read_state_run(state: None) -> None:
     """They run as they are written, and return the rows in their comments."""
-    program = reading(page)[0]
+    program = reading(DOCS / "reading-state.md")[0]
     exec(program, {"dynastate": dynastate})  # noqa: S102  # our own documentation
     quoted = re.findall(r"^ +(state\.\w+\(.*\))  # (\{.*?\})", program, re.MULTILINE)
     assert quoted
@@ -423,16 +422,26 @@ def test_programs_are_python_with_settings_that_exist() -> None:
 def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
     """A shell with nothing of ours runs its blocks as they are written, on another port, for less time.
 
+    Those of the front page are the same, and its last program reads the state of the query.
     `make setup` has been run: its environment is the one with these tests.
     """
     port = free_port()
     first = "/tmp/first"  # noqa: S108  # it is replaced
-    page = (DOCS / "getting-started.md").read_text().replace(":8000", f":{port}").replace(first, f"{tmp_path}/first")
-    section = page.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(30)")
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks] == ["sh", "sh", "sh", "python", "sh"]
-    setup, local, check, program, beside = (body for _, body in blocks)
+
+    def blocks(page: Path) -> list[tuple[str, str]]:
+        text = page.read_text().replace(":8000", f":{port}").replace(first, f"{tmp_path}/first")
+        section = text.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(30)")
+        return re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+    steps = blocks(DOCS / "getting-started.md")
+    assert [language for language, _ in steps] == ["sh", "sh", "sh", "python", "sh"]
+    setup, local, check, program, beside = (body for _, body in steps)
     assert setup == "make setup\n. .venv/bin/activate\n"
+    shown, same, reader = (body for _, body in blocks(ROOT / "README.md"))
+    assert shown == setup + local
+    assert same == program
+    reader += '    assert state.get({"digit": 3})["count"] > 0\n'
+    (tmp_path / "read.py").write_text(f"import dynastate\n{reader}")
     (tmp_path / "first.py").write_text(program)
     activate = f". {ROOT}/.venv/bin/activate\ncd {tmp_path}\n"
     exports = check.splitlines()[0]
@@ -464,6 +473,7 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
         # Spark logs tasks that the stop of the query interrupts as errors.
         assert [line for line in ran.splitlines() if "ERROR" in line and "dynastate" in line] == []
         assert "first/0/0/default" in finish(f"{exports}\n{beside}")
+        finish(f"{exports}\npython read.py")
     finally:
         served.terminate()
         served.wait(20)
