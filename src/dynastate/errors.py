@@ -2,6 +2,7 @@
 
     DynastateError
     ├── ConfigurationError   fix the setting, table or permission it names; a retry changes nothing
+    │   └── ItemFullError        an item is full: delete what it does not need, and try again
     ├── UnavailableError     retry later: throttled or out of reach until the deadline; nothing was committed
     ├── UnknownOutcomeError  the write may or may not have happened; a retry of the task is safe
     ├── VersionMissingError  the version asked for does not exist; the message names those that do
@@ -57,6 +58,10 @@ class ConfigurationError(DynastateError):
     """Fix the setting, table or permission that the message names."""
 
     kind = 1
+
+
+class ItemFullError(ConfigurationError):
+    """An item is as large as DynamoDB allows, and nothing was added to it."""
 
 
 class UnavailableError(DynastateError):

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.errors import ConfigurationError, InternalError, UnavailableError
+from dynastate.errors import InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
 from dynastate.format.keys import meta_key as meta_key_of
@@ -152,12 +151,22 @@ def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -
     assert tables.get([key], Meter()) == {}
 
 
-def test_a_full_version_list_is_an_error(moto: BotoTables, store: str) -> None:
-    """An item has 400 KB at most: the error names the list, and what may have filled it."""
-    key = group_key(store, 1)
-    moto.write([(key, item_key(key) | {"format": FORMAT, "versions": [bytes(399_000)]})], Meter())
-    with pytest.raises(ConfigurationError, match=r"version list is full.*thousands of times"):
-        moto.append_version(key, bytes(20_000), "run-1", Meter())
+def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> None:
+    """What grows is refused by DynamoDB, and stays as it is: version lists and meta items."""
+    listed, meta = group_key(store, 1), meta_key_of(store)
+    # The embedded DynamoDB counts more: bytes as they are sent, in base64, and a list before and after.
+    full: Item = {"format": FORMAT, "versions": [bytes(60_000)]}
+    others: Item = {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "pad": bytes(60_000)}
+    before = {listed: item_key(listed) | full, meta: item_key(meta) | others}
+    tables.write(list(before.items()), Meter())
+    tables.append_version(listed, bytes(10_000), "run-1", Meter())
+    before[listed]["versions"] = [bytes(60_000), bytes(10_000)]
+    with pytest.raises(ItemFullError, match="400 KB"):
+        tables.append_version(listed, bytes(360_000), "run-1", Meter())
+    with pytest.raises(ItemFullError, match="400 KB"):
+        tables.advance_epoch(meta, "run-2", {RUN: 1}, [], {"locations": {"2": "x" * 360_000}}, Meter())
+    # moto changes a part of the meta item, and refuses then.
+    assert tables.get([listed], Meter())[listed] == before[listed]
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:

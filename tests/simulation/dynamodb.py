@@ -11,6 +11,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from dynastate.dynamodb.limits import STORED_BYTES_MAX
+from dynastate.dynamodb.wire import from_wire
+from dynastate.format.items import item_bytes
 from dynastate.format.keys import SPECS, Role
 from tests.support.fakes import client_error
 
@@ -154,6 +157,8 @@ class DynamoDB:
         return keys
 
     def _put(self, name: str, item: Wire) -> None:
+        if item_bytes(from_wire(item)) > STORED_BYTES_MAX:
+            raise client_error("ValidationException", message="Item size has exceeded the maximum allowed size")
         self._change(name, self._place(name, item), item)
 
     def _remove(self, name: str, key: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final
 
 import pytest
@@ -11,7 +12,8 @@ from botocore.exceptions import ClientError
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.dynamodb.wire import from_wire
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import EMPTY, Key, Role, group_key, meta_key, part_key, store_shard
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from tests.simulation.dynamodb import DynamoDB, Wire
@@ -136,6 +138,24 @@ def test_pages_of_a_query(both: Both, store: str) -> None:
     third = both.query(**request, ExclusiveStartKey=second["LastEvaluatedKey"])
     assert [len(page["Items"]) for page in (first, second, third)] == [2, 2, 1]
     assert "LastEvaluatedKey" not in third
+
+
+def test_an_item_is_as_large_as_dynamodb_allows(both: Both, store: str) -> None:
+    """409,600 bytes of names and values, whatever puts them together; moto allows less, and counts a list twice."""
+    wire: Wire = {"store_shard": {"S": store}, "part": {"S": "1"}}
+    room = 400 * 1024 - item_bytes(from_wire(wire)) - len("data")
+    for client, size in ((both, 404_000), (DynamoDB(NAMES), room)):
+        client.put_item(TableName=DELTA_TABLE, Item=wire | {"data": {"S": "x" * size}})
+    for client in (both, DynamoDB(NAMES)):
+        with pytest.raises(ClientError, match="ValidationException"):
+            client.put_item(TableName=DELTA_TABLE, Item=wire | {"data": {"S": "x" * (room + 1)}})
+    listed = {"UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry)"}
+    key: Wire = {"store_shard": {"S": store}, "entry": {"S": "1"}}
+    for size, is_full in ((60_000, False), (360_000, True), (10_000, False)):
+        values: Wire = {":none": {"L": []}, ":entry": {"L": [{"B": bytes(size)}]}}
+        update: Wire = {"TableName": SNAPSHOT_TABLE, "Key": key, "ExpressionAttributeValues": values, **listed}
+        with pytest.raises(ClientError, match="ValidationException") if is_full else nullcontext():
+            both.update_item(**update)
 
 
 def test_refused_requests(both: Both, store: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
+from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_growth, refuse_items, refuse_keys
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import DELETES_MAX, Objects
 from dynastate.dynamodb.tables import Tables, always
@@ -216,7 +216,9 @@ class MemoryTables(UnthrottledTables):
             epoch = max(epochs.values())
             kept: dict[str, int | str] = {name: number for name, number in epochs.items() if name not in forget}
             item = {name: value for name, value in item.items() if name != DROPPED}
-            self.items[key] = item | also | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
+            item |= also | {"epoch": epoch + 1, "epochs": kept | {run: epoch + 1}}
+            refuse_growth(key, item)
+            self.items[key] = item
             return True
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
@@ -263,6 +265,7 @@ class MemoryTables(UnthrottledTables):
     def _put(self, key: Key, item: Item, meter: Meter) -> None:
         spec = SPECS[key.role]
         assert (item[spec.hash_key], item[spec.range_key]) == (key.store_shard, key.sort), "an item under another key"
+        refuse_growth(key, item)
         self.items[key] = _copy(item)
         meter.wrote(item_bytes(item))
 

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
-from dynastate.errors import ConfigurationError
+from dynastate.dynamodb.limits import ITEM_FULL
+from dynastate.errors import ConfigurationError, ItemFullError
 from dynastate.format.keys import Role
 from dynastate.settings import PREFIX
 
@@ -146,11 +147,7 @@ def translate(error: Exception, operation: str, role: Role, client: Client, *, w
     elif code in _DENIED:
         message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
     elif code == "ValidationException" and "item size" in text.lower():
-        message = (
-            "a version list is full: its item is as large as DynamoDB allows, because these versions were made "
-            "again thousands of times; find in Spark's log why their batches fail after state is committed, and let "
-            f"the query resume at an earlier batch: {text}"
-        )
+        return ItemFullError(f"{ITEM_FULL}: {text}", operation=operation, table=table)
     elif code == "ValidationException":
         message = (
             f"DynamoDB refuses the request; 'dynastate tables check' tells whether table {table} ({setting}) "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dynastate.errors import InternalError
+from dynastate.errors import InternalError, ItemFullError
 from dynastate.format.items import Item, item_bytes, text_bytes
 from dynastate.format.keys import Key
 
@@ -13,6 +13,13 @@ WRITES_MAX: Final = 25
 KEYS_MAX: Final = 100
 #: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
 ITEM_BYTES_MAX: Final = 400_000
+#: What DynamoDB takes: 400 KB of names and values, as `item_bytes` counts them. Updates may reach it.
+STORED_BYTES_MAX: Final = 400 * 1024
+ITEM_FULL: Final = (
+    "an item is as large as DynamoDB allows, 400 KB, so nothing can be added to it: drop forks that are no longer "
+    "needed; after hundreds of adoptions or of locations for blocks, move to another namespace with 'dynastate "
+    "repartition'"
+)
 #: What one BatchGetItem answers with, in all and of one partition key. It takes more keys, and leaves some unprocessed.
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 PARTITION_ANSWER_BYTES_MAX: Final = 1024 * 1024
@@ -39,3 +46,13 @@ def refuse_items(puts: Sequence[tuple[Key, Item]]) -> list[int]:
         key, size = next((key, size) for (key, _), size in zip(puts, sizes, strict=True) if size > ITEM_BYTES_MAX)
         raise InternalError("an item is too large for DynamoDB", item=key.sort, item_bytes=size, most=ITEM_BYTES_MAX)
     return sizes
+
+
+def refuse_growth(key: Key, item: Item) -> None:
+    """Refuse an item as DynamoDB does, after an update.
+
+    Raises:
+        ItemFullError: it would be larger than DynamoDB stores.
+    """
+    if (size := item_bytes(item)) > STORED_BYTES_MAX:
+        raise ItemFullError(ITEM_FULL, item=key.sort, item_bytes=size, most=STORED_BYTES_MAX)

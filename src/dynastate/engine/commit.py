@@ -15,13 +15,14 @@ from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, always, delete_all
 from dynastate.engine.known import KnownStores
+from dynastate.engine.lists import LIST_BYTES_MAX, is_long, refuse_full, shorten
 from dynastate.engine.objects import ObjectRule, ObjectWriter, StreamWriter
 from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
-from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
+from dynastate.errors import ConfigurationError, DynastateError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
-from dynastate.format.meta import EPOCHS_KEPT, QueryRun, schema_item
+from dynastate.format.meta import QueryRun, schema_item
 from dynastate.format.objects import OBJECT_PARTS_MAX, ObjectId, ObjectParts, delta_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
 from dynastate.format.version_list import (
@@ -29,8 +30,6 @@ from dynastate.format.version_list import (
     InlineChanges,
     VersionEntry,
     encode_entry,
-    list_item,
-    listed_entry,
 )
 
 log = logging.getLogger("dynastate.store")
@@ -44,8 +43,6 @@ COMPRESSING_MAX: Final = 16
 #: Changes of at most this many bytes, compressed, are within the version entry. The list is written again at each of
 #: ten commits, a part once, and both are deleted: above this, parts cost less (docs/decisions/0022).
 INLINE_BYTES_MAX: Final = 256
-#: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
-LISTED_MAX: Final = 100
 
 
 @dataclass(frozen=True)
@@ -86,24 +83,21 @@ class Commits:
         store = session.store
         key = group_key(store, entry.version)
         raw = encode_entry(store, entry)
-        listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited)
+        try:
+            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited)
+        except ItemFullError as full:  # nothing was appended
+            if not shorten(self._tables, store, entry, meter, is_full=True):
+                raise refuse_full(store, entry) from full
+            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited)
         self.known.committed(store, entry, schema, session.shards, len(raw))
-        if len(listed) > LISTED_MAX:
+        if is_long(listed):
             try:
-                self._delete_dead(store, key, listed, entry, meter)
+                is_shorter = shorten(self._tables, store, entry, meter)
             except DynastateError as failed:  # the version exists all the same, and the next commit retries
                 log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, failed)
-
-    def _delete_dead(self, store: str, key: Key, listed: list[bytes], entry: VersionEntry, meter: Meter) -> None:
-        """Delete attempts of runs that ended long ago from a version list; clean-up finds their parts.
-
-        A query that fails again and again at one batch, after its state was committed, would fill the list.
-        """
-        entries = {raw: listed_entry(store, key, raw) for raw in listed}
-        oldest = entry.epoch - EPOCHS_KEPT
-        kept = [raw for raw, each in entries.items() if each.version != entry.version or each.epoch > oldest]
-        if len(kept) < len(listed):
-            self._tables.put_over(key, list_item(key, kept), {"versions": listed}, meter)
+            else:
+                if not is_shorter and sum(map(len, listed)) > LIST_BYTES_MAX:
+                    log.warning("a version list stays long store=%s version=%d", store, entry.version)
 
     def delete_parts(self, pending: PendingWrites, objects: Sequence[ObjectId], meter: Meter) -> None:
         pending.cancel(2 * self.deadline_s)

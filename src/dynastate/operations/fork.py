@@ -16,7 +16,7 @@ from typing import Final
 from uuid import uuid4
 
 import dynastate
-from dynastate.dynamodb.limits import WRITES_MAX
+from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
@@ -24,7 +24,7 @@ from dynastate.engine.catalog import find_stores, of_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format import keys
-from dynastate.format.items import Item
+from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, meta_item, parse_meta, schema_item
@@ -269,7 +269,16 @@ class _StoreFork:
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )
-        return item | {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
+        item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
+        if item_bytes(item) > ITEM_BYTES_MAX:
+            raise ConfigurationError(
+                "a fork of this version would depend on more items than its own item can name: let clean-up delete "
+                "old versions, dynastate clean, and fork again",
+                store=self._origin,
+                version=self._version,
+                items=len(names),
+            )
+        return item
 
     def _put(self, key: Key, item: Item) -> None:
         """Write an item; if it is there already, it must be the same, but for versions that a query has added."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.limits import ITEM_BYTES_MAX, STORED_BYTES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import commit as commits
 from dynastate.engine import reader
-from dynastate.engine.commit import HANDED_OVER_BYTES, LISTED_MAX
+from dynastate.engine.commit import HANDED_OVER_BYTES
 from dynastate.engine.engine import Engine
+from dynastate.engine.lists import LIST_BYTES_MAX, LISTED_MAX
 from dynastate.engine.reader import WINDOW
 from dynastate.errors import (
     ConfigurationError,
@@ -34,14 +38,16 @@ from dynastate.format.keys import (
     Attempt,
     Key,
     VersionId,
+    group_key,
     meta_key,
     schema_digest,
     schema_key,
 )
 from dynastate.format.meta import EPOCHS_KEPT, parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
+from dynastate.format.version_list import encode_entry, listed_entry
+from dynastate.operations.clean import clean_store
 from dynastate.operations.drop import drop_stores
-from dynastate.operations.verify import verify
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -322,6 +328,109 @@ def test_a_version_made_repeatedly_does_not_fill_its_list(engine: Engine, tables
     last = write_versions(engine, store, 2, base=two, run="run-130")[-1]
     engine.clean_up(store, "run-130", *last, 2, 1, 0)
     assert {int(key.sort.split("/")[0]) for key, _ in parts_of(tables, store)} <= set(range(14, 17))
+
+
+#: As a schema with many column families, whose counts are in each entry: some 10 KB of it.
+LARGE: Final = dict.fromkeys(range(900), 2**62)
+
+
+def write_large(engine: Engine, store: str, number: int, base: VersionId, run: str) -> VersionId:
+    """Commit a row with an entry of 10 KB."""
+    begun = begin(engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=run)
+    return begun.commit(LARGE, SCHEMA).entry.id
+
+
+def list_bytes(tables: Tables, store: str, version: int) -> int:
+    key = group_key(store, version)
+    return item_bytes(tables.get([key], Meter())[key])
+
+
+@pytest.fixture
+def on_memory(memory: MemoryTables) -> Iterator[Engine]:
+    """An engine on tables in memory."""
+    found = make_engine(memory)
+    yield found
+    found.close()
+
+
+def fill(engine: Engine, tables: Tables, store: str, base: VersionId, run: str) -> VersionId:
+    """Make attempts with entries of 10 KB while the list has room; return the last."""
+    number = 1000
+    while True:
+        last = write_large(engine, store, number, base, run)
+        number += 1
+        if list_bytes(tables, store, base.version + 1) > STORED_BYTES_MAX - 11_000:
+            return last
+
+
+@pytest.mark.parametrize("version", [1, 2, 10])
+def test_large_attempts_do_not_fill_a_list(on_memory: Engine, memory: MemoryTables, store: str, version: int) -> None:
+    """A batch that each run makes again, with entries of 10 KB: also the first one, which has none before it."""
+    base = write_versions(on_memory, store, version - 1, run="run-0")[-1]
+    for number in range(1, 46):
+        made = write_large(on_memory, store, 1000 + number, base, f"run-{number // 3}")
+        assert list_bytes(memory, store, version) < LIST_BYTES_MAX + 15_000
+    assert read(on_memory, store, *made) == {**numbers(version - 1), b"n": b"1045"}
+    assert read(on_memory, store, version, attempt(1043)), "an attempt of the run before"
+    assert graph(memory, store).versions() == list(range(1, version + 1))
+
+
+def test_a_full_list_is_shortened_before_the_append(on_memory: Engine, memory: MemoryTables, store: str) -> None:
+    """Other commits filled it, and could not shorten it: attempts that the driver passed over go first."""
+    one = write(on_memory, store, A, {b"one": b"1"})
+    key = group_key(store, 1)
+    listed = memory.items[key]["versions"]
+    assert isinstance(listed, list)
+    first = listed_entry(store, key, listed[0])
+    others = (replace(first, attempt=attempt(2000 + n), keys=LARGE) for n in range(40))
+    raw = [encode_entry(store, each) for each in others]
+    fit = (STORED_BYTES_MAX - item_bytes(memory.items[key])) // (len(raw[0]) + 1)
+    memory.items[key]["versions"] = [*listed, *raw[:fit]]
+    two = write_large(on_memory, store, 3000, one, "run-1")
+    assert memory.called("put_over")
+    assert list_bytes(memory, store, 1) < LIST_BYTES_MAX + 15_000
+    assert read(on_memory, store, *two) == {b"one": b"1", b"n": b"3000"}
+
+
+@pytest.mark.emulator
+def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: str) -> None:
+    """Moto is full much earlier, and refuses as DynamoDB does."""
+    engine = make_engine(moto)
+    for number in range(30):
+        made = write_large(engine, store, 1000 + number, EMPTY, f"run-{number}")
+    assert read(engine, store, *made) == {b"n": b"1029"}
+    engine.close()
+
+
+@pytest.mark.parametrize("how", ["refused", "forks"])
+def test_a_full_list_of_one_run_says_what_to_do(on_memory: Engine, memory: MemoryTables, store: str, how: str) -> None:
+    """What the newest two runs made may be needed, so a commit fails; a later run deletes it, and so does clean-up.
+
+    Runs that the list refuses stay refused. A list that a fork depends on is left, and the error names the fork.
+    """
+    base = write_versions(on_memory, store, 1, run="run-0")[-1]
+    key = group_key(store, 1)
+    memory.items[key] |= {how: frozenset({"other/0/0/default"})}
+    last = fill(on_memory, memory, store, base, "run-1")
+    with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
+        write_large(on_memory, store, 2000, base, "run-1")
+    run_two = begin(on_memory, store, B, {b"n": b"2"}, base=base, run="run-2")
+    with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
+        run_two.commit(LARGE, SCHEMA)
+    if how == "forks":
+        run_three = begin(on_memory, store, C, {b"n": b"2"}, base=base, run="run-3")
+        with pytest.raises(ConfigurationError, match=r"no room.*while forks depend on it: other. Drop them"):
+            run_three.commit(LARGE, SCHEMA)
+        return
+    begin(on_memory, store, C, {b"n": b"2"}, base=base, run="run-3").abort()
+    before = list_bytes(memory, store, 2)
+    with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
+        clean_store(on_memory, memory, store, 2)
+    assert list_bytes(memory, store, 2) < min(before, LIST_BYTES_MAX + 15_000)
+    assert read(on_memory, store, *last)
+    made = write_large(on_memory, store, 3000, base, "run-3")
+    assert read(on_memory, store, *made) == {b"1": b"1", b"n": b"3000"}
+    assert memory.items[key]["refused"] == frozenset({"other/0/0/default"})
 
 
 def test_a_list_that_cannot_be_shortened_fails_no_commit(
@@ -816,7 +925,6 @@ def test_the_largest_row(engines: Engines, memory: MemoryTables, store: str) -> 
     assert parts_of(memory, store) == []
     is_whole = read(engines(), store, *fourth) == state
     assert is_whole
-    assert verify(memory, store).findings == ()
     refused = begin(engine, store, Z, base=fourth)
     with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
         refused.append(chunk({b"key": row[b"key"] + b"x"}))

@@ -715,7 +715,7 @@ def test_a_commit_does_not_shorten_a_pinned_list(
     engine: Engine, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attempts of old runs are deleted from a list, unless a fork has pinned it."""
-    monkeypatch.setattr("dynastate.engine.commit.LISTED_MAX", 5)
+    monkeypatch.setattr("dynastate.engine.lists.LISTED_MAX", 5)
     made = write_versions(engine, store, 3)
     for number in range(1, 30):
         write(engine, store, attempt(100 + number), {b"%d" % number: b""}, base=made[3], run=f"run-{number + 1}")

@@ -1,0 +1,140 @@
+"""Room in version lists: attempts that no run will read are deleted from a list before its item is full."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.errors import ConfigurationError
+from dynastate.format.items import FORMAT, Item
+from dynastate.format.keys import VersionId, group_key, meta_key, versions_of
+from dynastate.format.meta import EPOCHS_KEPT, FORKS, StoreMeta, parse_meta
+from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
+
+log = logging.getLogger("dynastate.store")
+
+#: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
+LISTED_MAX: Final = 100
+#: Above this many bytes, more attempts are deleted from it. DynamoDB takes 409,600 bytes, and an entry has 13,000 at
+#: most: several commits still fit after one whose shortening failed.
+LIST_BYTES_MAX: Final = 250_000
+#: A list that is full is shortened to this part of it.
+FULL_SHARE: Final = 0.6
+#: Attempts of this number of the newest runs are left in a list that is short of room: a run that was suspended while
+#: another made its version may be the newest by its epoch.
+RUNS_KEPT: Final = 2
+#: How often a list is read again that commits change meanwhile.
+_TRIES: Final = 5
+
+
+def is_long(listed: list[bytes]) -> bool:
+    """Whether a version list is to be shortened."""
+    return len(listed) > LISTED_MAX or sum(map(len, listed)) > LIST_BYTES_MAX
+
+
+def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is_full: bool = False) -> bool:
+    """Delete attempts from the version list of an entry, which is listed or about to be; False: none may be deleted.
+
+    Deleted are, as long as the list has too many entries, those at the entry's own version whose epoch is far below;
+    and as long as it has too many bytes, or `is_full`, the `unneeded` ones. Clean-up finds the parts of all of them.
+
+    Nothing is deleted unless the entry is of the newest run.
+
+    Raises:
+        ConfigurationError: the list is full, and forks depend on it.
+    """
+    key, after = group_key(store, entry.version), group_key(store, versions_of(group_key(store, entry.version)).stop)
+    for _ in range(_TRIES):
+        items = tables.get([key, after, meta_key(store)], meter)
+        if key not in items or meta_key(store) not in items:
+            return False
+        item, meta = items[key], parse_meta(store, items[meta_key(store)])
+        if meta.epoch != entry.epoch:
+            return False
+        listed = parse_list(key, item)
+        entries = {raw: listed_entry(store, key, raw) for raw in listed}
+        parents = {listed_entry(store, after, raw).parent_id for raw in parse_list(after, items.get(after, _NONE))}
+        most = min(LIST_BYTES_MAX, int(FULL_SHARE * sum(map(len, listed)))) if is_full else LIST_BYTES_MAX
+        left = _shortened(entries, parents, meta, entry, most)
+        if len(left) == len(listed):
+            return False
+        if FORKS in item:
+            forks = item[FORKS]
+            names = ", ".join(sorted({each.split("/")[0] for each in forks})) if isinstance(forks, frozenset) else ""
+            raise ConfigurationError(
+                f"a version list has no room, and nothing is deleted from it while forks depend on it: {names}. Drop "
+                "them with 'dynastate drop'",
+                store=store,
+                version=entry.version,
+            )
+        refused = item.get(REFUSED, frozenset())
+        before: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
+        shorter = list_item(key, left, refused if isinstance(refused, frozenset) else ())
+        if tables.put_over(key, shorter, before, meter):
+            return True
+    return False
+
+
+def refuse_full(store: str, entry: VersionEntry) -> ConfigurationError:
+    """The error of a commit to a list that is full of attempts that may be needed."""
+    return ConfigurationError(
+        "a version list is full, 400 KB, of attempts that this run or the one before it has made: start the query "
+        "again, at most twice, and the list is shortened. Find in Spark's log why tasks or batches fail after state is "
+        "committed, or use more shuffle partitions, which makes entries smaller",
+        store=store,
+        version=entry.version,
+    )
+
+
+_NONE: Final[Item] = {"format": FORMAT, "versions": []}
+
+
+def _shortened(
+    entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry, most: int
+) -> list[bytes]:
+    """The entries that are left in a list, in order, `most` bytes if possible.
+
+    `parents` are those of the entries in the list after it.
+    """
+    left = dict(entries)
+    if len(left) > LISTED_MAX:
+        oldest = entry.epoch - EPOCHS_KEPT
+        left = {raw: each for raw, each in left.items() if each.version != entry.version or each.epoch > oldest}
+    excess = sum(map(len, left)) - most
+    while excess > 0 and (going := unneeded(left, parents, meta, entry)):
+        for raw in going:
+            if excess > 0:
+                excess -= len(raw)
+                del left[raw]
+    return list(left)
+
+
+def unneeded(
+    entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry
+) -> list[bytes]:
+    """The entries of a list that no run will read, the least useful first.
+
+    None of them is the base of another, or was made from another checkpoint, which may be adopted again; and `entry`,
+    of the newest run, is not read from them. They are of runs before the last `RUNS_KEPT`; or of the same run, below
+    the entry's version, so that the driver has chosen others. Of a later version one is left: it is not lost.
+    """
+    by_id = {each.id: each for each in entries.values()}
+    needed = {*parents, *(each.parent_id for each in entries.values()), entry.id}
+    base = entry.parent_id
+    while base in by_id:
+        needed.add(base)
+        base = by_id[base].parent_id
+    last = {each.version: each.id for each in entries.values() if each.version > entry.version}
+    needed.update(last.values())
+    oldest = entry.epoch - RUNS_KEPT
+    going = [
+        (min(each.version, entry.version), each.version, each.epoch, raw)
+        for raw, each in entries.items()
+        if each.id not in needed
+        and (each.epoch <= oldest or (each.epoch == entry.epoch and each.version < entry.version))
+        and meta.location_at(each.epoch) in ("", meta.location)
+    ]
+    return [raw for *_, raw in sorted(going, key=lambda each: each[:3])]
