@@ -17,6 +17,7 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,27 @@ def test_exit_codes(where: list[str]) -> None:
     for code, line in lines:
         done = subprocess.run(line, capture_output=True, timeout=30, check=False)
         assert done.returncode == code, done
+
+
+@pytest.mark.parametrize("env", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_any_encoding(where: list[str], env: dict[str, str]) -> None:
+    """Without a locale, and where output has not every letter: words are read as UTF-8, and nothing is a traceback."""
+    environment = os.environ | env
+    lines: list[tuple[int, list[Any]]] = [
+        (0, ["sql", "look/0", "select 'é鍵' as letters"]),
+        (0, ["sql", "look/0", "select 'é鍵' as letters", "--json"]),
+        (1, ["get", "look/0", '{"user": "é鍵"}']),
+        (2, ["get", "look/0", '{"é鍵": "a"}']),
+        (2, ["sql", "look/0", "select é鍵 from state"]),
+        (2, ["sql", "look/0", b"select '\xff'"]),
+    ]
+    for code, words in lines:
+        line = [*command(), *words, *where]
+        done = subprocess.run(line, capture_output=True, timeout=30, check=False, env=environment)
+        assert done.returncode == code, done
+        assert b"Traceback" not in done.stderr, done
+        if "--json" in words:
+            assert json.loads(done.stdout.decode(errors="replace")) == [{"letters": "é鍵"}]
 
 
 def test_a_closed_pipe_ends_quietly(where: list[str]) -> None:

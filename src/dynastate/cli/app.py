@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -95,8 +96,19 @@ def _options(
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code. An error is one line on standard error."""
     code, said = 2, ""
+    for out in (sys.stdout, sys.stderr):
+        if isinstance(out, io.TextIOWrapper):
+            # A letter that the terminal's encoding does not have is printed as its number.
+            out.reconfigure(errors="backslashreplace")
     try:
-        code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0
+        code = (
+            app(
+                args=[_as_utf8(word) for word in (sys.argv[1:] if words is None else words)],
+                prog_name="dynastate",
+                standalone_mode=False,
+            )
+            or 0
+        )
     except DynastateError as error:
         said = error_text(error)
     except _Refused as refused:
@@ -116,3 +128,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     if said:
         typer.echo(f"dynastate: {' '.join(said.split())}", err=True)
     sys.exit(code)
+
+
+def _as_utf8(word: str) -> str:
+    """A word of the command line. Without a locale Python leaves bytes of UTF-8 in it as surrogates."""
+    if word.isascii():
+        return word
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")

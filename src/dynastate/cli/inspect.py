@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from dynastate.engine import catalog
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import Role
 from dynastate.operations.export import Format
-from dynastate.reader.json_rows import json_text
+from dynastate.reader.json_rows import json_text, parse_json
 
 if TYPE_CHECKING:
     from dynastate.operations.inspect import StoreSummary
@@ -327,7 +326,7 @@ def _opened(call: Call, store: str, family: str, version: int | None) -> Iterato
 
 def _parse(key: str) -> Any:
     try:
-        return json.loads(key)
+        return parse_json(key)
     except ValueError as malformed:
         raise ConfigurationError(
             f'the key is no JSON: {malformed}; a key looks like \'{{"user": "a"}}\'', key=key[:200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -41,7 +42,7 @@ class Output:
     def json(self, value: Any) -> bool:
         """Print a value as JSON, if `--json` is given; whether it is."""
         if self.as_json:
-            typer.echo(json_text(value, indent=2))
+            typer.echo(_json(value))
         return self.as_json
 
     def json_list(self, values: Iterable[Any]) -> int:
@@ -49,7 +50,7 @@ class Output:
         count = 0
         typer.echo("[", nl=False)
         for count, value in enumerate(values, 1):
-            typer.echo("," * (count > 1) + "\n" + textwrap.indent(json_text(value, indent=2), "  "), nl=False)
+            typer.echo("," * (count > 1) + "\n" + textwrap.indent(_json(value), "  "), nl=False)
         typer.echo("\n]" if count else "]")
         return count
 
@@ -77,6 +78,16 @@ class Output:
             self.say(title, "bold")
         for line, is_header in Table(rows, columns, self.width, figures=figures).fit(**fit).lines():
             console().print(line, style="bold" if is_header else None, markup=False)
+
+
+def _json(value: Any) -> str:
+    """A value as JSON. Where standard output has no Unicode, letters that it does not have are escaped."""
+    text = json_text(value, indent=2)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return text
 
 
 def error_text(error: DynastateError) -> str:

@@ -47,6 +47,15 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
+def parse_json(text: str) -> Any:
+    """Parse JSON that somebody wrote. Numbers with a point are decimals, so that no digit is lost.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return json.loads(text, parse_float=Decimal)
+
+
 def row_to_json(columns: Struct, row: Row | None) -> dict[str, Any] | None:
     if row is None:
         return None
@@ -64,7 +73,7 @@ def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
     kinds = dict(zip(columns.names, columns.types, strict=True))
     try:
         if not isinstance(given, Mapping):
-            raise ConfigurationError("a key is an object of JSON", got=json_text(given)[:100])
+            raise ConfigurationError("a key is an object of JSON", got=repr(given)[:100])
         key = {name: _column_from_json(name, kinds[name], value) for name, value in given.items() if name in kinds}
         columns.encode({**given, **key})
     except ConfigurationError as wrong:

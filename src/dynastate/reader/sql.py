@@ -8,6 +8,7 @@ of rows, a batch, and what the query itself keeps, up to a limit.
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -41,7 +42,10 @@ _QUERY: Final = "SELECT"
 #: Advice for DuckDB's errors, by their classes.
 _ADVICE: Final = {
     "PermissionException": "; --external-access, or external_access=True, lets it use files and extensions",
-    "OutOfMemoryException": "; --memory-mb, or memory_mb, lets it take more",
+    "OutOfMemoryException": (
+        "; rows never wait on disk: --memory-mb, or memory_mb, lets it take more memory, and a condition, fewer"
+        " columns or a limit need less"
+    ),
 }
 _VERSIONS: Final = {
     "version": "long",
@@ -104,25 +108,32 @@ def answer(
         ConfigurationError: it is no query, or not one, or DuckDB refuses it or fails; the message says why.
         DynastateError: the state cannot be read.
     """
+    if not query.isascii() and _is_broken(query):
+        raise ConfigurationError("the query has bytes that are not UTF-8; give it in UTF-8", got=repr(query)[:100])
     connection, tables = _Tables(state, after).connect(memory_mb, external_access=external_access)
-    with closing(connection), _errors(tables):
+    with closing(connection), _errors(tables, query):
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type.name != _QUERY:
             given = ", ".join(each.type.name.lower() for each in statements) or "nothing"
             raise ConfigurationError("give one query, as in: select count(*) from state; state is only read", got=given)
         connection.execute(statements[0])
         columns = tuple(column[0] for column in connection.description or ())
-        yield Answer(columns, _fetched(connection, tables))
+        yield Answer(columns, _fetched(connection, tables, query))
 
 
-def _fetched(connection: Connection, tables: Mapping[str, _Table]) -> Iterator[tuple[Any, ...]]:
-    with _errors(tables):
+def _is_broken(query: str) -> bool:
+    """Whether a text has surrogates, which stand for bytes that are not UTF-8."""
+    return any("\ud800" <= letter <= "\udfff" for letter in query)
+
+
+def _fetched(connection: Connection, tables: Mapping[str, _Table], query: str) -> Iterator[tuple[Any, ...]]:
+    with _errors(tables, query):
         while rows := connection.fetchmany(FETCH_ROWS):
             yield from rows
 
 
 @contextmanager
-def _errors(tables: Mapping[str, _Table]) -> Iterator[None]:
+def _errors(tables: Mapping[str, _Table], query: str) -> Iterator[None]:
     """Convert DuckDB's errors: to that of the table that could not be read, or to one that says what to do."""
     duckdb = _duckdb()
     try:
@@ -136,7 +147,19 @@ def _errors(tables: Mapping[str, _Table]) -> Iterator[None]:
         said = str(wrong).partition("\n" if is_memory else "\nLINE ")[0]
         advice = next((text for kind, text in _ADVICE.items() if isinstance(wrong, getattr(duckdb, kind))), "")
         advice = f"; tables are {', '.join(tables)}" if isinstance(wrong, duckdb.CatalogException) else advice
+        advice = _quoting(tables, query) if isinstance(wrong, duckdb.ParserException) else advice
         raise ConfigurationError(f"the query fails: {' '.join(said.split()).rstrip('!')}{advice}") from wrong
+
+
+def _quoting(tables: Mapping[str, _Table], query: str) -> str:
+    """Advice for a query that names a column by a word of SQL, such as window, without quotes."""
+    with closing(_duckdb().connect(":memory:")) as connection:
+        reserved = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved'"
+        words = {word for (word,) in connection.execute(reserved).fetchall()}
+    columns = {name.casefold() for table in tables.values() for name in table.columns.names}
+    bare = re.findall(r"\w+", re.sub(r'"[^"]*"|\'[^\']*\'', " ", query).casefold())
+    named = [f'"{word}"' for word in dict.fromkeys(bare) if word in words & columns]
+    return f"; a column that is called as a word of SQL needs double quotes: {', '.join(named)}" if named else ""
 
 
 def _duckdb() -> Any:
@@ -150,22 +173,22 @@ class _Table:
     """A table for DuckDB, by Arrow's interface of streams: each scan of a query asks for a new one."""
 
     def __init__(self, columns: Struct, rows: Callable[[], Iterable[Row]], lock: threading.Lock) -> None:
-        self._columns = columns
+        self.columns = columns
         self._rows = rows
         self._lock = lock
         #: The error that ended a scan. DuckDB's own has its text only.
         self.failed: Exception | None = None
 
     def __arrow_c_schema__(self) -> object:
-        return arrow_schema(self._columns).__arrow_c_schema__()
+        return arrow_schema(self.columns).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return stream(self._columns, self._batches()).__arrow_c_stream__(requested_schema)
+        return stream(self.columns, self._batches()).__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[Any]:
         """The batches of one scan. DuckDB may scan two tables in two threads, and the state has one reader."""
         self.failed = None
-        found = batches(self._columns, self._rows())
+        found = batches(self.columns, self._rows())
         try:
             while True:
                 with self._lock:
@@ -192,9 +215,14 @@ class _Tables:
         """Make the connection, whose configuration is locked then."""
         conf: dict[str, Any] = {"memory_limit": f"{memory_mb}MiB", "python_enable_replacements": False}
         if not external_access:
-            conf |= {"enable_external_access": False, "autoinstall_known_extensions": False}
-            conf |= {"autoload_known_extensions": False}
+            conf |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         connection = _duckdb().connect(":memory:", config=conf)
+        # Without a folder for temporary files DuckDB writes no rows to disk, where they could be read as plain text.
+        connection.execute("set temp_directory = ''")
+        if not external_access:
+            connection.execute("set enable_external_access = false")
+        # Days and hours are those of UTC, as in all other commands.
+        connection.execute("set TimeZone = 'UTC'")
         tables = dict(self._tables())
         for name, table in tables.items():
             connection.register(name, table)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,20 @@ def test_an_operator_is_not_one_store(engine: Engine, command: str) -> None:
         assert said in refused(*words)
     assert "no store of this operator is in the tables" in refused(command, "first/7")
     assert "a store is namespace/operator/partition/name" in refused(command, "first")
+
+
+def test_numbers_of_a_key_lose_no_digit(engine: Engine) -> None:
+    """A number in JSON is a decimal: one of 38 digits is found, one beside it is not; floats are found as well."""
+    key = [("d", "decimal(38,18)"), ("x", "double"), ("f", "float")]
+    digits = "12345678901234567890.123456789012345678"
+    made = StoreBuilder(engine, "digits/0/0/default", family(key=key))
+    made.commit(({"d": Decimal(digits), "x": 0.1, "f": 0.1}, counted(1)))
+    assert shown("get", "digits/0", f'{{"d": {digits}, "x": 0.1, "f": 0.1}}')["d"] == digits
+    assert shown("history", "digits/0", f'{{"d": {digits}, "x": 1e-1, "f": 0.1}}')[0]["version"] == 1
+    beside = f"{digits[:-1]}9"
+    assert run("get", "digits/0", f'{{"d": {beside}, "x": 0.1, "f": 0.1}}').code == 1
+    assert "column x of the key cannot be read" in refused("get", "digits/0", '{"d": 1, "x": [1.5], "f": 1}')
+    assert "a key is an object of JSON" in refused("get", "digits/0", "1.5")
 
 
 def test_get(store: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,7 @@ def test_external_access_is_opened_on_request(state: StateReader, tmp_path: Path
         ("select 1; select 2", r"give one query.* got=select, select"),
         ("create table x as from state", r"give one query.* got=create"),
         ("drop view state", r"give one query.* got=drop"),
+        (b"select '\xff'".decode(errors="surrogateescape"), r"the query has bytes that are not UTF-8"),
     ],
 )
 def test_errors_say_what_to_do(written: StoreBuilder, ask: Ask, query: str, said: str) -> None:
@@ -230,11 +233,60 @@ def test_errors_say_what_to_do(written: StoreBuilder, ask: Ask, query: str, said
     assert "\n" not in str(error.value)
 
 
-def test_too_much_memory_is_an_error(written: StoreBuilder, ask: Ask) -> None:
-    """DuckDB takes as much as it may, and says so; it has no file to spill to."""
-    large = "select list(repeat('x', 1000) || range) from range(200000)"
-    with pytest.raises(ConfigurationError, match=r"Out of Memory Error.*; --memory-mb, or memory_mb, lets it take"):
-        ask(written.store, large, memory_mb=32)
+@pytest.mark.parametrize("external_access", [False, True])
+def test_rows_never_wait_on_disk(
+    state: StateReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, external_access: bool
+) -> None:
+    """A sort of 200 MB in 64 MiB is an error that says what to do, and leaves no file; in enough memory it is done."""
+    monkeypatch.chdir(tmp_path)
+    large = (
+        "select * from (select md5(range::varchar) as h, repeat(h, 6) as t from range(900000)) order by h limit 600000"
+    )
+    options: dict[str, Any] = {"memory_mb": 64, "external_access": external_access}
+    said = r"Out of Memory Error.*; rows never wait on disk: --memory-mb, or memory_mb, lets it take more memory"
+    with pytest.raises(ConfigurationError, match=said), answer(state, large, **options) as found:
+        next(found.rows)
+    with state.to_duckdb(**options) as connection, pytest.raises(duckdb.OutOfMemoryException):
+        connection.execute(large).fetchone()
+    with answer(state, large.replace("900000", "90000"), memory_mb=256) as found:
+        assert len(next(found.rows)[1]) == 192
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_times_are_in_utc(memory_engine: Engine, store: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever zone the machine is in: values, days and hours are those of UTC, as in other commands."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        made = StoreBuilder(memory_engine, store, family(value=[("since", "timestamp")]))
+        made.commit((user("a"), {"since": datetime(2024, 5, 1, 2, 30, tzinfo=timezone.utc)}))
+        query = (
+            "select since, since::date as day, hour(since) as hour, date_trunc('day', since) as begun, since::text as t"
+        )
+        assert ask(store, f"{query} from state") == [
+            {
+                "since": "2024-05-01T02:30:00Z",
+                "day": "2024-05-01",
+                "hour": 2,
+                "begun": "2024-05-01T00:00:00Z",
+                "t": "2024-05-01 02:30:00+00",
+            }
+        ]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_column_called_as_a_word_of_sql(memory_engine: Engine, store: str, ask: Ask) -> None:
+    """As `window` of an aggregation by windows is: the error says that it needs quotes."""
+    made = StoreBuilder(memory_engine, store, family(key=[("window", "string")], value=[("count", "long")]))
+    made.commit(({"window": "a"}, {"count": 1}))
+    said = r'syntax error at or near ","; a column that is called as a word of SQL needs double quotes: "window"$'
+    with pytest.raises(ConfigurationError, match=said):
+        ask(store, "select window, count from state")
+    assert ask(store, 'select "window", count from state') == [{"window": "a", "count": 1}]
+    with pytest.raises(ConfigurationError, match=r'near "selec"$'):
+        ask(store, 'selec "window" from state')
 
 
 def test_an_error_of_the_state_is_its_own(memory: MemoryTables, written: StoreBuilder, ask: Ask) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
-from dynastate.reader.json_rows import json_text, key_from_json, row_to_json, to_json
+from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json, to_json
 from dynastate.reader.view import StateView
 from dynastate.ui.page import Ask, Page, counted
 from dynastate.ui.pages.operator import stores_of
@@ -59,13 +58,14 @@ def view(site: Site, ask: Ask) -> Page:
         if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in columns):
             wanted = {name: _value(ask, name, kind) for name, kind in columns.items()}
             key = key_from_json(state.key_columns, wanted)
+            asked = row_to_json(state.key_columns, key) or {}
             version = ask.number("version", reader.version, least=1)
             at = reader if version == reader.version else reader.at(version)
             row = row_to_json(at.columns, at.get(key))
-            command = _command(stores, wanted, ask, version if ask.text("version") else None)
+            command = _command(stores, asked, ask, version if ask.text("version") else None)
             past = [(each.version, row_to_json(at.columns, each.row)) for each in reader.history(key)]
             values |= {
-                "key": wanted,
+                "key": asked,
                 "version": version,
                 "row": _cells(row, state),
                 "is_there": row is not None,
@@ -88,7 +88,7 @@ def _value(ask: Ask, name: str, kind: types.DataType) -> Any:
     if kind.name in _TEXTS or not text:
         return text
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text
 
