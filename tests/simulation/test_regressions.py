@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -22,6 +24,7 @@ from dynastate.format.meta import parse_meta
 from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
+from dynastate.operations.verify import verify
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
 from tests.support.engine_driver import (
     Engines,
@@ -39,7 +42,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import FailingTables, Fault, MemoryTables, Overtaken
+from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken
 
 RUN = "run-1"
 pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
@@ -333,6 +336,60 @@ def test_clean_up_overtakes_another_one(engines: Engines, memory: MemoryTables, 
     behind = engines(Overtaken(memory, lambda: delete_the_first_snapshot(engine, store, made)))
     assert behind.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
     assert read(engine, store, *made[9]) == numbers(9)
+
+
+def interrupted_clean_ups(
+    memory: MemoryTables, engines: Engines, store: str, newest: VersionId, under_way: Callable[[], Callable[[], object]]
+) -> Iterator[None]:
+    """A clean-up that is cut off after each of its requests, on the same items each time.
+
+    What `under_way` begins ends before its first conditional one.
+    """
+    items = copy.deepcopy(memory.items)
+    for left in itertools.count():
+        memory.items = copy.deepcopy(items)
+        dying = Dying(Overtaken(memory, under_way(), before="put_over"), left)
+        with suppress(UnavailableError):
+            engines(dying).clean_up(store, RUN, *newest, retain=2, least=1, most=0)
+        yield
+        if dying.left > 0:
+            return
+
+
+def lost_lists(memory: MemoryTables, store: str) -> list[str]:
+    return [each.why for each in verify(memory, store).findings if each.what == "missing"]
+
+
+def test_a_fork_is_dropped_after_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seeds 16630, 17113 and 17526: what it needed outlived later versions, which are no lost list then."""
+    engine, new = engines(), f"new/{store.partition('/')[2]}"
+    made = write_versions(engine, store, 25)
+    namespace, name = store.split("/", maxsplit=1)[0], "new"
+    fork_namespace(memory, namespace, name, 5, Meter())
+    save_snapshot(engine, store, made[15], numbers(15))
+    engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    assert graph(memory, store).versions() == [*range(1, 10), *range(16, 26)]
+    assert lost_lists(memory, store) == []
+    drop_stores(memory, [new], Meter())
+    assert lost_lists(memory, store) == []
+    save_snapshot(engine, store, made[22], numbers(22))
+    for _ in interrupted_clean_ups(memory, engines, store, made[25], lambda: nullcontext):
+        assert lost_lists(memory, store) == []
+
+
+def test_a_snapshot_is_done_beside_a_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seed 2601: an executor was suspended, so that clean-up leaves its snapshot; cut off, it leaves parts, too."""
+    engine = engines()
+    made = write_versions(engine, store, 25)
+    save_snapshot(engine, store, made[18], numbers(18))
+
+    def under_way() -> Callable[[], object]:
+        snapshot = take_snapshot(engines(), store, made[5], numbers(5))
+        assert snapshot is not None
+        return snapshot.commit
+
+    for _ in interrupted_clean_ups(memory, engines, store, made[25], under_way):
+        assert lost_lists(memory, store) == []
 
 
 def delete_the_first_snapshot(engine: Engine, store: str, made: list[VersionId]) -> None:

@@ -14,6 +14,8 @@ from dynastate.format.keys import SHARDS_MAX, Key, meta_key, schema_digest, sche
 EPOCHS_KEPT: Final = 16
 #: The forks that depend on an item, by their stores. It is not replaced or deleted while there are any.
 FORKS: Final = "forks"
+#: In a meta item: the store was forked, and what a fork needed may have been deleted by clean-up long after the rest.
+FORKED: Final = "forked"
 #: In the meta item of a fork: its origin, the version, and the sort keys there that it still depends on.
 ORIGIN, ORIGIN_VERSION, PINS = "origin", "origin_version", "pins"
 #: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.

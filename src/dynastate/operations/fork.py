@@ -27,7 +27,17 @@ from dynastate.format import keys
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
-from dynastate.format.meta import DROPPED, FORKS, ORIGIN, ORIGIN_VERSION, PINS, meta_item, parse_meta, schema_item
+from dynastate.format.meta import (
+    DROPPED,
+    FORKED,
+    FORKS,
+    ORIGIN,
+    ORIGIN_VERSION,
+    PINS,
+    meta_item,
+    parse_meta,
+    schema_item,
+)
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
@@ -297,6 +307,7 @@ class _StoreFork:
 
     def _pin(self) -> None:
         names = pins_of(self._meta_item())
+        self._tables.add_to_set(keys.meta_key(self._origin), FORKED, ["yes"], self._meter)
         now = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
         if DROPPED in now[META]:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)

@@ -24,7 +24,7 @@ from dynastate.format.graph import ranges
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
-from dynastate.format.meta import DROPPED, ORIGIN
+from dynastate.format.meta import DROPPED, FORKED, ORIGIN
 from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING
@@ -385,6 +385,8 @@ class _Check:
         graph = now.graph
         newest = max((entry.epoch for entry in graph.entries()), default=0)
         live = graph.reachable(entry for entry in graph.entries() if entry.epoch == newest)
+        # A list that a fork needed outlives others, and a parent below it may be deleted long before.
+        is_forked = FORKED in graph.meta_item
         lowest = min((version for version in graph.versions() if not graph.is_pinned(version)), default=0)
         # Clean-up has begun to delete older versions that depend on nothing that is listed.
         needless = max((version for version, _ in live & whole), default=0)
@@ -399,7 +401,9 @@ class _Check:
             if node in whole or node in in_vain or parent in bases or parent in whole:
                 if parent in dead and not can_be_read:
                     dead.add(node)
-            elif (parent.version >= lowest or (node in live and node.version > needless)) and not is_pinned:
+            elif (
+                (parent.version >= lowest and not is_forked) or (node in live and node.version > needless)
+            ) and not is_pinned:
                 self._parent_lost(now, node, parent)
             else:
                 dead.add(node)
@@ -412,34 +416,32 @@ class _Check:
     def _find_gaps(self, now: NamingItems, readable: set[VersionId]) -> None:
         """Report gaps: clean-up deletes versions from the lowest on, so none is missing above a readable one.
 
-        But it retains what a fork needs, and what another location made, wherever they are. Versions of a query that
-        started over, or was taken back, are below those of an older run.
+        But it retains what a fork needs, until that is dropped, and what another location made, wherever they are.
+        Versions of a query that started over, or was taken back, are below those of an older run.
         """
+        if self._is_adopted or FORKED in now.graph.meta_item:
+            return
         entries = list(now.graph.entries())
         for version, following in pairwise(now.graph.versions()):
             below = [each.epoch for each in entries if each.version == version and each.id in readable]
             above = [each.epoch for each in entries if each.version == following]
-            is_retained = self._is_adopted or now.graph.is_pinned(version)
-            if following > version + 1 and below and max(below) <= min(above) and not is_retained:
+            is_pinned = now.graph.is_pinned(version)  # by a fork that an earlier package made
+            if following > version + 1 and below and max(below) <= min(above) and not is_pinned:
                 self._list_lost(now, version + 1, following - 1, "but older ones are")
 
     def _find_lost_ends(self, now: NamingItems) -> None:
-        """Report versions below and above the listed ones that were listed, by snapshots and parts.
+        """Report versions above the listed ones that were listed, by snapshots and parts.
 
-        A snapshot is made of a listed version, and an attempt begins when the version before is listed. Clean-up
-        deletes the snapshots of versions before these, and their parts after them.
+        A snapshot is made of a listed version, and an attempt begins when the version before is listed. Below the
+        listed ones nothing shows a loss: a clean-up that was cut off leaves parts there, and an executor that was
+        suspended leaves a snapshot.
         """
         graph = now.graph
         listed, epochs = graph.versions(), [each.epoch for each in graph.entries()]
-        lowest, newest, epoch = (listed[0], listed[-1], max(epochs)) if listed else (0, 0, 0)
-        unlisted = {each.version for each in self._unlisted if graph.entry(*each) is None}
-        last = max(unlisted, default=0)
+        newest, epoch = (listed[-1], max(epochs)) if listed else (0, 0)
+        last = max((each.version for each in self._unlisted if graph.entry(*each) is None), default=0)
         before = set(self._names.snapshots())
         snapshots = [each for each in now.snapshots() if each in before and not each.is_pinned]
-        # A snapshot alone may be of an executor that was suspended while clean-up deleted the versions.
-        first = min((each.version for each in snapshots), default=newest) + 1
-        if any(first <= version < lowest for version in unlisted):
-            self._list_lost(now, first, lowest - 1, "but there are parts of them, and a snapshot below")
         # Without a list, it may be of an import or a fork under way. Older epochs may be of a query before this one.
         above = [each for each in snapshots if each.epoch >= epoch and (listed or each.of in self._unlisted)]
         snapshot = max((each.version for each in above), default=0)
