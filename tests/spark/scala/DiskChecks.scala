@@ -19,7 +19,7 @@ import org.apache.spark.unsafe.Platform
 final class DiskChecks(checks: Checks, seed: Long) {
   import Checks._
   import DiskChecks._
-  import MemoryChecks.{Ignored, Key, compare, drain, get, put, randomBytes, remove, valueOf, valuesOf}
+  import MemoryChecks.{Ignored, Key, Memory, compare, drain, get, put, randomBytes, remove, valueOf, valuesOf}
   import checks.check
 
   def run(): Unit = {
@@ -45,6 +45,54 @@ final class DiskChecks(checks: Checks, seed: Long) {
         same(new String(Files.readAllBytes(fileIn(folder)), ISO_8859_1).contains(secret), !isEncrypted, "the file has the row")
         same(get(new VersionOverlay(version, Ignored), 0, Key(1)).map(each => new String(each.toArray, UTF_8)), Some(secret))
         Files.delete(folder)
+      }
+    }
+    check("disk: with encryption, no 16 bytes of the file are like others, also where rows are alike") {
+      def repeated(isEncrypted: Boolean): Int = {
+        val folder = Files.createTempDirectory("dynastate-disk")
+        val memory = new OnDisk(0, pageBytes = 4096, isEncrypted = isEncrypted, folder = folder)
+        // The pages of one tree are those of the other.
+        val versions = (0 until 2).map { _ =>
+          val open = new VersionOverlay(memory.empty, Ignored)
+          (0 until 500).foreach(each => put(open, 0, Key(each), new Array[Byte](100)))
+          open.flush()
+          open.fold(Attempt.random(), "")
+        }
+        val blocks = Files.readAllBytes(fileIn(folder)).grouped(16).map(_.toSeq).filter(_.exists(_ != 0)).toSeq
+        require(blocks.size > 1000, s"${blocks.size} blocks are on disk")
+        same(versions.map(_.keys.sum), Seq(500L, 500L), "keys")
+        Files.delete(folder)
+        blocks.size - blocks.distinct.size
+      }
+      require(repeated(isEncrypted = false) > 500, "rows are not alike")
+      same(repeated(isEncrypted = true), 0, "blocks that are like others")
+    }
+    check("disk: a page that an iterator reads is not given to other rows") {
+      val storage = DiskChecks.storage(0, pageBytes = 4096)
+      // Who meets other rows reads on where the version is durable, and so hides that a page was released.
+      val memory = new Memory {
+        override def empty: Version = VersionTree.empty("", storage = storage, fallback = _ => throw new AssertionError("a page was released that is read"))
+      }
+      val random = new Random(seed + 13)
+      var (version, model) = filled(memory, random, 2000)
+      val begun = (0 until 3).map { each =>
+        val rows = new VersionOverlay(version, Ignored).rows(0)
+        (0 to each).foreach(_ => require(rows.advance(), "there are no rows"))
+        (rows, model, each + 1)
+      }
+      (0 until 3).foreach { turn =>
+        val open = new VersionOverlay(version, Ignored)
+        model.keys.foreach { case (family, key) => put(open, family, key, randomBytes(random, 50)) }
+        open.flush()
+        version = open.fold(Attempt.random(), "")
+        // One after the other ends: the last one reads alone.
+        val (rows, before, given) = begun(turn)
+        var count = given
+        while (rows.advance()) {
+          same(valueOf(rows.row).toSeq, before((0, Key.of(rows.row))), s"a row, by iterator $turn")
+          count += 1
+        }
+        same(count, before.size, s"rows, by iterator $turn")
       }
     }
     check("disk: a full disk leaves pages on the heap") {

@@ -55,6 +55,7 @@ object Differences {
       "it fails to read them here, and reads them in queries; the cause is not known", Set("raises EOFException")),
     "removal-of-a-range" -> Difference("keys removed by range are not counted, as nothing reads them", Set("keys")),
     "removal-of-a-range-the-wrong-way-round" -> Difference("RocksDB calls it an error", Set("it holds no rows")),
+    "lists-iterated-side-by-side" -> Difference("iterators of a family share the row of their key", Set("keys and values")),
     "empty-lists" -> Difference(
       "an empty list is a key like others; list state refuses to put one",
       Set("it is no key", "it is no key any more", "keys")),
@@ -80,10 +81,12 @@ object Differences {
       "stores-side-by-side" -> Some(Difference(Shared, Set("readers", "readers after a commit", CannotCommit))),
       "a-zombie-commits-last" -> Some(Difference(Shared, Set(CannotCommit))),
       "unreleased-stores" -> None,
+      "lists-iterated-side-by-side" -> None,
       "reads-after-commit" -> None,
       "metrics-at-any-time" -> None,
       "internal-families-are-not-counted" -> Some(Difference("those of before are counted", Set("by another instance")))),
     ("4.1", "rocksdb") -> Map(
+      "lists-iterated-side-by-side" -> None,
       "empty-lists" -> Some(Difference("no list may be empty", Set("raises NegativeArraySizeException"))),
       "upgraded-by-another-instance" -> Some(Difference("the instance that read must write", Set("raises CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")))))
 

@@ -173,6 +173,16 @@ final class ListCases(scene: Scene) extends Cases {
     same("reloaded", look(fresh(), 2, shape)(pairs), expected)
   }
 
+  test("lists-iterated-side-by-side", Families) {
+    val store = open(provider, 0)
+    val t = table(store, Prefixed.named("lists").lists)
+    val pairs = for (word <- Seq("a", "b"); number <- 1 to 3; value <- 1 to 2) yield v(word, number) -> v(10 * number + value)
+    pairs.foreach { case (key, value) => t.merge(key, value) }
+    // A pass over all rows for each of them.
+    val outer = store.iteratorWithMultiValues(t.shape.name)
+    same("keys and values", outer.map(t.pairOf).map { pair => same("all", t.allValues.size, pairs.size); pair }.toList.sortBy(_.toString), pairs.sortBy(_.toString))
+    store.abort()
+  }
   test("lists-of-keys-with-a-time", Families) {
     // The two families of a join side: values by key and time, and an index by time and key.
     val values = TimeLast.named("keyWithTsToValues").lists

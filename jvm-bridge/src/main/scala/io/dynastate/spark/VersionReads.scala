@@ -155,7 +155,8 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val key = new UnsafeRow(family.keyColumns)
     val pair = new UnsafeRowPair()
     val values = iteratorOf(rows).flatMap { row =>
-      val rowKey = family.keyOf(row, key)
+      // Another iterator may decode a key before the last value is read, and an encoder decodes into one row.
+      val rowKey = if (family.encoder == null) family.keyOf(row, key) else family.keyOf(row, key).copy()
       valuesOf(row, family).map(pair.withRows(rowKey, _))
     }
     new StateStoreIterator(values, () => rows.close())
