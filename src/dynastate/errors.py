@@ -14,13 +14,15 @@
 Whatever reads or decodes stored bytes raises CorruptStateError where they are lost or corrupt, what needs a
 version raises VersionMissingError where there is none, and what refuses something raises ConfigurationError: docstrings
 do not repeat it. Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the
-bridge protocol (docs/protocol.md, "Errors").
+bridge protocol (docs/protocol.md, "Errors"). No message has a secret in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
+
+from dynastate.redaction import redact
 
 
 def message_of(*said: object, **facts: object) -> str:
@@ -34,18 +36,18 @@ class DynastateError(Exception):
     kind: ClassVar[int] = 7
 
     def __init__(self, message: str, **facts: object) -> None:
-        super().__init__(message)
+        super().__init__(redact(message))
         self.facts = facts
 
     def __str__(self) -> str:
-        return message_of(*self.args, **self.facts)
+        return redact(message_of(*self.args, **self.facts))
 
     @property
     def reason(self) -> str:
         """The message without the item's place, for callers that name it themselves."""
         place = ("table", "store_shard", "item")
         facts = {name: value for name, value in self.facts.items() if name not in place}
-        return message_of(*self.args, **facts)
+        return redact(message_of(*self.args, **facts))
 
     def name_table(self, names: Mapping[Any, str]) -> None:
         """Replace the table's role among the facts by the name that the user gave the table."""

@@ -138,16 +138,10 @@ class Settings:
 
     def _require_url(self, name: str) -> None:
         given = getattr(self, name)
-        try:
-            url = urlsplit(given)
-            usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
-            usable = usable and url.username is None and url.password is None
-        except ValueError:
-            usable = False
-        if not usable:
+        if not is_endpoint(given):
             raise ConfigurationError(
                 f"{PREFIX}{_spark_name(name)} must be a URL such as http://127.0.0.1:8000, without user or password",
-                got=repr(re.sub("//.*@", "//***@", given)),
+                got=repr(without_user(given)),
             )
 
     @classmethod
@@ -173,6 +167,26 @@ class Settings:
             for item in fields(self)
             if (value := getattr(self, item.name)) is not None and (item.name in given or value != item.default)
         }
+
+
+def is_endpoint(text: str) -> bool:
+    """Whether a text is a URL of a service, without user, password, or characters that no URL has."""
+    try:
+        url = urlsplit(text)
+        return (
+            url.scheme in ("http", "https")
+            and bool(url.hostname)
+            and (url.port is None or url.port > 0)
+            and "@" not in url.netloc
+            and not re.search(r"[^!-~]", text)
+        )
+    except ValueError:
+        return False
+
+
+def without_user(url: str) -> str:
+    """A URL, however malformed, without the user and the password in it."""
+    return re.sub(r"(?s)^(\w+:/*)?.*@", r"\1***@", url)
 
 
 def _from_text(item: Field[Any], text: str) -> str | int | Decimal:

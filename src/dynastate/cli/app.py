@@ -30,6 +30,7 @@ from dynastate.cli import (
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
 from dynastate.errors import DynastateError
+from dynastate.redaction import redact_stderr
 
 INTERRUPTED: Final = 130
 EXIT_CODES: Final = """\
@@ -95,6 +96,7 @@ def _options(
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code. An error is one line on standard error."""
+    redact_stderr()
     code, said = 2, ""
     for out in (sys.stdout, sys.stderr):
         if isinstance(out, io.TextIOWrapper):

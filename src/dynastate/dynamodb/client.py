@@ -13,6 +13,7 @@ import botocore.exceptions as boto_errors
 import botocore.session
 from botocore.config import Config
 
+from dynastate.dynamodb.credentials import check_environment, require_endpoint, watch_credentials
 from dynastate.dynamodb.failures import NO_CREDENTIALS, ForeignAnswerError, lacks_credentials
 from dynastate.dynamodb.http import (
     CONNECT_TIMEOUT_S,
@@ -24,6 +25,7 @@ from dynastate.dynamodb.http import (
 )
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Role
+from dynastate.redaction import as_cause
 from dynastate.settings import PREFIX, Settings
 
 #: How often, and for how many seconds each time, credentials are asked of the instance's metadata service, at least.
@@ -179,7 +181,8 @@ def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any,
         ConfigurationError: no Region is known, or a setting of boto3 is wrong.
         CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
     """
-    client, session = _make(settings, "dynamodb", endpoint_of(settings), {}, profile)
+    variables = () if settings.endpoint else ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL")
+    client, session = _make(settings, "dynamodb", endpoint_of(settings), {}, variables, profile)
     client.meta.events.register("before-parse.dynamodb", refuse_damaged)
     return client, session
 
@@ -198,13 +201,22 @@ def make_s3_client(settings: Settings, profile: str = "") -> Any:
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
-    return _make(settings, "s3", endpoint, options, profile)[0]
+    variables = () if settings.blocks_endpoint else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return _make(settings, "s3", endpoint, options, variables, profile)[0]
 
 
 def _make(
-    settings: Settings, service: str, endpoint: str, options: Mapping[str, Any], profile: str = ""
+    settings: Settings,
+    service: str,
+    endpoint: str,
+    options: Mapping[str, Any],
+    variables: tuple[str, ...],
+    profile: str = "",
 ) -> tuple[Any, Any]:
-    """A client of a service, and botocore's session."""
+    """A client of a service, and botocore's session; `variables` may give its endpoint."""
+    # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
+    is_local = (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1")
+    check_environment(variables, uses_proxy=not is_local)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=CONNECT_TIMEOUT_S,
@@ -213,8 +225,7 @@ def _make(
         max_pool_connections=CONNECTIONS_MAX,
         parameter_validation=False,  # our own checks stand before it, and it costs a third of a request's CPU
         user_agent_extra="dynastate",
-        # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
-        proxies={} if (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1") else None,
+        proxies={} if is_local else None,
         **options,
     )
     region = _named_region(settings)
@@ -222,7 +233,8 @@ def _make(
         session = botocore.session.Session(profile=profile or None)
         for name, least in METADATA_SERVICE.items():
             session.set_config_variable(name, max(least, session.get_config_variable(name)))
-        return session.create_client(service, region_name=region, endpoint_url=endpoint or None, config=config), session
+        watch_credentials(session)
+        client = session.create_client(service, region_name=region, endpoint_url=endpoint or None, config=config)
     except NO_CREDENTIALS:
         raise
     except boto_errors.NoRegionError as error:
@@ -235,4 +247,6 @@ def _make(
             message = f"no S3 client can be made; check {PREFIX}blocksEndpoint, {PREFIX}region and the AWS profile"
         else:
             message = f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile"
-        raise ConfigurationError(f"{message}: {error}") from error
+        raise ConfigurationError(f"{message}: {error}") from as_cause(error)
+    require_endpoint("endpoint_url of the AWS profile", client.meta.endpoint_url)
+    return client, session

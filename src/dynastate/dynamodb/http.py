@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import os
 import select
 import socket
@@ -34,9 +33,11 @@ from botocore.utils import get_environ_proxies
 from pybase64 import b64decode, b64encode
 
 from dynastate.dynamodb.answers import read_answer
+from dynastate.dynamodb.credentials import check_credentials
 from dynastate.dynamodb.failures import ForeignAnswerError
+from dynastate.redaction import get_logger
 
-log = logging.getLogger("dynastate.tables")
+log = get_logger("dynastate.tables")
 
 CONNECT_TIMEOUT_S: Final = 2.0
 READ_TIMEOUT_S: Final = 10.0
@@ -77,6 +78,7 @@ class SignedRequests:
         self._targets: dict[str, Target] = {}
         self._kept: dict[str, list[socket.socket]] = {}
         self._tls: ssl.SSLContext | None = None
+        self._checked: Any = None
         self._is_logged = self._is_closed = False
         self._lock = threading.Lock()
         weakref.finalize(self, _close_all, self._kept)
@@ -89,7 +91,7 @@ class SignedRequests:
     def send(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         """Send one request. Returns what boto3 would, without metadata, and raises what boto3 would."""
         target = self._targets.get(operation)
-        credentials: Any = self._session.get_credentials().get_frozen_credentials() if target else None
+        credentials: Any = self._credentials() if target else None
         if target is None or credentials.access_key != target.access_key:
             return getattr(self._client, operation)(**arguments)
         body = encoded(arguments)
@@ -100,6 +102,12 @@ class SignedRequests:
             return decoded(answer["body"])
         except ValueError as error:
             raise ForeignAnswerError(f"the answer is no JSON: {error}") from error
+
+    def _credentials(self) -> Any:
+        frozen = self._session.get_credentials().get_frozen_credentials()
+        if frozen != self._checked:
+            self._checked = check_credentials(self._session.get_credentials())
+        return frozen
 
     def close(self) -> None:
         """Close the connections; those in use at the end of their requests."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -30,9 +29,10 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.rates import WriteRate
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.keys import Role
+from dynastate.redaction import as_cause, get_logger
 from dynastate.settings import PREFIX
 
-log = logging.getLogger("dynastate.tables")
+log = get_logger("dynastate.tables")
 
 #: Until DynamoDB has answered once, or is known to (`expect_answers`), a wrong endpoint is likelier than an outage.
 FIRST_CONTACT_DEADLINE_S: Final = 6.0
@@ -135,11 +135,13 @@ class Retry:
             self._meter.throttles += fate is Fate.THROTTLED
             self._wait(error, role)
             return None
+        except ConfigurationError as refused:  # credentials that cannot be sent
+            raise self.failure(refused) from None
         except OSError as error:  # botocore lets those of files and programs with credentials through as they are
             self._doubt |= self._commits
             message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
             facts = {"operation": self._operation, "table": self._table(role)}
-            raise self.failure(ConfigurationError(message, **facts)) from error
+            raise self.failure(ConfigurationError(message, **facts)) from as_cause(error)
         self._policy.has_answered = True
         self._policy.seen.add(role)
         return answer
@@ -216,6 +218,6 @@ class Retry:
         return UnavailableError(f"DynamoDB gave no proper answer until the deadline: {cause_of(error)}", **facts)
 
 
-def _shown(error: Exception | None) -> Exception | None:
-    """The error for a trace, unless it may contain what was signed."""
-    return None if code_of(error) in CREDENTIALS else error
+def _shown(error: Exception | None) -> BaseException | None:
+    """The error for a trace, unless it may contain what was signed, or has a secret in it."""
+    return None if code_of(error) in CREDENTIALS else as_cause(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +26,10 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
 from dynastate.format.objects import ObjectId, bucket_and_prefix
+from dynastate.redaction import as_cause, get_logger
 from dynastate.settings import PREFIX, Settings
 
-log = logging.getLogger("dynastate.objects")
+log = get_logger("dynastate.objects")
 
 _FAILURES: Final = (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError, RuntimeError)
 _SLOW: Final = {"SlowDown", "503", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -171,7 +171,7 @@ class S3Objects:
                 failures += 1
             except OSError as error:
                 message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
-                raise ConfigurationError(message, **facts) from error
+                raise ConfigurationError(message, **facts) from as_cause(error)
             else:
                 self._retries.has_answered = True
                 return answer
@@ -183,11 +183,13 @@ class S3Objects:
             self._client = self._given
         refusal = _refusal(error, **facts)
         if refusal is not None:
-            raise refusal from error
+            raise refusal from as_cause(error)
         meter.throttles += _is_slowing(error)
         waited, deadline_s = self._retries.clock() - since, self._retries.deadline_s
         if waited >= deadline_s:
-            raise self._gave_up(error, facts | {"tries": failures + 1, "seconds": round(waited, 1)}) from error
+            raise self._gave_up(error, facts | {"tries": failures + 1, "seconds": round(waited, 1)}) from as_cause(
+                error
+            )
         if failures == 0:
             log.warning("S3 gives no proper answer; retried operation=%s bucket=%s: %s", *facts.values(), error)
         meter.retries += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -31,8 +30,9 @@ from dynastate.format.version_list import (
     VersionEntry,
     encode_entry,
 )
+from dynastate.redaction import get_logger
 
-log = logging.getLogger("dynastate.store")
+log = get_logger("dynastate.store")
 
 #: An attempt queues its parts when it has a full request, or this many bytes.
 SUBMIT_BYTES: Final = 512 * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,8 +29,9 @@ from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
+from dynastate.redaction import get_logger
 
-log = logging.getLogger("dynastate.store")
+log = get_logger("dynastate.store")
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, location_of
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
 from dynastate.prices import DEFAULT_PRICES, Prices
+from dynastate.redaction import get_logger
 from dynastate.settings import Settings
 from dynastate.sidecar import protocol
 from dynastate.sidecar.engines import Engines, parse_settings
@@ -30,7 +30,7 @@ from dynastate.sidecar.load_progress import LoadProgressLog, about
 from dynastate.sidecar.metrics import commit_counters, counters, maintenance_counters
 from dynastate.sidecar.protocol import State
 
-log = logging.getLogger("dynastate.sidecar")
+log = get_logger("dynastate.sidecar")
 
 T = TypeVar("T")
 

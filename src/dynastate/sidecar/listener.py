@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import stat
@@ -15,10 +14,11 @@ from io import BufferedReader
 from pathlib import Path
 
 from dynastate.errors import ConfigurationError
+from dynastate.redaction import get_logger
 from dynastate.sidecar.connection import READ_BUFFER_BYTES, Connection
 from dynastate.sidecar.engines import Engines
 
-log = logging.getLogger("dynastate.sidecar")
+log = get_logger("dynastate.sidecar")
 
 
 def serve(listener: socket.socket, token: bytes) -> None:

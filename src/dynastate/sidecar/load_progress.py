@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.format.parts import StoredChunk
+from dynastate.redaction import get_logger
 
-log = logging.getLogger("dynastate.sidecar")
+log = get_logger("dynastate.sidecar")
 
 #: A load that takes longer than this is logged, and again after each such time.
 PROGRESS_S = 2.0

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from dynastate.errors import ConfigurationError
+from dynastate.redaction import protect, redact_stderr
 from dynastate.sidecar.listener import check_folder, remove_socket, serve
 
 #: Time between two signs of life; the JVM kills a sidecar that gives none for 20 seconds.
@@ -30,6 +31,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 def main() -> None:
     """Read where to listen, print `ready`, and serve until standard input ends."""
+    redact_stderr()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -37,6 +39,7 @@ def main() -> None:
     parent = sys.stdin.buffer
     order = json.loads(parent.readline())
     path, token = Path(order["socket"]), bytes.fromhex(order["token"])
+    protect(order["token"])
     try:
         check_folder(path.parent)
     except ConfigurationError as wrong:

@@ -57,5 +57,5 @@ def _pass_on(reader: int) -> None:
     with open(reader, "rb") as lines:
         for line in lines:
             if not line.startswith(_NOISE):
-                sys.stderr.buffer.write(line)
+                sys.stderr.write(line.decode(errors="replace"))
                 sys.stderr.flush()

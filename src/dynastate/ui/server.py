@@ -6,12 +6,15 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 import uvicorn
 
 from dynastate.errors import ConfigurationError
+from dynastate.redaction import protect
 from dynastate.settings import Settings
 from dynastate.ui.app import make_app
 from dynastate.ui.site import Site
@@ -35,16 +38,25 @@ def serve(
         ConfigurationError: the port is taken, or a setting, a table or a permission is wrong.
     """
     token = secrets.token_urlsafe(TOKEN_BYTES)
+    protect(token)
     with _listening(port) as listening, closing(Site(settings, namespaces, reports)) as site:
         url = f"http://{HOST}:{listening.getsockname()[1]}/{token}/"
         say(url)
-        if open_browser:
-            webbrowser.open(url)
         config = uvicorn.Config(
             make_app(site, token), log_level="warning", access_log=False, timeout_graceful_shutdown=1
         )
-        with suppress(KeyboardInterrupt):
+        with _opened(url) if open_browser else nullcontext(), suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """Open the page by a file that leads to it: every user of the machine can read a browser's command line."""
+    with NamedTemporaryFile("w", prefix="dynastate-ui-", suffix=".html") as file:  # its mode is 0600
+        file.write(f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">dynastate</a>\n')
+        file.flush()
+        webbrowser.open(Path(file.name).as_uri())
+        yield
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from dynastate.operations.metrics.table import (
     labels_of,
     samples,
 )
+from dynastate.redaction import redact
 
 #: Reports that wait for the thread. More are dropped.
 WAITING_MAX: Final = 1_000
@@ -225,4 +226,4 @@ class Exporter:
         if not self._has_warned:
             self._has_warned = True
             with suppress(Warning):  # where warnings are errors
-                warnings.warn(f"dynastate: {text}; this is said once", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"dynastate: {redact(text)}; this is said once", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,83 @@
+"""Credentials of AWS's standard chain, checked before use: a header cannot take every character."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from dynastate.errors import ConfigurationError
+from dynastate.redaction import protect
+from dynastate.settings import is_endpoint, without_user
+
+_USABLE: Final = re.compile(r"[!-~]+")
+_HEADER: Final = re.compile(r"[ -~]*")
+
+
+def watch_credentials(session: Any) -> None:  # botocore's session has no type of its own
+    """Check and protect the credentials of each request of the clients that a session makes, STS's included."""
+    session.register("before-sign", _before_sign)
+    session.register("provide-client-params.sts", _protect_identity)
+
+
+def check_credentials(credentials: Any) -> Any:
+    """Credentials of botocore as they are now; from here on no message shows them.
+
+    Raises:
+        ConfigurationError: one has a character that cannot be sent, or that makes its signature wrong.
+    """
+    frozen = credentials.get_frozen_credentials()
+    protect(frozen.access_key, frozen.secret_key, frozen.token)
+    for name, variable, value in (
+        ("access key", "AWS_ACCESS_KEY_ID", frozen.access_key),
+        ("secret access key", "AWS_SECRET_ACCESS_KEY", frozen.secret_key),
+        ("session token", "AWS_SESSION_TOKEN", frozen.token),
+    ):
+        if value and not _USABLE.fullmatch(value):
+            source = str(getattr(credentials, "method", None) or "unknown")
+            what = f"{variable}, the {name} of the AWS credentials," if source == "env" else f"the AWS {name}"
+            raise _malformed(what, source=source)
+    return frozen
+
+
+def check_environment(endpoint_variables: tuple[str, ...], *, uses_proxy: bool) -> None:
+    """Refuse what boto3 takes of the environment, and shows, or blames on the network.
+
+    Raises:
+        ConfigurationError: it names the variable.
+    """
+    for name in endpoint_variables:
+        require_endpoint(name, os.environ.get(name, ""))
+    for name, value in os.environ.items():
+        is_proxy = uses_proxy and name.lower() in ("http_proxy", "https_proxy", "all_proxy")
+        if (is_proxy or name == "AWS_CONTAINER_AUTHORIZATION_TOKEN") and not _HEADER.fullmatch(value):
+            raise _malformed(f"the environment variable {name}")
+
+
+def require_endpoint(name: str, url: str) -> None:
+    """Refuse an endpoint with user or password, as the setting does.
+
+    Raises:
+        ConfigurationError: it names the variable, or the profile.
+    """
+    if url and not is_endpoint(url):
+        raise ConfigurationError(
+            f"{name} must be a URL such as http://127.0.0.1:8000, without user or password", got=repr(without_user(url))
+        )
+
+
+def _malformed(what: str, **facts: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} has a character that it cannot have, such as a line break or a space at its end; set it again without",
+        **facts,
+    )
+
+
+def _before_sign(request_signer: Any, **_: object) -> None:
+    credentials = getattr(request_signer, "_credentials", None)
+    if credentials is not None:
+        check_credentials(credentials)
+
+
+def _protect_identity(params: dict[str, Any], **_: object) -> None:
+    protect(params.get("WebIdentityToken"), params.get("SAMLAssertion"))

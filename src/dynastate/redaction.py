@@ -1,0 +1,221 @@
+"""Secrets, hidden in whatever leaves the process as text: errors, logs, traces and pages all pass `redact`.
+
+It knows the secrets of the environment, and those that were given to `protect`: credentials when they are used, and
+tokens when they are made. It finds them as they are, quoted, URL-encoded, escaped for HTML, in base64, with line breaks
+in between, and cut off; and by where they stand, such as the password of a URL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from base64 import b64encode, urlsafe_b64encode
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from html import unescape
+from io import TextIOBase
+from typing import Final, TextIO
+from urllib.parse import unquote
+
+MASK: Final = "***"
+#: A shorter secret is hidden only by where it stands: its letters may be in any word.
+_LENGTH_MIN: Final = 8
+#: So many characters of a secret in a row are hidden, too.
+_WINDOW: Final = 16
+#: Secrets that are remembered; credentials that expire are replaced every few hours.
+_REMEMBERED_MAX: Final = 256
+
+_VARIABLES: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "PYSPARK_GATEWAY_SECRET",
+)
+#: `name=value,name=value`.
+_HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
+_URL: Final = re.compile(r"(?is)\w+_PROXY|AWS_ENDPOINT_URL\w*|AWS_\w+_(?:ENDPOINT|URI)")
+_USER: Final = re.compile(r"(?s)//(.*)@")
+
+#: One character as it may be spelt, or what may stand between two.
+_PIECE: Final = re.compile(
+    r"(?is)(?P<between>\s+|\\+[nrtabfv]|\\+x[01][0-9a-f]|\\+u00[01][0-9a-f]|%(?:25)*[01][0-9a-f]|[\x00-\x1f]|\\+(?=[\W_]))"
+    r"|%(?:25)*(?P<url>[0-9a-f]{2})|\\+x(?P<hex>[0-9a-f]{2})|\\+u(?P<unicode>[0-9a-f]{4})|(?P<html>&#?\w{2,6};)|."
+)
+#: What is secret because of the name before it, or as the password of a URL.
+_PLACES: Final = (
+    (re.compile(r"://[^\s/@:'\"]*:[^\s/@'\"]*@"), f"://{MASK}@"),
+    (
+        re.compile(
+            r"(?i)\b(x-amz-security-token|(?:proxy-)?authorization|x-aws-ec2-metadata-token|aws_?secret_?access_?key"
+            r"|secretaccesskey|aws_?session_?token|sessiontoken|webidentitytoken)"
+            r"(\\*[\"']?\s*[:=>]\s*(?:b(?=\\*[\"']))?\\*[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"'<>\\,;&]+"
+        ),
+        rf"\1\2{MASK}",
+    ),
+)
+
+_given: Final = deque[str](maxlen=_REMEMBERED_MAX)
+_lock: Final = threading.Lock()
+
+
+def protect(*secrets: str | None) -> None:
+    """Hide these from now on."""
+    with _lock:
+        _given.extend(each for each in secrets if each and each not in _given)
+
+
+def redact(text: str) -> str:
+    """A text without secrets: each is replaced by `***`."""
+    secrets = _known()
+    for secret in secrets:
+        if len(secret) >= _LENGTH_MIN:
+            text = text.replace(secret, MASK)
+    text = _hide(text, {form for secret in secrets for form in _forms(secret)})
+    for place, masked in _PLACES:
+        text = place.sub(masked, text)
+    return text
+
+
+def as_cause(error: BaseException | None) -> BaseException | None:
+    """An error to chain, for a trace; None: it, or what caused it, has a secret in it."""
+    each = error
+    while each is not None:
+        text = f"{each} {each.args!r}"
+        if redact(text) != text:
+            return None
+        each = each.__cause__ or each.__context__
+    return error
+
+
+def get_logger(name: str) -> logging.Logger:
+    """A logger whose records have no secrets, whichever handlers a program has."""
+    log = logging.getLogger(name)
+    if _without_secrets not in log.filters:
+        log.addFilter(_without_secrets)
+    return log
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = redact(record.getMessage()), ()
+    if record.exc_info:
+        record.exc_text = redact(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
+def redact_stderr() -> None:
+    """Hide secrets in all that Python writes to standard error from here on: logs of libraries and traces, too."""
+    if not isinstance(sys.stderr, _Redacted):
+        sys.stderr = _Redacted(sys.stderr)
+
+
+class _Redacted(TextIOBase):
+    """A text stream without secrets."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # read-only
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]  # read-only
+        return self._stream.errors
+
+    def close(self) -> None:
+        """Leave the stream open: it is the process's."""
+
+
+def _known() -> list[str]:
+    """The secrets in use, and those of the environment as it is now; the longest first, which may contain others."""
+    with _lock:
+        known = set(_given)
+    for name, value in os.environ.items():
+        if name in _VARIABLES:
+            known.add(value)
+        elif name in _HEADERS:
+            known |= {unquote(each.partition("=")[2]) for each in value.split(",")}
+        elif _URL.fullmatch(name) and (user := _USER.search(value)):
+            known |= {user[1], user[1].partition(":")[2]}
+    return sorted(known, key=len, reverse=True)
+
+
+@lru_cache(maxsize=4 * _REMEMBERED_MAX)
+def _forms(secret: str) -> frozenset[str]:
+    """A secret as it is, its parts between line breaks, and in base64 at each alignment, all in plain characters."""
+    parts = {secret, unquote(secret), secret.strip(), *re.split(r"[^!-~]+", secret)}
+    forms = {_plain(each)[0] for each in parts}
+    for data in {each.encode(errors="replace") for each in parts if len(each) >= _LENGTH_MIN}:
+        for encode in (b64encode, urlsafe_b64encode):
+            for before in range(3):
+                # Characters that other bytes take part in are left out.
+                text = encode(bytes(before) + data).decode().rstrip("=")
+                forms.add(text[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6])
+    return frozenset(each for each in forms if len(each) >= _LENGTH_MIN)
+
+
+def _plain(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """A text with each character spelt plainly, without what may stand between two, and where each one is."""
+    characters, spans = list[str](), list[tuple[int, int]]()
+    for piece in _PIECE.finditer(text):
+        if not piece["between"]:
+            characters.append(_character(piece))
+            spans.append(piece.span())
+    return "".join(characters), spans
+
+
+def _character(piece: re.Match[str]) -> str:
+    code = piece["url"] or piece["hex"] or piece["unicode"]
+    if code:
+        return chr(int(code, 16))
+    spelt = unescape(piece["html"]) if piece["html"] else piece[0]
+    return spelt if len(spelt) == 1 else "\0"
+
+
+def _hide(text: str, forms: set[str]) -> str:
+    """A text without these, in whatever spelling, and without long pieces of them."""
+    plain, spans = _plain(text)
+    hidden = [span for form in forms for span in _places(plain, form)]
+    pieces, end = list[str](), 0
+    for first, last in sorted((spans[start][0], spans[stop - 1][1]) for start, stop in hidden):
+        if first >= end:
+            pieces += text[end:first], MASK
+        end = max(end, last)
+    return "".join([*pieces, text[end:]])
+
+
+def _places(plain: str, form: str) -> Iterator[tuple[int, int]]:
+    """The ranges of a text with pieces of a secret that are as long as a window, or whole."""
+    size = min(len(form), _WINDOW)
+    for offset in range(0, len(form) - size + 1, size):
+        at = plain.find(form[offset : offset + size])
+        while at >= 0:
+            before, after = 0, size
+            while before < min(offset, at) and plain[at - before - 1] == form[offset - before - 1]:
+                before += 1
+            while offset + after < len(form) and plain[at + after : at + after + 1] == form[offset + after]:
+                after += 1
+            yield at - before, at + after
+            at = plain.find(form[offset : offset + size], at + after)
