@@ -12,8 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from dynastate.dynamodb.boto_tables import BotoTables
 from tests.support.browser import opened
 from tests.support.engine_driver import attempt, make_engine, query_run
+from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request
 from tests.support.store_builder import COUNTS, StoreBuilder, counted, user
-from tests.ui.conftest import Database
+from tests.ui.conftest import Database, served
 from tests.ui.dataset import BATCH_S, HOSTILE, LARGEST, MANY, PARTITIONS, VERSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +74,7 @@ def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Dat
             expect(version).to_have_text("3")
             assert page.evaluate("window.loaded") == 1
             page.get_by_role("button", name="Pause").click()
-            expect(page.get_by_text("Paused at")).to_be_visible()
+            expect(page.locator("#as-of")).to_contain_text("Paused, as of")
             requests: list[str] = []
             page.on("request", lambda request: requests.append(request.url))
             made.count_to(4)
@@ -81,6 +82,30 @@ def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Dat
             assert requests == []
             page.get_by_role("button", name="Go on").click()
             expect(version).to_have_text("4")
+
+
+def test_what_is_old_is_not_called_live(browser: Browser, database: Database, environment: dict[str, str]) -> None:
+    """DynamoDB dies, and is back; then the page's program ends. The page says each without a reload."""
+    is_dead = False
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if is_dead:
+            raise CutError
+        return forward(request)
+
+    with FaultProxy(database.endpoint, rule) as proxy, browser.new_context() as window:
+        page = window.new_page()
+        line = page.locator("#as-of")
+        with served(proxy.endpoint, environment, "shop") as url:
+            page.goto(url + "query/shop")
+            expect(line).to_contain_text("Live, as of")
+            is_dead = True
+            expect(line).to_contain_text("Old: as of")
+            expect(page.locator(".mark")).to_have_text("failed")
+            is_dead = False
+            expect(line).to_contain_text("Live, as of")
+            expect(page.locator(".mark")).not_to_have_text("failed")
+        expect(line).to_contain_text("Not live: 'dynastate ui' has not answered since")
 
 
 def test_the_focus_stays_while_it_is_live(browser: Browser, url: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,12 +15,14 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
+from dynastate.operations.drop import drop_stores
 from dynastate.operations.reports import METRICS
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from dynastate.ui.app import HEADERS
+from dynastate.ui.watch import NO_STORES
 from tests.support.command_line import refused
 from tests.support.engine_driver import make_engine, parts_of
-from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, let_pass
+from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import enforce, render
 from tests.support.processes import free_port, wait_until
 from tests.support.store_builder import StoreBuilder
@@ -68,7 +72,7 @@ def test_nothing_is_written(url: str, method: str) -> None:
 @pytest.mark.parametrize(
     ("place", "status", "words"),
     [
-        ("query/missing", 200, "failed"),
+        ("query/missing", 200, NO_STORES),
         ("operator/missing/0", 400, "missing"),
         ("operator/shop/7", 400, "there is no such operator"),
         ("operator/shop/0?partition=99", 400, "there are 0 to 7"),
@@ -96,6 +100,63 @@ def test_what_is_lost_is_said(url: str, database: Database) -> None:
         tables.delete([key for key, _ in parts_of(tables, store)], Meter())
     status, text, _ = ask(url + "rows/lost/0")
     assert (status, "dynastate verify lost" in text) == (503, True), text
+
+
+def test_a_dead_dynamodb_is_named_at_the_next_look(database: Database, environment: dict[str, str]) -> None:
+    """A page that was opened says so, and since when; views that are opened meanwhile answer within two seconds."""
+    is_dead = False
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if is_dead:
+            raise CutError
+        return forward(request)
+
+    views = ("", "query/shop", "operator/shop/0", "health/shop", "cost/shop")
+    with FaultProxy(database.endpoint, rule) as proxy, served(proxy.endpoint, environment, "shop") as url:
+        for place in views:
+            text = ask(url + place)[1]
+            assert ("as of " in text.lower(), ">Old<" in text) == (True, False), place
+        is_dead = True
+        time.sleep(2.1)
+        for place in (*views, "key/shop/0", "rows/shop/0", "compare/shop/0"):
+            began_s = time.monotonic()
+            status, text, _ = ask(url + place)
+            took_s = time.monotonic() - began_s
+            assert took_s < 2, place
+            assert re.search(r"since \d\d:\d\d:\d\d UTC[:,] ", text), text
+            assert "gave no proper answer" in text
+            if place in views:
+                assert (status, ">Old<" in text, "Live" in text) == (200, True, False), text
+                assert "it commits as usual" not in text
+                assert text.count("gave no proper answer") == 1
+            else:
+                assert (status, "the last answer was at" in text) == (503, True)
+        is_dead = False
+        wait_until(lambda: "Live, as of" in ask(url + "query/shop")[1], "it is not live again")
+
+
+def test_an_unreachable_dynamodb_at_the_first_look(environment: dict[str, str]) -> None:
+    """A view answers soon, and says what is wrong."""
+    with served(f"http://127.0.0.1:{free_port()}", environment, "shop") as url:
+        for place in ("", "operator/shop/0", "rows/shop/0"):
+            began_s = time.monotonic()
+            assert "DynamoDB cannot be reached at" in ask(url + place)[1]
+            assert time.monotonic() - began_s < 2.5
+
+
+def test_a_dropped_namespace_leaves_the_page(url: str, database: Database) -> None:
+    """Its fences stay in the table, by which it is listed still."""
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        stores = [StoreBuilder(engine, f"gone/0/{number}/default").count_to(2).store for number in range(2)]
+        with served(database.endpoint, os.environ | {}) as own:
+            assert "query/gone" in ask(own)[1]
+            drop_stores(tables, stores, Meter())
+            time.sleep(2.1)
+            text = ask(own)[1]
+            assert ("query/gone" in text, "query/shop" in text, "failed" in text) == (False, True, False), text
+        assert "gone" in {store.split("/")[0] for store in tables.find_stores(Meter())}
+    text = ask(url + "query/gone")[1]
+    assert (text.count(NO_STORES), "operator/gone" in text, "failed" in text) == (1, False, False)
 
 
 def test_the_readers_policy_suffices(database: Database, environment: dict[str, str]) -> None:

@@ -87,6 +87,12 @@ class CommittedAttempt:
     is_current: bool
 
 
+def inspect_lists(tables: Tables, store: str, meter: Meter) -> tuple[StoreSummary, list[CommittedAttempt]]:
+    """Summarize one store of the current query, and list its committed attempts, oldest first."""
+    graph, items = _read(tables, store, meter)
+    return summarize(graph, items), _attempts(graph)
+
+
 def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
     """Summarize one store."""
     graph, items = _read(tables, store, meter)
@@ -171,7 +177,10 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
 
 def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:
     """List the committed attempts of a store, oldest first."""
-    graph, _ = _read(tables, store, meter)
+    return _attempts(_read(tables, store, meter)[0])
+
+
+def _attempts(graph: VersionGraph) -> list[CommittedAttempt]:
     current = set()
     if graph.versions():
         current = {each.id for each in graph.lineage(graph.newest())}

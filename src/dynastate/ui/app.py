@@ -25,6 +25,7 @@ from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
 from dynastate.ui.site import Site
 from dynastate.ui.texts import searched, visible
+from dynastate.ui.watch import clock_time
 
 HERE: Final = Path(str(files("dynastate.ui")))
 HOSTS: Final = ("127.0.0.1", "localhost")
@@ -47,6 +48,9 @@ OF_OPERATOR: Final[Mapping[str, View]] = {
     "rows": rows.view,
     "compare": compare.view,
 }
+#: Views that are read again by themselves, also after they failed, after so many seconds.
+POLLED: Final = (queries.view, health.view, operator.view)
+RETRY_S: Final = 5.0
 
 
 def make_app(site: Site, token: str) -> Starlette:
@@ -115,6 +119,7 @@ def _show(site: Site, pages: Environment, view: View, request: Request) -> Respo
             "error.html",
             "",
             {"error": str(failed), "is_lost": isinstance(failed, CorruptStateError)},
+            refresh_s=RETRY_S if view in POLLED else 0,
         )
     query = {name: value for name, value in ask.given.items() if name != "live"}
     text = pages.get_template(page.template).render(
@@ -127,7 +132,6 @@ def _show(site: Site, pages: Environment, view: View, request: Request) -> Respo
         here=request.url.path,
         query=query,
         is_live=ask.text("live") != "off",
-        now=datetime.now(timezone.utc),
     )
     return HTMLResponse(text, status)
 
@@ -163,6 +167,7 @@ def _environment(token: str) -> Environment:
         "dollars": lambda value: "-" if value is None else f"{value:,.2f}" if value >= 0.01 or value <= 0 else "< 0.01",
         "figure": lambda value: "-" if value is None else f"{value:,.1f}",
         "span": _span,
+        "clock": clock_time,
         "moment": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
     }
     return made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
+from dynastate.ui.watch import Known, now_utc
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Ask:
 class Page:
     """One page: a template, its values, the command line that gives the same, and what it took to read.
 
-    `refresh_s`: the part that is live is read again after so many seconds; 0: never.
+    `refresh_s`: the part that is live is read again after so many seconds; 0: never. `looked`: the time of its figures,
+    which `is_old` calls old; None: it has none.
     """
 
     title: str
@@ -85,6 +88,17 @@ class Page:
     values: dict[str, Any]
     spent: Meter = field(default_factory=Meter)
     refresh_s: float = 0
+    looked: datetime | None = None
+    is_old: bool = False
+
+    def by(self, looks: Sequence[Known]) -> Page:
+        """This page with the time of its figures: that of the oldest of some looks."""
+        times = [each.looked for each in looks if each.looked]
+        return replace(self, looked=min(times, default=None), is_old=any(each.is_old for each in looks))
+
+    @property
+    def age_s(self) -> float:
+        return 0.0 if self.looked is None else max(0.0, (now_utc() - self.looked).total_seconds())
 
 
 @contextmanager

@@ -5,28 +5,79 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from threading import Lock
 from typing import Any, Final, TypeVar
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
+from dynastate.operations.inspect import CommittedAttempt, StoreSummary, inspect_lists
 from dynastate.prices import Prices
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import Cursor
 from dynastate.ui.kept import Kept
-from dynastate.ui.watch import Watch
+from dynastate.ui.watch import FIRST_WAIT_S, LOOK_DEADLINE_S, LOOK_S, Background, Known, Watch, clock_time, now_utc
 
 #: MiB that each open reader caches.
 CACHE_MB: Final = 16
-#: Seconds after which all namespaces are listed again, by a Scan.
+#: Seconds after which all namespaces are listed again, by a Scan; and for each read unit that it took, if that is more.
 NAMESPACES_S: Final = 60.0
+NAMESPACES_UNIT_S: Final = 1.0
+#: Seconds without an answer after which a view fails.
+VIEW_DEADLINE_S: Final = 10.0
+#: Seconds after which the version lists of an unchanged store are read again, and stores of which they are kept.
+LISTS_S: Final = 300.0
+LISTS_MAX: Final = 32
 
 Result = TypeVar("Result", bound=Cursor[Any])
+
+
+@dataclass(frozen=True)
+class StoreLists:
+    """Summary and versions of a store as they were read at `looked`, when `attempt` was its newest."""
+
+    summary: StoreSummary
+    versions: Sequence[CommittedAttempt]
+    looked: datetime
+    attempt: bytes
+    read_s: float
+
+
+class Listing:
+    """All namespaces of some tables, listed in the background."""
+
+    def __init__(self, tables: BotoTables, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tables = tables
+        self._names: list[str] | None = None
+        self._failed: DynastateError | None = None
+        self._spent = Meter()
+        self._background = Background(self._list, clock)
+
+    def names(self, spent: Meter) -> list[str] | None:
+        """The namespaces as they were listed last; None: they are being listed for the first time."""
+        is_retried = self._failed is not None
+        self._background.begin(LOOK_S if is_retried else max(NAMESPACES_S, NAMESPACES_UNIT_S * self._spent.read_units))
+        if self._names is None and not is_retried:
+            self._background.wait(FIRST_WAIT_S)
+        if self._names is None and self._failed is not None:
+            raise self._failed
+        spent.add(self._spent)
+        return self._names
+
+    def _list(self) -> None:
+        spent = Meter()
+        try:
+            self._names = sorted({store.split("/")[0] for store in self._tables.find_stores(spent)})
+            self._failed = None
+        except DynastateError as failed:
+            self._failed = failed
+        self._spent = spent
 
 
 class Site:
@@ -41,18 +92,27 @@ class Site:
         self._reports = reports
         self._namespaces = list(namespaces)
         self._watches: dict[str, Watch] = {}
-        self._listed: list[str] = []
-        self._listed_s = -float("inf")
+        self._lists: dict[str, StoreLists] = {}
         self._readers: Kept[StateReader] = Kept()
         self._cursors: Kept[Cursor[Any]] = Kept()
         self.checks: dict[str, Check] = {}
         self._lock = Lock()
         with ExitStack() as opened:
-            self.tables = BotoTables(settings)
-            opened.callback(self.tables.close)
+            #: For `verify`, which may take as long as a command.
+            self.patient_tables = self._open(settings.request_deadline_s, opened)
+            self.tables = self._open(min(VIEW_DEADLINE_S, settings.request_deadline_s), opened)
             self.engine = Engine(self.tables, self.settings)
             opened.callback(self.engine.close)
+            self._look_tables = self._open(LOOK_DEADLINE_S, opened)
+            self._look_engine = Engine(self._look_tables, self.settings)
+            opened.callback(self._look_engine.close)
             self._opened = opened.pop_all()
+        self._listing = Listing(self._look_tables)
+
+    def _open(self, deadline_s: float, opened: ExitStack) -> BotoTables:
+        tables = BotoTables(self.settings, retries=RetryPolicy(deadline_s))
+        opened.callback(tables.close)
+        return tables
 
     def close(self) -> None:
         """Close the readers and the tables."""
@@ -62,15 +122,39 @@ class Site:
             check.cancel()
         self._opened.close()
 
-    def namespaces(self, spent: Meter) -> list[str]:
-        """The namespaces that are shown."""
-        if self._namespaces:
-            return self._namespaces
-        with self._lock:
-            if time.monotonic() - self._listed_s > NAMESPACES_S:
-                self._listed = sorted({store.split("/")[0] for store in self.tables.find_stores(spent)})
-                self._listed_s = time.monotonic()
-            return self._listed
+    def namespaces(self, spent: Meter) -> list[str] | None:
+        """The namespaces that are shown; None: they are being listed.
+
+        Raises:
+            ConfigurationError: they may not be listed.
+        """
+        return self._namespaces or self._listing.names(spent)
+
+    def known(self, namespaces: Sequence[str]) -> list[Known]:
+        """Namespaces by their last looks, which are made at once.
+
+        Raises:
+            ConfigurationError: one of them is not shown here.
+        """
+        watches = [self.watch(each) for each in namespaces]
+        for each in watches:
+            each.begin()
+        began_s = time.monotonic()
+        return [each.known(time.monotonic() - began_s) for each in watches]
+
+    def reachable(self, namespace: str) -> Known:
+        """A namespace, by a look that was answered, so that a view of it can be read.
+
+        Raises:
+            UnavailableError: DynamoDB does not answer; it says since when.
+        """
+        known = self.watch(namespace).known()
+        if known.is_unreachable:
+            raise UnavailableError(
+                f"DynamoDB has not answered since {clock_time(known.failed)}, so this cannot be read; the last answer "
+                f"was at {clock_time(known.looked)}: {known.problem}"
+            )
+        return known
 
     def watch(self, namespace: str) -> Watch:
         """The watch of a namespace.
@@ -82,8 +166,33 @@ class Site:
             raise ConfigurationError("this page was not started for this namespace", namespace=repr(namespace[:100]))
         with self._lock:
             if namespace not in self._watches:
-                self._watches[namespace] = Watch(self.engine, self.tables, namespace, self.prices, self._reports)
+                self._watches[namespace] = Watch(
+                    self._look_engine, self._look_tables, namespace, self.prices, self._reports
+                )
             return self._watches[namespace]
+
+    def lists(self, known: Known, store: str, spent: Meter) -> StoreLists:
+        """The version lists of a store, read where its newest version is another, or after `LISTS_S`.
+
+        Raises:
+            UnavailableError: DynamoDB does not answer, and they were not read before.
+        """
+        lineage = known.lineages.get(store)
+        attempt = b"" if lineage is None else lineage.newest.attempt
+        read = self._lists.get(store)
+        if read is not None:
+            is_new = read.attempt == attempt and time.monotonic() - read.read_s < LISTS_S
+            if is_new or known.is_unreachable:
+                return read
+        self.reachable(known.namespace)
+        looked = now_utc()
+        read = StoreLists(*inspect_lists(self.tables, store, spent), looked, attempt, time.monotonic())
+        with self._lock:
+            self._lists.pop(store, None)
+            self._lists[store] = read
+            while len(self._lists) > LISTS_MAX:
+                del self._lists[next(iter(self._lists))]
+        return read
 
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:

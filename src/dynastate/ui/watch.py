@@ -3,32 +3,97 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from threading import Lock, Thread
+from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import Final
 
 from dynastate.counts import plural
-from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
-from dynastate.engine.catalog import of_namespace
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine.catalog import by_query, find_stores
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
-from dynastate.errors import DynastateError
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    DynastateError,
+    UnavailableError,
+    VersionMissingError,
+)
+from dynastate.format.meta import DROPPED
 from dynastate.operations.monitor import Monitor, StoreActivity, with_report
 from dynastate.operations.reports import Batch, ReportFile
 from dynastate.operations.runs import read_meta
 from dynastate.operations.skew import StoreLoad, read_loads
 from dynastate.prices import Prices
 
-#: Seconds after which a look, the sizes of stores, and the list of stores are old.
+#: Seconds after which a look, and the sizes of stores that have changed, are read again.
 LOOK_S: Final = 2.0
 LOADS_S: Final = 60.0
-STORES_S: Final = 30.0
+#: Seconds that a view waits for a look that is under way, for the first one, and after which a look is called old.
+WAIT_S: Final = 1.5
+FIRST_WAIT_S: Final = 10.0
+OLD_S: Final = 10.0
+#: Seconds without an answer after which a look fails: less than a view waits.
+LOOK_DEADLINE_S: Final = 1.0
+#: The stores are listed again when a run has begun, when a store is missing, and after so many seconds: of a query in
+#: its first batch, whose stores are being made, of a namespace without stores, and of any other.
+FIRST_BATCH_S: Final = 10.0
+NO_STORES_S: Final = 60.0
+STORES_S: Final = 900.0
+#: Sizes of a store are read so often for one version: maintenance may follow a commit.
+LOADS_OF_A_VERSION: Final = 2
+#: Namespaces that are looked at at once.
+LOOKS_AT_ONCE: Final = 8
 #: An operator is idle after so many of its batches, and at least so long.
 IDLE_TIMES: Final = 3
 IDLE_MIN_S: Final = 60.0
+NO_STORES: Final = "no store of this namespace is in the tables: it was dropped, or its query has not begun"
+NOT_COMMITTED: Final = "the first batch is not committed in all partitions yet"
+
+
+def now_utc() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def clock_time(at: datetime | None) -> str:
+    return "never" if at is None else f"{at:%H:%M:%S} UTC"
+
+
+class Background:
+    """A look that is made in a thread of its own, one at a time."""
+
+    _slots = BoundedSemaphore(LOOKS_AT_ONCE)
+
+    def __init__(self, look: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look, self._clock = look, clock
+        self._lock = Lock()
+        self._under_way: Event | None = None
+        self._ended_s = -float("inf")
+
+    def begin(self, every_s: float) -> None:
+        """Begin a look, unless one is under way, or the last one has ended less than so many seconds ago."""
+        with self._lock:
+            if self._under_way is None and self._clock() - self._ended_s > every_s:
+                self._under_way = Event()
+                Thread(target=self._run, args=(self._under_way,), name="dynastate-look", daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the look that is under way, if one is, but no longer than this."""
+        under_way = self._under_way
+        if under_way is not None:
+            under_way.wait(max(0.0, seconds))
+
+    def _run(self, ended: Event) -> None:
+        try:
+            with self._slots:
+                self._look()
+        finally:
+            with self._lock:
+                self._ended_s, self._under_way = self._clock(), None
+            ended.set()
 
 
 @dataclass(frozen=True)
@@ -41,7 +106,11 @@ class Health:
 
 @dataclass(frozen=True)
 class Known:
-    """A namespace by the last look, which took `spent`; `problem` says why there is none."""
+    """A namespace by the last look that was answered, at `looked`; None: there was none yet.
+
+    `problem` says why the looks since `failed` have failed; `is_unreachable`: because DynamoDB did not answer them.
+    `is_missing`: it has no stores. `spent` is what the last look took.
+    """
 
     namespace: str
     activities: Sequence[StoreActivity] = ()
@@ -51,7 +120,27 @@ class Known:
     has_reports: bool = False
     spent: Meter = field(default_factory=Meter)
     looked: datetime | None = None
+    failed: datetime | None = None
     problem: str = ""
+    is_unreachable: bool = False
+    is_missing: bool = False
+
+    @property
+    def why_nothing(self) -> str:
+        """The reason for a view without figures."""
+        if self.is_missing:
+            return NO_STORES
+        return self.problem or "the first look at it is not done yet; open this view again in some seconds"
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the figures are not those of now."""
+        return bool(self.problem) or (self.looked is not None and self.age_s > OLD_S)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the look that was answered."""
+        return 0.0 if self.looked is None else max(0.0, (now_utc() - self.looked).total_seconds())
 
     def loads_of(self, stores: str) -> list[StoreLoad]:
         """The loads of the partitions of `namespace/operator/*/name`."""
@@ -63,13 +152,16 @@ class Known:
         ]
 
     def behind_s(self, activity: StoreActivity) -> float:
-        """Seconds since the last commit of the partition that committed least recently."""
-        return max(0.0, time.time() - activity.committed_ms / 1000)
+        """Seconds from the last commit of the partition that committed least recently to the look."""
+        looked_s = time.time() if self.looked is None else self.looked.timestamp()
+        return max(0.0, looked_s - activity.committed_ms / 1000)
 
     def health(self, activity: StoreActivity) -> Health:
-        """How an operator does."""
+        """How an operator does. The reason of a failed one is `problem`, which is the namespace's."""
         if self.problem:
-            return Health("failed", self.problem)
+            return Health("failed", "")
+        if self.is_old:
+            return Health("old", f"as of {clock_time(self.looked)}")
         if activity.throttles:
             return Health("throttled", f"{plural(activity.throttles, 'request')} of the last batch")
         usual_s = activity.batch_s or 0.0
@@ -82,69 +174,155 @@ class Known:
 
 
 class Watch:
-    """A namespace's current query. `known` answers at once, but for the first time, and looks again."""
+    """A namespace's current query. `known` looks again, and answers after `WAIT_S` at most, but for the first look.
 
-    def __init__(self, engine: Engine, tables: BotoTables, namespace: str, prices: Prices, reports: str = "") -> None:
-        self._engine, self._tables, self._prices = engine, tables, prices
+    `engine` and `tables` should fail after `LOOK_DEADLINE_S`. `clock` is in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tables: Tables,
+        namespace: str,
+        prices: Prices,
+        reports: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._tables, self._prices, self._clock = engine, tables, prices, clock
         self._reports = ReportFile(reports) if reports else None
         self._known = Known(namespace, has_reports=bool(reports))
         self._monitor: Monitor | None = None
         self._stores: list[str] = []
-        self._looked_s = self._loaded_s = self._listed_s = -float("inf")
-        self._looking = Lock()
+        self._loads: dict[str, StoreLoad] = {}
+        #: The newest attempt of each store whose sizes were read, and how often they were.
+        self._sized: dict[str, tuple[bytes, int]] = {}
+        self._runs: frozenset[str] = frozenset()
+        self._epoch = self._runs_epoch = -1
+        self._listed_s = self._sized_s = -float("inf")
+        self._background = Background(self._look, clock)
 
-    def known(self) -> Known:
-        """The last look at it. Another one begins in the background where that is older than `LOOK_S`."""
-        if self._known.looked is None:
-            with self._looking:
-                if self._known.looked is None:
-                    self._look()
-        elif time.monotonic() - self._looked_s > LOOK_S and self._looking.acquire(blocking=False):
-            Thread(target=self._look_and_release, name="dynastate-look", daemon=True).start()
+    def begin(self) -> None:
+        """Begin a look, if the last one is older than `LOOK_S`."""
+        self._background.begin(NO_STORES_S if self._known.is_missing else LOOK_S)
+
+    def known(self, waited_s: float = 0.0) -> Known:
+        """The namespace by a look that is not older than `LOOK_S`, or by the last one that was answered.
+
+        While looks fail it does not wait for the next one; `waited_s`: who asks has waited so long already.
+        """
+        self.begin()
+        if self._known.looked is None and not self._known.problem:
+            self._background.wait(FIRST_WAIT_S - waited_s)
+        elif not self._known.is_unreachable:
+            self._background.wait(WAIT_S - waited_s)
         return self._known
 
-    def _look_and_release(self) -> None:
-        try:
-            self._look()
-        finally:
-            self._looking.release()
-
     def _look(self) -> None:
-        spent, now_s = Meter(), time.monotonic()
-        looked = datetime.now(timezone.utc)
+        spent, began = Meter(), now_utc()
         try:
-            self._known = replace(self._read(spent, now_s), spent=spent, looked=looked, problem="")
+            found = self._read(spent)
+            self._known = replace(found, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
+        except VersionMissingError as failed:
+            is_first = not self._known.activities
+            self._fail(spent, None if is_first else began, NOT_COMMITTED if is_first else self._text(failed))
+        except (UnavailableError, ConfigurationError) as failed:
+            # What cannot be reached at the start may be a wrong endpoint, which is an error of configuration.
+            is_unreachable = isinstance(failed, UnavailableError) or self._known.looked is None
+            self._fail(spent, began, str(failed), is_unreachable=is_unreachable)
         except DynastateError as failed:
-            self._engine.name_table(failed)
-            self._monitor = None
-            self._known = replace(self._known, spent=spent, looked=looked, problem=str(failed))
-        self._looked_s = time.monotonic()
+            self._fail(spent, began, self._text(failed))
+        except Exception as defect:
+            self._fail(spent, began, f"a defect of dynastate, please report it: {type(defect).__name__}")
+            raise  # the program's output has the trace
 
-    def _read(self, spent: Meter, now_s: float) -> Known:
-        if self._monitor is None or now_s - self._listed_s > STORES_S:
-            stores = of_namespace(self._tables, self._known.namespace, spent).current
-            if self._monitor is None or stores != self._stores:
-                self._monitor = Monitor(self._engine, stores, time.monotonic, self._prices)
-                self._loaded_s = -float("inf")
-            self._stores, self._listed_s = stores, now_s
-        before = self._monitor.meter.read_units, self._monitor.meter.requests
-        activities = self._monitor.look()
-        spent.read_units += self._monitor.meter.read_units - before[0]
-        spent.requests += self._monitor.meter.requests - before[1]
-        loads = self._known.loads
-        if now_s - self._loaded_s > LOADS_S:
-            loads = read_loads(self._tables, self._stores, spent)
-            self._loaded_s = now_s
+    def _text(self, failed: DynastateError) -> str:
+        self._engine.name_table(failed)
+        return str(failed)
+
+    def _fail(self, spent: Meter, began: datetime | None, problem: str, *, is_unreachable: bool = False) -> None:
+        failed = began and (self._known.failed or began)
+        known = replace(self._known, spent=spent, failed=failed, problem=problem)
+        self._known = replace(known, is_unreachable=is_unreachable)
+
+    def _read(self, spent: Meter) -> Known:
+        is_listed = self._monitor is None or self._clock() - self._listed_s > self._list_every_s
+        if is_listed:
+            self._list(spent)
+        try:
+            activities = self._activities(spent)
+        except (VersionMissingError, CorruptStateError):
+            # Stores that are dropped lose their versions before their meta items.
+            if is_listed or (self._known.problem and self._clock() - self._listed_s < NO_STORES_S):
+                raise
+            self._list(spent)
+            activities = self._activities(spent)
+        if not is_listed and self._newest_epoch > self._epoch:  # a run has begun, maybe of another query
+            before = self._monitor
+            self._list(spent)
+            activities = activities if self._monitor is before else self._activities(spent)
+        if self._monitor is None:
+            return Known(self._known.namespace, has_reports=self._known.has_reports, is_missing=True)
+        lineages = self._monitor.lineages
+        self._epoch = self._newest_epoch
         batches: Sequence[Batch] = ()
         if self._reports is not None:
-            runs = read_meta(self._tables, self._stores[0], spent)[1].epochs.keys()
-            operators = self._reports.last_batch(runs)
-            activities = with_report(activities, operators, self._reports.last_duration_ms(runs))
-            batches = self._reports.recent(runs)
+            if self._epoch != self._runs_epoch:
+                self._runs = frozenset(read_meta(self._tables, self._stores[0], spent)[1].epochs)
+                self._runs_epoch = self._epoch
+            operators = self._reports.last_batch(self._runs)
+            activities = with_report(activities, operators, self._reports.last_duration_ms(self._runs))
+            batches = self._reports.recent(self._runs)
+        self._size(lineages, spent)
         return replace(
             self._known,
             activities=activities,
-            loads=loads,
-            lineages=self._monitor.lineages,
+            loads=[self._loads[store] for store in self._stores if store in self._loads],
+            lineages=lineages,
             batches=batches,
+            is_missing=False,
         )
+
+    @property
+    def _newest_epoch(self) -> int:
+        lineages = {} if self._monitor is None else self._monitor.lineages
+        return max((each.newest.epoch for each in lineages.values()), default=-1)
+
+    @property
+    def _list_every_s(self) -> float:
+        is_first_batch = all(each.version <= 1 for each in self._known.activities)
+        return FIRST_BATCH_S if is_first_batch else STORES_S
+
+    def _list(self, spent: Meter) -> None:
+        """List the stores of the current query, without those that are being dropped."""
+        items = find_stores(self._tables, self._known.namespace, spent)
+        stores = by_query({store: item for store, item in items.items() if DROPPED not in item}).current
+        if stores != self._stores:
+            self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
+            self._loads = {store: load for store, load in self._loads.items() if store in stores}
+            self._sized = {store: sized for store, sized in self._sized.items() if store in stores}
+            self._sized_s = -float("inf")
+        self._stores, self._listed_s = stores, self._clock()
+
+    def _activities(self, spent: Meter) -> Sequence[StoreActivity]:
+        if self._monitor is None:
+            return ()
+        requests, units = self._monitor.meter.requests, self._monitor.meter.read_units
+        try:
+            return self._monitor.look()
+        finally:
+            spent.requests += self._monitor.meter.requests - requests
+            spent.read_units += self._monitor.meter.read_units - units
+
+    def _size(self, lineages: Mapping[str, Lineage], spent: Meter) -> None:
+        """Read the sizes of the stores that have changed since they were read."""
+        if self._clock() - self._sized_s <= LOADS_S:
+            return
+        changed: dict[str, tuple[bytes, int]] = {}
+        for store, lineage in lineages.items():
+            attempt, times = self._sized.get(store, (b"", 0))
+            times = times + 1 if attempt == lineage.newest.attempt else 1
+            if times <= LOADS_OF_A_VERSION:
+                changed[store] = lineage.newest.attempt, times
+        self._loads |= {load.store: load for load in read_loads(self._tables, list(changed), spent)}
+        self._sized |= changed
+        self._sized_s = self._clock()

@@ -35,6 +35,7 @@ class Differences(Cursor[Any]):
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
     stores, family = stores_of(ask), ask.text("family")
+    site.reachable(ask.namespace)
     with site.reader(stores, family) as reader, counted(reader.meter, spent):
         versions = reader.versions()
         families = [each for each in reader.families if not each.startswith("$")]

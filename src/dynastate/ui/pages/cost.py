@@ -25,7 +25,7 @@ def view(site: Site, ask: Ask) -> Page:
     known = site.watch(ask.namespace).known()
     spent.add(known.spent)
     if not known.activities:
-        raise ConfigurationError(known.problem or "nothing is known of this namespace yet", namespace=ask.namespace)
+        raise ConfigurationError(known.why_nothing, namespace=ask.namespace)
     threshold = ask.positive("threshold", float(Settings().snapshot_threshold))
     retain = ask.number("retain", RETAIN, least=2)
     plan = plan_of(known, site.prices, threshold=threshold, retain=retain)
@@ -62,7 +62,7 @@ def view(site: Site, ask: Ask) -> Page:
             "month_days": MONTH_DAYS,
         }
         command += f" --every {plan.every_s:g} --trigger {trigger:g} --partitions {wanted}"
-    return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent)
+    return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent).by([known])
 
 
 def _by_version(known: Known) -> Chart:

@@ -43,7 +43,7 @@ def view(site: Site, ask: Ask) -> Page:
             "lines": [line for each in reports if not each.is_whole for line in each.lines(names)][:FINDINGS],
         }
     command = f"dynastate verify {ask.namespace}"
-    return Page(f"Health of {ask.namespace}", "health.html", command, values, spent, LOOK_S)
+    return Page(f"Health of {ask.namespace}", "health.html", command, values, spent, LOOK_S).by([known])
 
 
 def verify(site: Site, ask: Ask) -> None:
@@ -52,7 +52,7 @@ def verify(site: Site, ask: Ask) -> None:
     check = site.checks.get(ask.namespace)
     if check is None or not check.is_running:
         stores = stores_in(site.tables, ask.namespace, Meter()).current
-        site.checks[ask.namespace] = Check(site.tables, stores).start()
+        site.checks[ask.namespace] = Check(site.patient_tables, stores).start()
 
 
 def cancel(site: Site, ask: Ask) -> None:

@@ -25,6 +25,7 @@ VALUE_CHARS: Final = 4_000
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
     stores = stores_of(ask)
+    site.reachable(ask.namespace)
     with site.reader(stores, ask.text("family")) as reader, counted(reader.meter, spent):
         families = [each for each in reader.families if not each.startswith("$")]
         state: StateView = reader

@@ -8,7 +8,7 @@ from typing import Final
 from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
-from dynastate.operations.inspect import CommittedAttempt, inspect_store, list_versions
+from dynastate.operations.inspect import CommittedAttempt
 from dynastate.operations.skew import StoreLoad, read_keys, skew_of
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
@@ -20,7 +20,7 @@ LISTED: Final = 20
 #: The heaviest keys that are shown, and the bytes of rows that are read for them.
 KEYS: Final = 10
 KEYS_BYTES: Final = 8 * 2**20
-#: Seconds between two looks: each reads all version lists of a store.
+#: Seconds between two looks: where a store has changed, all its version lists are read.
 REFRESH_S: Final = 5.0
 
 
@@ -38,7 +38,8 @@ def loads_of(known: Known, ask: Ask) -> list[StoreLoad]:
     found = known.loads_of(stores_of(ask))
     if not found:
         raise ConfigurationError(
-            known.problem or "there is no such operator, or it has no version yet", stores=stores_of(ask)
+            "there is no such operator, or it has no version yet" if known.activities else known.why_nothing,
+            stores=stores_of(ask),
         )
     return found
 
@@ -54,9 +55,12 @@ def view(site: Site, ask: Ask) -> Page:
             f"there is no such partition; there are {min(loads)} to {max(loads)}", partition=partition
         )
     store = loads[partition].store
-    summary = inspect_store(site.tables, store, spent)
-    versions = list_versions(site.tables, store, spent)
+    lists = site.lists(known, store, spent)
+    summary, versions = lists.summary, lists.versions
+    if ask.text("keys"):
+        site.reachable(ask.namespace)
     values = {
+        "known": known,
         "store": store,
         "partition": partition,
         "summary": summary,
@@ -72,9 +76,10 @@ def view(site: Site, ask: Ask) -> Page:
         "keys": read_keys(site.engine, [*loads.values()], KEYS, KEYS_BYTES, spent) if ask.text("keys") else None,
     }
     title = f"{ask.namespace}, operator {ask.operator}"
-    return Page(
+    page = Page(
         title, "operator.html", f"dynastate versions {store}", values, spent, 0 if ask.text("keys") else REFRESH_S
     )
+    return page.by([known])
 
 
 def _bar(version: CommittedAttempt) -> Bar:

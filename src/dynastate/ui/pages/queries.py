@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.operations.monitor import StoreActivity, operator_of
+from dynastate.operations.monitor import StoreActivity
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import dollars_a_day
 from dynastate.ui.site import Site
@@ -34,10 +34,13 @@ class Line:
 def view(site: Site, ask: Ask) -> Page:
     """All namespaces, or the one in the path."""
     spent = Meter()
-    namespaces = [ask.namespace] if "namespace" in ask.path else site.namespaces(spent)
+    is_one = "namespace" in ask.path
+    listed = [ask.namespace] if is_one else site.namespaces(spent)
+    looks = site.known(listed or [])
+    # A dropped namespace leaves its fences, by which it is listed.
+    shown = [each for each in looks if is_one or not each.is_missing]
     found = []
-    for namespace in namespaces:
-        known = site.watch(namespace).known()
+    for known in shown:
         spent.add(known.spent)
         lines = [
             Line(
@@ -50,7 +53,7 @@ def view(site: Site, ask: Ask) -> Page:
             for each in known.activities
         ]
         found.append((known, lines))
-    command = f"dynastate top {namespaces[0]}" if len(namespaces) == 1 else "dynastate stores"
-    values = {"found": found, "operator_of": operator_of}
-    title = "Queries" if "namespace" not in ask.path else ask.namespace
-    return Page(title, "queries.html", command, values, spent, LOOK_S)
+    command = f"dynastate top {shown[0].namespace}" if len(shown) == 1 else "dynastate stores"
+    values = {"found": found, "is_listing": listed is None}
+    title = ask.namespace if is_one else "Queries"
+    return Page(title, "queries.html", command, values, spent, LOOK_S).by(shown)

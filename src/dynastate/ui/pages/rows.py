@@ -23,6 +23,7 @@ CELL_CHARS: Final = 200
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
     stores, family = stores_of(ask), ask.text("family")
+    site.reachable(ask.namespace)
     with site.reader(stores, family) as reader, counted(reader.meter, spent):
         families = [each for each in reader.families if not each.startswith("$")]
         version = ask.number("version", reader.version, least=1)
