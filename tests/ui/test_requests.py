@@ -93,6 +93,14 @@ def test_what_is_wrong_is_said(url: str, place: str, status: int, words: str) ->
     assert (found, words in text) == (status, True), text
 
 
+def test_minutes_have_no_forecast(url: str) -> None:
+    """The versions of `shop` span two minutes: growth is not told from them, and the page says why."""
+    for place in ("operator/shop/0", "health/shop"):
+        text = ask(url + place)[1]
+        assert "Growth is not told from less than 10 minutes and 4 versions" in text
+        assert ("more rows a day" in text, "it is reached in" in text) == (False, False)
+
+
 def test_what_is_lost_is_said(url: str, database: Database) -> None:
     """`verify` names what is missing; the view of the rows says so too."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:

@@ -48,7 +48,7 @@ def skew(
     partitions first; and the days until a limit is reached, if the growth of the retained versions goes on: the 1,000
     write units a second of one of DynamoDB's partition keys, half of --heap, and --budget.
     """
-    from dynastate.operations.skew import limits_of, read_keys, read_loads, skew_of
+    from dynastate.operations.skew import limits_of, no_forecast, read_keys, read_loads, skew_of
     from dynastate.prices import Prices
 
     meter, found = Meter(), None
@@ -72,6 +72,8 @@ def skew(
     if found is not None:
         _show_keys(call, found)
     _show_limits(call, limits)
+    if why := no_forecast(loads):
+        call.say(why)
     call.say(f"reading this took {plural(meter.read_units, 'read unit')}")
 
 

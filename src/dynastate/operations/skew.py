@@ -13,10 +13,12 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
-from dynastate.format.changes import RowValue
+from dynastate.format.changes import RECORD_HEADER_BYTES, RowValue
+from dynastate.format.graph import VersionGraph
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.advice import Month
 from dynastate.operations.inspect import families_of, read_lists, rows_of
@@ -38,8 +40,9 @@ LARGEST: Final = 5
 KEY_UNITS_S: Final = 1_000
 #: Rows are on the heap up to this share of it.
 HEAP_SHARE: Final = 0.5
-#: Versions that a trend needs: each half of them has an interval.
+#: Versions that a trend needs: each half of them has an interval. And seconds from the first to the last of them.
 TREND_VERSIONS: Final = 4
+TREND_SPAN_S: Final = 600
 #: The smallest class of sizes: rows of up to 16 bytes, as a power of two.
 SIZE_BITS_MIN: Final = 4
 #: Rows between two reports of progress.
@@ -50,10 +53,11 @@ REPORT_ROWS: Final = 1_000
 class StoreLoad:
     """Size and load of one store.
 
-    `bytes` are those of its rows before compression, estimated from its newest snapshot, or without one from its
-    changes; `stored_bytes` those in the tables and in objects of S3. Since the oldest listed version, `span_s` before
-    the newest: `rows_a_day` more rows. `units_s`: write units a second of the commits of the newer half of the
-    versions, which grow by `units_s_a_day` from the older half on. None: too few versions.
+    `bytes` are those of its rows before compression, each value with its key and a header, estimated from its newest
+    snapshot, or without one from its changes; `stored_bytes` those in the tables and in objects of S3. The listed
+    versions span `span_s`. In their newer half: `rows_a_day` more rows, and `units_s` write units a second of commits,
+    which grow by `units_s_a_day` from the older half on. None: too few versions; of growth also a span of less than
+    `TREND_SPAN_S`.
     """
 
     store: str
@@ -185,32 +189,54 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
     records, raw = (snapshot.records, snapshot.raw_bytes) if snapshot else (usage.records, usage.raw_bytes)
     keys = sum(newest.keys.values())
     span_s = (newest.time_ms - oldest.time_ms) / 1000
-    rows, rows_before = (rows_of(families_of(graph.schema(each), each)) for each in (newest, oldest))
+    families = families_of(graph.schema(newest), newest)
     units = _Trend.of(lineage, lambda entry: commit_units(store, entry))
     changes = _Trend.of(lineage, lambda entry: entry.records)
+    if any(each["lists"] for each in families):
+        # A list has a record for each value: their number does not follow from that of the keys.
+        since = 0 if snapshot is None else snapshot.version
+        later = sum(each.raw_bytes for each in lineage if each.version > since)
+        row_bytes = later + (snapshot.raw_bytes if snapshot else 0)
+    else:
+        row_bytes = round(keys * raw / records) if records else 0
     return StoreLoad(
         store=store,
-        rows=rows,
+        rows=rows_of(families),
         keys=keys,
-        bytes=round(keys * raw / records) if records else 0,
+        bytes=row_bytes,
         stored_bytes=usage.stored.bytes + usage.stored.object_bytes,
         shards=graph.required_meta.shards,
         span_s=span_s,
         batch_s=span_s / (len(lineage) - 1) if span_s > 0 else None,
-        rows_a_day=(rows - rows_before) / span_s * DAY_S if span_s > 0 else None,
+        rows_a_day=_rows_a_day(graph, lineage),
         units_s=None if units is None else units.now,
         units_s_a_day=None if units is None else units.a_day,
-        changes_growth_a_day=changes.a_day / changes.now if changes and changes.now else None,
+        changes_growth_a_day=changes.a_day / changes.now
+        if changes and changes.now and changes.a_day is not None
+        else None,
         usage=usage,
     )
 
 
+def _rows_a_day(graph: VersionGraph, lineage: Sequence[VersionEntry]) -> float | None:
+    """Rows that the newer half of some versions adds, a day; None: they are too few, or span too little time.
+
+    A state that has just been filled does not grow any more in the newer half.
+    """
+    middle, newest = lineage[len(lineage) // 2], lineage[-1]
+    seconds = (newest.time_ms - middle.time_ms) / 1000
+    if len(lineage) < TREND_VERSIONS or newest.time_ms - lineage[0].time_ms < 1000 * TREND_SPAN_S or seconds <= 0:
+        return None
+    rows, rows_before = (rows_of(families_of(graph.schema(each), each)) for each in (newest, middle))
+    return (rows - rows_before) / seconds * DAY_S
+
+
 @dataclass(frozen=True)
 class _Trend:
-    """A rate of the newer half of some versions, a second, and by how much it grows a day."""
+    """A rate of the newer half of some versions, a second, and by how much it grows a day; None: a short span."""
 
     now: float
-    a_day: float
+    a_day: float | None
 
     @classmethod
     def of(cls, lineage: Sequence[VersionEntry], measured: Callable[[VersionEntry], float]) -> _Trend | None:
@@ -224,7 +250,8 @@ class _Trend:
             sum(map(measured, lineage[first + 1 : last + 1])) / (times[half + 1] - times[half])
             for half, (first, last) in enumerate(((0, middle), (middle, len(lineage) - 1)))
         )
-        return cls(now, (now - before) / ((times[2] - times[0]) / 2) * DAY_S)
+        span_s = times[2] - times[0]
+        return cls(now, None if span_s < TREND_SPAN_S else (now - before) / (span_s / 2) * DAY_S)
 
 
 def skew_of(loads: Sequence[StoreLoad]) -> list[GroupSkew]:
@@ -291,7 +318,8 @@ def _spending(loads: Sequence[StoreLoad], prices: Prices, budget: float) -> Limi
         now.append(work)
         later.append(_a_day_later(work, each))
     dollars = Month.of(now).dollars(prices) if now else 0.0
-    a_day = Month.of(later).dollars(prices) - dollars if now else None
+    is_known = any(load.rows_a_day is not None for each in operators.values() for load in each)
+    a_day = Month.of(later).dollars(prices) - dollars if is_known else None
     return Limit("dollars a month", dollars, budget, a_day)
 
 
@@ -354,7 +382,7 @@ class _Found:
         self._heaviest: list[tuple[int, int, str, Family, bytes, int]] = []
 
     def add(self, store: str, family: Family, raw: bytes, values: Sequence[bytes]) -> None:
-        size = len(raw) + sum(map(len, values))
+        size = sum(RECORD_HEADER_BYTES + len(raw) + len(value) for value in values)
         self.rows += 1
         self.bytes += size
         bits = max(SIZE_BITS_MIN, (size - 1).bit_length())
@@ -380,6 +408,16 @@ def _heavy(size: int, _: int, store: str, family: Family, raw: bytes, values: in
 def _store_json(load: StoreLoad) -> dict[str, Any]:
     kept = ("store", "rows", "bytes", "stored_bytes", "shards", "batch_s", "rows_a_day", "units_s", "units_s_a_day")
     return {name: getattr(load, name) for name in kept}
+
+
+def no_forecast(loads: Sequence[StoreLoad]) -> str:
+    """The reason for which the growth of stores is not known; empty: it is."""
+    if not loads or any(load.rows_a_day is not None for load in loads):
+        return ""
+    return (
+        f"growth is not told from less than {TREND_SPAN_S // 60} minutes and {TREND_VERSIONS} versions; the listed "
+        f"versions span {plural(round(max(load.span_s for load in loads)), 'second')}"
+    )
 
 
 def key_text(key: HeavyKey) -> str:

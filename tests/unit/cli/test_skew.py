@@ -17,7 +17,7 @@ def uneven(engine: Engine) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.commits, "now_ms", lambda: now_ms[0])
         for batch in range(6):
-            now_ms[0] += 60_000
+            now_ms[0] += 180_000
             for store, rows in zip(stores, (30, 10), strict=True):
                 store.commit(*((user(f"{batch}-{number}"), counted(1)) for number in range(rows)))
         stores[1].commit((user("whale"), counted(1, "x" * 1_000)))

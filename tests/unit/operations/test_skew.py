@@ -13,7 +13,16 @@ from dynastate.engine.engine import Engine
 from dynastate.operations.advice import Month
 from dynastate.operations.compact import compact_store
 from dynastate.operations.scenarios import workload
-from dynastate.operations.skew import Limit, StoreLoad, limits_of, read_keys, read_loads, skew_of
+from dynastate.operations.skew import (
+    TREND_SPAN_S,
+    Limit,
+    StoreLoad,
+    limits_of,
+    no_forecast,
+    read_keys,
+    read_loads,
+    skew_of,
+)
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
 from tests.support.fakes import MemoryTables
@@ -23,12 +32,12 @@ DAY_S = 86_400
 #: Rows that each partition gets in a batch.
 ROWS = (10, 40, 10)
 BATCHES = 9
-EVERY_S = 60
+EVERY_S = 120
 
 
 @pytest.fixture
 def grown(memory_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StoreBuilder]:
-    """An operator of three partitions, one of which gets more rows; a batch a minute."""
+    """An operator of three partitions, one of which gets more rows; a batch every two minutes."""
     now_ms = [1_700_000_000_000]
     monkeypatch.setattr(memory_engine.commits, "now_ms", lambda: now_ms[0])
     made = [StoreBuilder(memory_engine, f"grown/0/{partition}/default") for partition in range(len(ROWS))]
@@ -82,6 +91,46 @@ def test_trend_is_that_of_the_halves(
     assert more.units_s_a_day is not None
     assert more.units_s_a_day > 0
     assert more.key_units_s == (more.units_s or 0) / 4
+
+
+def test_minutes_have_no_forecast(
+    memory: MemoryTables, memory_engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten rows in a minute say nothing of the days to come; a state that was filled once does not grow."""
+    now_ms = [1_700_000_000_000]
+    monkeypatch.setattr(memory_engine.commits, "now_ms", lambda: now_ms[0])
+    made = StoreBuilder(memory_engine, store)
+    made.commit((user("a"), counted(0)))
+    for number in range(8):
+        now_ms[0] += 8_000
+        made.commit(*((user(f"{number}-{each}"), counted(number)) for each in range(number + 1)))
+    (young,) = read_loads(memory, [store], Meter())
+    assert (young.rows_a_day, young.units_s_a_day, young.changes_growth_a_day) == (None, None, None)
+    assert (young.units_s or 0) > 0
+    limits = limits_of([young], DEFAULT_PRICES, 1.0, 1_000)
+    assert [(each.a_day, each.days) for each in limits] == [(None, None)] * 3
+    assert no_forecast([young]).endswith("less than 10 minutes and 4 versions; the listed versions span 64 seconds")
+    assert skew_of([young])[0].rows_a_day is None
+    for number in range(12):
+        now_ms[0] += TREND_SPAN_S * 1000 // 10
+        made.commit((user("a"), counted(number)))
+    (old,) = read_loads(memory, [store], Meter())
+    assert (old.rows_a_day, no_forecast([old])) == (0, "")
+
+
+def test_sizes_of_lists_are_those_of_their_values(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
+    """A list has a record for each value: the sizes of partitions and of rows are of the same bytes."""
+    made = StoreBuilder(memory_engine, store, family(multiple=True))
+    for number in range(20):
+        made.commit(*((user(f"u{each}"), counted(number, "x" * 30)) for each in range(5)))
+        if number in (0, 10):
+            (load,) = read_loads(memory, [store], Meter())
+            assert load.bytes == read_keys(memory_engine, [load], 1, 1 << 20, Meter()).bytes
+            compact_store(memory_engine, memory, store)
+    (load,) = read_loads(memory, [store], Meter())
+    found = read_keys(memory_engine, [load], 1, 1 << 20, Meter())
+    assert (load.bytes, found.heaviest[0].values) == (found.bytes, 20)
+    assert load.bytes > 5 * 20 * 30
 
 
 def test_few_versions_have_no_trend(memory: MemoryTables, memory_engine: Engine, store: str) -> None:

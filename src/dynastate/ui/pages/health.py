@@ -8,7 +8,7 @@ from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.operations.findings import summary
 from dynastate.operations.scope import stores_in
-from dynastate.operations.skew import limits_of
+from dynastate.operations.skew import limits_of, no_forecast
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.check import Check
 from dynastate.ui.page import Ask, Page
@@ -29,6 +29,7 @@ def view(site: Site, ask: Ask) -> Page:
         "known": known,
         "marks": [(each, known.health(each)) for each in known.activities],
         "limits": limits_of(known.loads, site.prices),
+        "no_forecast": no_forecast(known.loads),
         "throttles": _throttles(known),
         "check": check,
         "troubleshooting": f"{DOCS}troubleshooting.md",

@@ -9,7 +9,7 @@ from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspect import CommittedAttempt
-from dynastate.operations.skew import StoreLoad, read_keys, skew_of
+from dynastate.operations.skew import StoreLoad, no_forecast, read_keys, skew_of
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.site import Site
@@ -59,8 +59,10 @@ def view(site: Site, ask: Ask) -> Page:
     summary, versions = lists.summary, lists.versions
     if ask.text("keys"):
         site.reachable(ask.namespace)
+    skew = skew_of([*loads.values()])[0]
     values = {
         "known": known,
+        "no_forecast": no_forecast([*loads.values()]),
         "store": store,
         "partition": partition,
         "summary": summary,
@@ -72,7 +74,7 @@ def view(site: Site, ask: Ask) -> Page:
             _strip("row", {number: each.rows for number, each in loads.items()}, partition),
             _strip("byte", {number: each.bytes for number, each in loads.items()}, partition),
         ],
-        "skew": skew_of([*loads.values()])[0],
+        "skew": skew,
         "keys": read_keys(site.engine, [*loads.values()], KEYS, KEYS_BYTES, spent) if ask.text("keys") else None,
     }
     title = f"{ask.namespace}, operator {ask.operator}"
