@@ -372,11 +372,12 @@ main()
         (
             hello(TOKEN, "9.9.9", "{}"),
             [
-                f"jar is dynastate 9.9.9 (protocol 1), the Python package of the executor is {dynastate.__version__}",
+                "jar is dynastate 9.9.9 (protocol 2), the Python package of the executor is",
+                f"{dynastate.__version__} (protocol 2)",
                 f"install dynastate==9.9.9 in {sys.executable}, or use the jar that 'dynastate jar' prints",
             ],
         ),
-        (protocol.encode(Hello(2, TOKEN, dynastate.__version__, "{}")), ["(protocol 2)"]),
+        (protocol.encode(Hello(1, TOKEN, dynastate.__version__, "{}")), ["(protocol 1)"]),
     ],
     ids=["no token", "another token", "half a token", "another package", "another protocol"],
 )
@@ -803,7 +804,7 @@ def test_read_falls_back_from_a_corrupt_snapshot(corrupt_snapshot: State, memory
             answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 0, 0, NO_ATTEMPT, 1, (half,))))
             kinds, found = take_answers(answers)
             state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
-            assert kinds == ([protocol.Found] if half else []) + [protocol.Deltas, protocol.Opened]
+            assert kinds == ([protocol.Found] if half else []) + [protocol.Held, protocol.Deltas, protocol.Opened]
         assert state == corrupt_snapshot
 
 
@@ -1053,12 +1054,15 @@ def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
             if isinstance(answer, ROWS):
                 together |= fold([chunk_of(answer)])
             else:
+                assert answer == protocol.Held(0)
+                answer = talk.answer()
                 assert isinstance(answer, protocol.Deltas)
                 assert (answer.snapshot, answer.after) == (0, 0)
                 assert answer.raw_bytes > 40
             answer = talk.answer()
     assert len(together) == 40
     talk.send(protocol.encode(protocol.Read(store, *one, 0, *one, 2, (0, 1, 3))))
+    assert talk.answer() == protocol.Held(1)
     assert talk.answer() == protocol.Deltas(0, 1, 0)
     assert isinstance(talk.answer(), protocol.Opened)
     assert talk.fail(protocol.Find(store, 2, NO_ATTEMPT))[0] == VersionMissingError.kind

@@ -47,7 +47,8 @@ class Opening:
 
     Where it begins with a snapshot, `snapshot` is the version of that, and `snapshot_chunks` come before `chunks`.
     `after` is the version before the first of `entries`. Both kinds of chunks together have `records` records. Its
-    rows are best read in 2^bits buckets, where not all are wanted.
+    rows are best read in 2^bits buckets, where not all are wanted. `applies_held`: the changes that the receiver holds
+    are a part of the version, between `snapshot_chunks` and `chunks`; else it must not apply them.
     """
 
     entry: VersionEntry
@@ -61,6 +62,7 @@ class Opening:
     snapshot_chunks: Iterator[StoredChunk]
     chunks: Iterator[StoredChunk]
     meter: Meter
+    applies_held: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class VersionOpener:
         """The rows of a version in some of 2^bits buckets; chunks may hold other rows too.
 
         Of the changes since the snapshot only those parts are read that may hold such rows; none that are `held`, if
-        the version is read from that snapshot, and by way of that version.
+        the version is read from that snapshot, and by way of that version: then it `applies_held`.
         """
         route, meter = self._route(store, version, attempt)
         return self._partly(route, meter, hash_ranges(bits, numbers), held)
@@ -154,12 +156,14 @@ class VersionOpener:
     def _partly(self, route: Route, meter: Meter, within: Sequence[HashRange], held: HeldChanges | None) -> Opening:
         """The rows on a route whose hashes lie within some ranges."""
         opening = self._opening(route, meter, within=within)
-        after, entries = opening.after, route.entries
+        after, entries, near = opening.after, route.entries, None
         if held is not None and held.snapshot == opening.snapshot:
             near = route.since([held.upto])
-            after, entries = (near[0].version, near[1]) if near is not None else (after, entries)
+        if near is not None:
+            after, entries = near[0].version, near[1]
         read = self._reader.changes(route.store, entries, route.shards, meter, within=within, reads_all=False)
-        return replace(opening, after=after, entries=entries, chunks=self._changes(route.store, entries, read, meter))
+        chunks = self._changes(route.store, entries, read, meter)
+        return replace(opening, after=after, entries=entries, chunks=chunks, applies_held=near is not None)
 
     def _route(self, store: str, version: int, attempt: Attempt) -> tuple[Route, Meter]:
         meter = Meter()

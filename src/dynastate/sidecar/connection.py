@@ -152,7 +152,7 @@ class Connection:
             )
             if route:  # FOUND voids what was sent before
                 self._send_found(opening)
-            self._send_opening(opening, names_deltas=True)
+            self._send_opening(opening, is_read=True)
 
         with self._answering("read", request.store, request.version, request.attempt):
             retry_routes(answer)
@@ -160,10 +160,12 @@ class Connection:
     def _send_found(self, opening: Opening) -> None:
         self._send(protocol.Found(*opening.entry.id, *opening.base, opening.schema))
 
-    def _send_opening(self, opening: Opening, *, names_deltas: bool = False) -> None:
+    def _send_opening(self, opening: Opening, *, is_read: bool = False) -> None:
         progress = LoadProgressLog(about(self._store, *opening.entry.id), opening.records)
         self._send_rows(progress.through(opening.snapshot_chunks))
-        if opening.snapshot or names_deltas:
+        if is_read:
+            self._send(protocol.Held(int(opening.applies_held)))
+        if opening.snapshot or is_read:
             raw_bytes = sum(entry.raw_bytes for entry in opening.entries)
             self._send(protocol.Deltas(opening.snapshot, opening.after, raw_bytes))
         self._send_rows(progress.through(opening.chunks))

@@ -1,4 +1,4 @@
-"""The frames between the JVM and Python (docs/protocol.md, version 1). No I/O.
+"""The frames between the JVM and Python (docs/protocol.md, version 2). No I/O.
 
 frame := length:u32  type:u8  body
 
@@ -20,7 +20,7 @@ from dynastate.format.binary import Cursor
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
 from dynastate.format.manifest import BITS_MAX
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 TOKEN_BYTES: Final = 32
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + 4096
 #: Versions are below this one: Spark's are Java's long.
@@ -198,6 +198,7 @@ Checked = NamedTuple("Checked", [])
 Packed = NamedTuple(
     "Packed", [("records", U32), ("codec", Text), ("raw_bytes", U32), ("item", Text), ("changes", Rest)]
 )
+Held = NamedTuple("Held", [("is_applied", U8)])
 Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable)])
 
 _OF_JVM: Final = (
@@ -206,6 +207,7 @@ _OF_JVM: Final = (
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
+    Held,
 )
 #: The message of each number.
 MESSAGES: Final[dict[int, type[Any]]] = {
@@ -255,6 +257,12 @@ def _(read: Read) -> None:
         raise MismatchError("there are no such buckets", bits=read.bits, last=max(read.buckets, default=None))
     if (read.held == 0) != (read.held_attempt == NO_ATTEMPT):
         raise MismatchError("changes are held up to a version id, or none are", store=read.store, held=read.held)
+
+
+@check.register
+def _(held: Held) -> None:
+    if held.is_applied > 1:
+        raise MismatchError("held changes are applied (1) or not (0)", got=held.is_applied)
 
 
 @check.register

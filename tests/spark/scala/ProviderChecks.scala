@@ -147,7 +147,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     check("a forced snapshot is made at the next maintenance, and counted")(forced())
     check("checksums of rows: a corrupt row is found when it is read, loaded or sent as a snapshot")(checksums())
     check("buckets: rows are right while changes since the snapshot are held, after commits, other attempts and a snapshot") {
-      heldChanges(new Random(seed + 60))
+      heldChanges(new Random(seed + 60), appends = false)
+    }
+    check("buckets: lists are right while appends since the snapshot are held, after commits, other attempts and a snapshot") {
+      heldChanges(new Random(seed + 61), appends = true)
     }
     check("many stores at once, each in its own thread")(together())
   }
@@ -473,21 +476,26 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  private def heldChanges(random: Random): Unit = {
+  /** Puts replace a list of one value, so that both kinds of writes have one model. */
+  private def heldChanges(random: Random, appends: Boolean): Unit = {
     val id = world.freshStore()
-    val conf = Map(s"$Prefix.dynastate.memoryMb" -> "3", s"$Prefix.dynastate.diskMb" -> "0", s"$Prefix.minDeltasForSnapshot" -> "1")
-    var model = Map.empty[Long, Long]
+    val conf = Map(
+      s"$Prefix.dynastate.memoryMb" -> "3", s"$Prefix.dynastate.diskMb" -> "0", s"$Prefix.minDeltasForSnapshot" -> "1",
+      s"$Prefix.dynastate.snapshotThreshold" -> "0")
+    def fresh() = world.provider(id, conf, lists = true)
+    var model = Map.empty[Long, List[Long]]
     var version = 0L
     var ids = Option.empty[String]
-    var provider = world.provider(id, conf)
-    /** Put some rows, and remove one; returns the checkpoint id and the rows after it. */
-    def write(keys: Seq[Long]): (Option[String], Map[Long, Long]) = {
+    var provider = fresh()
+    /** Change some rows, and remove one; returns the checkpoint id and the rows after it. */
+    def write(keys: Seq[Long]): (Option[String], Map[Long, List[Long]]) = {
       val store = provider.getStore(version, ids)
       var rows = model
       keys.foreach { each =>
         val count = random.nextLong()
-        store.put(key(each), value(count, s"$count ".repeat(50)), Family)
-        rows += each -> count
+        val changed = value(count, s"$count ".repeat(50))
+        if (appends) store.merge(key(each), changed, Family) else store.put(key(each), changed, Family)
+        rows += each -> (if (appends) rows.getOrElse(each, Nil) :+ count else List(count))
       }
       store.remove(key(keys.head), Family)
       same(store.commit(), version + 1)
@@ -501,24 +509,33 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       version += 1
     }
     def some(count: Int): Seq[Long] = Seq.fill(count)(random.nextInt(4000).toLong)
-    goOn(0L until 4000L)
-    provider.doSnapshotMaintenance()
-    (0 until 3).foreach(_ => goOn(some(150)))
-    provider.close()
-    provider = world.provider(id, conf)
-    (0 until 7).foreach { turn =>
+    def read(turn: Int): Unit = {
       val store = provider.getReadStore(version, ids)
       some(12).foreach { each =>
-        same(get(store, each), model.get(each), s"row $each in turn $turn")
+        same(values(store, each), model.getOrElse(each, Nil), s"row $each in turn $turn")
         Thread.sleep(10)
       }
       store.abort()
+    }
+    goOn(0L until 4000L)
+    world.snapshot(provider, id, version)
+    (0 until 3).foreach(_ => goOn(some(150)))
+    provider.close()
+    provider = fresh()
+    (0 until 7).foreach { turn =>
+      read(turn)
       // Another attempt at the version, which nothing continues from.
       if (turn == 3 || turn == 4) write(some(150))
-      goOn(some(50))
-      if (turn == 5) provider.doSnapshotMaintenance()
+      // Of the version up to which changes are held: its rows have them.
+      if (turn == 2 || turn == 5) {
+        world.snapshot(provider, id, version)
+        read(turn)
+      }
+      goOn(some(80))
     }
-    same(rows(provider.getReadStore(version, ids)), model)
+    val last = provider.getReadStore(version, ids)
+    same((0L until 4000L).filter(each => values(last, each) != model.getOrElse(each, Nil)), Nil, "rows that are wrong")
+    last.abort()
     provider.close()
     same(BucketCache.of(3L << 20).bytes, 0L, "bytes after the end")
   }

@@ -108,7 +108,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
       same(read.map(vector => text(vector \ "name")).toSet,
-        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT", "CHECKED", "PACKED"))
+        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT", "CHECKED", "PACKED", "HELD"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -118,7 +118,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       }
     }
     check("a frame that ends within a field is refused") {
-      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT")(text(vector \ "name")))
+      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT", "HELD")(text(vector \ "name")))
       whole.foreach { vector =>
         val body = bytes(vector \ "frame").drop(5)
         (0 until body.length).foreach { length =>
@@ -192,8 +192,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     val frame = long(vector \ "type").toInt match {
       case Protocol.Hello =>
-        same(number("protocol"), Protocol.Version.toLong)
-        Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings"))
+        // The JVM sends its own version of the protocol only.
+        if (number("protocol") == Protocol.Version) Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings")) else null
       case Protocol.Open =>
         val have = list(fields \ "have").map(held => (long(held \ "version"), attempt(held \ "attempt")))
         Protocol.open(text(store), number("version"), id(), have)
@@ -262,6 +262,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Checked => JObject()
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
       case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong), "after" -> JInt(body.getLong), "raw_bytes" -> JInt(body.getLong))
+      case Protocol.Held => JObject("is_applied" -> JInt(if (Protocol.takeHeld(body)) 1 else 0))
       case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xFF))
       case Protocol.Content =>
         val bits = body.get & 0xFF

@@ -40,6 +40,12 @@ final class World(val endpoint: String, python: String, scratch: Path) {
     printed.trim
   }
 
+  /** Make a snapshot of the newest version, and demand that it was made: a check whose snapshot is not wanted checks nothing. */
+  def snapshot(provider: StateStoreProvider, id: StateStoreId, version: Long): Unit = {
+    provider.doSnapshotMaintenance()
+    Checks.same(onTables(id, "newest-snapshot"), version.toString, "the newest snapshot after a maintenance that should make one")
+  }
+
   /** Path of a shell script, in the place of an interpreter. */
   def script(line: String): String = {
     val file = Files.createTempFile(scratch, "python", ".sh", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
@@ -118,6 +124,9 @@ object World {
   def rows(store: ReadStateStore): Map[Long, Long] = rows(store.iterator(Family))
 
   def get(store: ReadStateStore, id: Long): Option[Long] = Option(store.get(key(id), Family)).map(_.getLong(0))
+
+  /** The values of a key, of a store with lists; Nil: there is no such row. */
+  def values(store: ReadStateStore, id: Long): List[Long] = store.valuesIterator(key(id), Family).map(_.getLong(0)).toList
 
   def put(store: StateStore, id: Long, count: Long): Unit = store.put(key(id), value(count), Family)
 

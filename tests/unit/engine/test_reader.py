@@ -254,7 +254,7 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
             for wanted in ([0], [1, 2], [0, 1, 2, 3]):
                 held = HeldChanges(snapshot, made[upto])
                 opening = other.buckets(store, *made[12], 2, wanted, held)
-                assert (opening.snapshot, opening.after) == (snapshot, upto)
+                assert (opening.snapshot, opening.after, opening.applies_held) == (snapshot, upto, True)
                 assert [entry.version for entry in opening.entries] == list(range(upto + 1, 13))
                 state = fold(opening.snapshot_chunks)
                 for _, chunks in other.changes(store, snapshot + 1, *made[upto]).versions:
@@ -263,8 +263,17 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
                 there = {key: value for key, value in state.items() if key_hash(key) >> 30 in wanted}
                 assert there == {key: value for key, value in states[12].items() if key_hash(key) >> 30 in wanted}
         for held in (HeldChanges(3, made[9]), HeldChanges(snapshot, VersionId(9, attempt(99)))):
-            assert other.buckets(store, *made[12], 2, [0], held).after == snapshot
-        assert other.buckets(store, *made[8], 2, [0], HeldChanges(snapshot, made[9])).after == snapshot, "newer"
+            opening = other.buckets(store, *made[12], 2, [0], held)
+            assert (opening.after, opening.applies_held) == (snapshot, False)
+        opening = other.buckets(store, *made[8], 2, [0], HeldChanges(snapshot, made[9]))
+        assert (opening.after, opening.applies_held) == (snapshot, False), "newer"
+        assert not other.buckets(store, *made[12], 2, [0]).applies_held, "nothing is held"
+    # Snapshots of the very version up to which changes are held, and of a later one: their rows have the changes.
+    for newer in (9, 11):
+        save_snapshot(engine, store, made[newer], states[newer])
+        for other in (engine, engines()):
+            opening = other.buckets(store, *made[12], 2, [0], HeldChanges(snapshot, made[9]))
+            assert (opening.snapshot, opening.after, opening.applies_held) == (newer, newer, False)
 
 
 def test_of_many_parts_a_bucket_reads_those_that_may_hold_its_rows(engines: Engines, store: str) -> None:

@@ -18,8 +18,11 @@ final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt:
 /** Content of a version: keys by column family, and in how many buckets, 2^bits, its rows are best read. */
 final case class Content(bits: Int, keys: Array[Long])
 
-/** What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all buckets `rawBytes`. */
-final case class Deltas(snapshot: Long, after: Long, rawBytes: Long)
+/**
+ * What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all buckets `rawBytes`.
+ * In the answer to READ the changes that the reader holds come before them exactly if `appliesHeld`.
+ */
+final case class Deltas(snapshot: Long, after: Long, rawBytes: Long, appliesHeld: Boolean)
 
 /** The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may be left out (0: none). */
 final case class Wanted(base: Long, bits: Int)
@@ -76,13 +79,13 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   /**
    * Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among them. `onDeltas` is
-   * called after the rows of the snapshot, and before the changes after those that are held, if they can be used. Returns counters.
+   * called after the rows of the snapshot, and before the changes since; it says whether `held` comes between them. Returns counters.
    */
   def read(store: String, version: Version, held: HeldChanges, bits: Int, buckets: Seq[Int], deadlineSeconds: Long)(
       onRestart: () => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"reading buckets of version $version of store=$store") {
       send(Protocol.read(store, version.number, version.attempt, held.snapshot, held.version, held.attempt, bits, buckets))
-      changesUntilOpened(deadlineSeconds, _ => onRestart(), onDeltas, onChanges)
+      changesUntilOpened(deadlineSeconds, _ => onRestart(), onDeltas, onChanges, isRead = true)
     }
 
   /** Read the changes of versions, one after the other, as they were committed. Returns counters. */
@@ -194,7 +197,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   private def changesUntilOpened(
-      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] = {
+      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit, isRead: Boolean = false): Map[String, Long] = {
     // A load of new arrays for each frame would have most of the JVM's young generation, and make it collect that.
     val packed, unpacked = new Connection.ReusedArray
     var frame = receive(deadlineSeconds, packed)
@@ -203,7 +206,10 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         case Protocol.Rows | Protocol.Packed =>
           val (records, changes) = Protocol.takeRows(frame, unpacked)
           onChanges(records, changes)
-        case Protocol.Deltas => onDeltas(Deltas(frame.body.getLong, frame.body.getLong, frame.body.getLong))
+        case Protocol.Held if isRead =>
+          val appliesHeld = Protocol.takeHeld(frame.body)
+          onDeltas(deltasIn(expect(Protocol.Deltas, receive(deadlineSeconds, packed)), appliesHeld))
+        case Protocol.Deltas if !isRead => onDeltas(deltasIn(frame.body, appliesHeld = false))
         case Protocol.ChangesOf => ()
         case _ => onFound(foundIn(expect(Protocol.Found, frame)))
       }
@@ -214,6 +220,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   private def foundIn(body: ByteBuffer): Found =
     Found(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeText(body))
+
+  private def deltasIn(body: ByteBuffer, appliesHeld: Boolean): Deltas = Deltas(body.getLong, body.getLong, body.getLong, appliesHeld)
 
   private def wantedIn(frame: Protocol.Frame): Wanted = {
     val body = expect(Protocol.Wanted, frame)

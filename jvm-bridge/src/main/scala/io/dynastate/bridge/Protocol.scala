@@ -8,12 +8,12 @@ import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.memory.Attempt
 
 /**
- * Frames between the JVM and Python (docs/protocol.md, version 1). Only `readFrame` does I/O.
+ * Frames between the JVM and Python (docs/protocol.md, version 2). Only `readFrame` does I/O.
  *
  * {{{ frame := length:u32 type:u8 body }}}
  */
 object Protocol {
-  val Version = 1
+  val Version = 2
   val TokenBytes = 32
   val FrameBytesMax: Int = 64 * 1024 * 1024 + 4096
 
@@ -45,6 +45,7 @@ object Protocol {
   val Content = 73
   val Checked = 74
   val Packed = 75
+  val Held = 76
   val Error = 127
 
   /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each thread. */
@@ -130,6 +131,13 @@ object Protocol {
   def takeRows(frame: Frame, array: Int => Array[Byte] = new Array(_)): (Int, ByteBuffer) = {
     val records = frame.body.getInt
     (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body, array))
+  }
+
+  /** Whether the changes that the JVM holds are applied to the rows that were sent. */
+  def takeHeld(body: ByteBuffer): Boolean = body.get match {
+    case 0 => false
+    case 1 => true
+    case other => throw new IOException(s"held changes are applied (1) or not (0): $other")
   }
 
   /** A frame of fields, each as long as its type. */

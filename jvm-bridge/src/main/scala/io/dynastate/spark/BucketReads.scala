@@ -13,7 +13,8 @@ import org.slf4j.LoggerFactory
 /**
  * Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far as they may be of
  * its rows. Where they are many, a thread reads all of them once, and they are held in memory, so that from then on a read has only the
- * rows of the snapshot and the newest changes (docs/decisions/0015). Safe for threads.
+ * rows of the snapshot and the newest changes (docs/decisions/0015). The engine says with each answer whether they are applied: a change
+ * that is applied twice appends to a list twice. Safe for threads.
  *
  * @param cache   which has the room for changes that are held; None: none are
  * @param counters of buckets
@@ -36,14 +37,18 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
     val known = if (now.bits <= bits) now else HeldChanges.None
     def empty = new ChangeCollector(hash => isWanted(ChangedBuckets.bucketOf(hash, bits)))
     var collector = empty
-    var last = Deltas(0L, 0L, 0L)
+    var last: Deltas = null
     val cost = client.converse(_.read(store, version, known, bits, buckets, deadlineSeconds)(
-      () => collector = empty,
+      () => {
+        collector = empty
+        last = null
+      },
       deltas => {
         last = deltas
-        if (!known.isEmpty && deltas.after == known.version) known.addTo(collector, bits, buckets)
+        if (deltas.appliesHeld) known.addTo(collector, bits, buckets)
       },
       (records, changes) => collector.add(records, client.verified(changes))))
+    require(last != null, s"an answer to READ has no DELTAS store=$store version=$version")
     counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
     cache.foreach(hold(version, bits, last, known, _))
     collector.asRows
@@ -58,11 +63,10 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
   private def hold(version: Version, bits: Int, deltas: Deltas, known: HeldChanges, cache: BucketCache): Unit = {
     val isNewer = version.number > known.version || deltas.snapshot > known.snapshot
     if (isNewer && !isClosed && (version ne failed) && (held eq known) && isReading.compareAndSet(false, true)) {
-      val goesOn = !known.isEmpty && deltas.after == known.version
-      if (!goesOn) discard()
+      if (!deltas.appliesHeld) discard()
       val bytes = deltas.rawBytes * 5 / 4
       if (deltas.rawBytes >= math.min(BytesMin, cache.limit / 64) && cache.reserve(bytes)) threads.execute { () =>
-        try readChanges(version, deltas.after, if (goesOn) known.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
+        try readChanges(version, deltas.after, if (deltas.appliesHeld) known.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
         finally isReading.set(false)
       } else isReading.set(false)
     }
