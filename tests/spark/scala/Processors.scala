@@ -10,11 +10,15 @@ import org.apache.spark.sql.streaming._
 object Processors {
   type Event = (String, Long, Timestamp)
   type Told = (String, String, Long, String)
+  type Note = (String, Long, String)
 
   private implicit val textEncoder: Encoder[String] = Encoders.STRING
   private implicit val eventEncoder: Encoder[Event] = Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.TIMESTAMP)
   private implicit val toldEncoder: Encoder[Told] =
     Encoders.tuple(Encoders.STRING, Encoders.STRING, Encoders.scalaLong, Encoders.STRING)
+
+  private implicit val noteEncoder: Encoder[Note] = Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.STRING)
+  private implicit val countEncoder: Encoder[(String, Long)] = Encoders.tuple(Encoders.STRING, Encoders.scalaLong)
 
   private val Columns = Seq("key", "what", "rows", "amounts")
 
@@ -28,6 +32,10 @@ object Processors {
    */
   def byProcessingTime(rows: DataFrame): DataFrame =
     events(rows).transformWithState(new Expiring, TimeMode.ProcessingTime(), OutputMode.Append()).toDF(Columns: _*)
+
+  /** A list by key that only grows, of what comes as a note; says how long it is. */
+  def appended(rows: DataFrame): DataFrame =
+    rows.select("key", "amount", "note").as[Note].groupByKey(_._1).transformWithState(new Appended, TimeMode.None(), OutputMode.Append()).toDF("key", "values")
 
   private def events(rows: DataFrame) =
     rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").as[Event].groupByKey(_._1)
@@ -60,6 +68,18 @@ object Processors {
       amounts.clear()
       seconds.clear()
       Iterator(told)
+    }
+  }
+
+  private final class Appended extends StatefulProcessor[String, Note, (String, Long)] {
+    @transient private var notes: ListState[(Long, String)] = _
+
+    override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+      notes = getHandle.getListState("notes", Encoders.tuple(Encoders.scalaLong, Encoders.STRING), TTLConfig.NONE)
+
+    override def handleInputRows(key: String, rows: Iterator[Note], timers: TimerValues): Iterator[(String, Long)] = {
+      rows.foreach(row => notes.appendValue((row._2, row._3)))
+      Iterator((key, notes.get().length.toLong))
     }
   }
 
