@@ -155,18 +155,20 @@ class Maintenance:
             steps.remove_snapshots(retained, epoch)  # 4
             session = self._sessions.known(store, run_id)
             is_first = session is None or not session.has_removed_orphans
-            if is_first:
-                has_removed_orphans = steps.remove_orphan_buckets(below - 1)  # 5
-                if session is not None:
-                    session.has_removed_orphans = has_removed_orphans
+            has_looked = is_first and steps.remove_orphan_buckets(below - 1)  # 5
         except RouteInvalidError:  # another clean-up is ahead of this one, and deletes snapshots that this one has read
             return meter, 0
         deleted = steps.remove_versions(retained)  # 6
         steps.remove_parts(deleted)  # 7
         orphans = steps.find_orphans(below, deleted)  # 8
         objects = steps.find_orphan_objects(below, deleted) if is_first else []
-        if (orphans or objects) and self._newest_epoch(store, run_id, meter) == epoch:
-            steps.remove_orphans(orphans, objects)
+        if orphans or objects:
+            is_newest = self._newest_epoch(store, run_id, meter) == epoch
+            has_looked &= is_newest
+            if is_newest:
+                steps.remove_orphans(orphans, objects)
+        if session is not None and has_looked:
+            session.has_removed_orphans = True
         account = self._known.account(store)
         for kept in steps.manifests.values():
             account.learn(kept)

@@ -74,6 +74,10 @@ class FakeClient:
 
     def delete_objects(self, Delete: Any, **_: object) -> Any:  # noqa: N803
         names = [each["Key"] for each in Delete["Objects"]]
+        if self.faults and isinstance(self.faults[0], tuple) and self.faults[0][0] == "all":
+            _, code = self.faults.popleft()
+            self.calls += 1
+            return {"Errors": [{"Key": name, "Code": code, "Message": "said S3"} for name in names]}
         if self.faults and isinstance(self.faults[0], tuple) and self.faults[0][0] == "some":
             self.faults.popleft()
             self.calls += 1
@@ -213,6 +217,28 @@ def test_deletes_in_part_are_completed(at: At) -> None:
     at.objects.delete(places, meter)
     assert at.client.objects == {}
     assert (meter.objects_deleted, meter.requests, meter.puts) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ServiceUnavailable"])
+def test_deletes_that_all_fail_are_retried(at: At, code: str) -> None:
+    """The answer has status 200, and an error for each object: within the deadline they are sent again."""
+    at.client.objects = {PLACE.key: b""}
+    at.client.faults.extend([("all", code)] * 3)
+    meter = Meter()
+    at.objects.delete([PLACE], meter)
+    assert (at.client.objects, at.client.calls, meter.retries) == ({}, 4, 3)
+    assert 0 < at.now < DEADLINE_S
+    at.client.faults.extend([("all", code)] * 1_000)
+    with pytest.raises(UnavailableError, match="until the deadline"):
+        at.objects.delete([PLACE], Meter())
+
+
+def test_deletes_that_are_denied_are_not_retried(at: At) -> None:
+    """A missing permission fails with what to do, after one request."""
+    at.client.faults.append(("all", "AccessDenied"))
+    with pytest.raises(ConfigurationError, match="AWS denies permission for DeleteObjects on the bucket"):
+        at.objects.delete([PLACE], Meter())
+    assert (at.client.calls, at.now) == (1, 0)
 
 
 def test_after_a_stop_nothing_is_sent(at: At) -> None:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from unittest.mock import Mock
 
 import pytest
 
 from dynastate.dynamodb import objects as seam
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine import objects as engine_objects
-from dynastate.engine.objects import ObjectRule
+from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format import manifest as manifests
 from dynastate.format import objects as object_format
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, VersionId, meta_key
-from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES, ObjectId
-from dynastate.format.parts import Chunk
+from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES, ObjectId, delta_prefix, delta_stream
+from dynastate.format.parts import Chunk, part_items
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
+    SCHEMA,
     SHARDS,
     Engines,
     State,
     attempt,
     begin,
+    chunk,
     closing,
     entry,
     fold,
@@ -312,6 +315,65 @@ def test_orphans_are_found_and_deleted(tables: MemoryTables, engines: Engines) -
     base = write_versions(second, STORE, 2, base, run="run-2")[-1]
     second.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
     assert set(tables.objects.objects) == named_objects(tables, STORE)
+
+
+def test_orphans_are_looked_for_again_after_a_failure(
+    tables: MemoryTables, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean-up that S3 fails has not looked for them: the next one does."""
+    crashed = begin(engines(**ALL), STORE, attempt(99), rows(dice(1), 20))
+    crashed.flush()
+    crashed._pending.wait(5)
+    engine = engines(**ALL, snapshot_threshold=Decimal(0))
+    base = write_versions(engine, STORE, 6, run="run-2")[-1]
+    save_snapshot(engine, STORE, base, numbers(6), run="run-2")
+    base = write_versions(engine, STORE, 2, base, run="run-2")[-1]
+    names = tables.objects.names
+
+    def fails_for_parts(location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
+        if prefix == delta_prefix(STORE):
+            raise UnavailableError("S3 gave no proper answer")
+        return names(location, prefix, meter)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tables.objects, "names", fails_for_parts)
+        with pytest.raises(UnavailableError):
+            engine.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
+    assert crashed._stream is not None
+    assert set(crashed._stream.objects) <= tables.objects.objects.keys()
+    save_snapshot(engine, STORE, base, numbers(8), run="run-2")
+    base = write_versions(engine, STORE, 2, base, run="run-2")[-1]
+    engine.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
+    assert set(tables.objects.objects) == named_objects(tables, STORE)
+
+
+def test_clean_up_leaves_a_commit_under_way(tables: MemoryTables, engines: Engines) -> None:
+    """Its objects and items are written, and no list names them yet: neither is an orphan."""
+    engine = engines(**ALL)
+    base = write_versions(engine, STORE, 6)[-1]
+    save_snapshot(engine, STORE, base, numbers(6))
+    base = write_versions(engine, STORE, 2, base)[-1]
+    more = rows(dice(1), 20)
+    under_way = begin(engine, STORE, attempt(99), more, base=base)
+    under_way.flush()
+    under_way.append(chunk({b"last": b"item"}))
+    under_way.flush()
+    under_way._pending.wait(5)
+    assert under_way._stream is not None
+    assert set(under_way._stream.objects) <= tables.objects.objects.keys()
+    engine.clean_up(STORE, "run-1", *base, retain=2, least=1, most=0)
+    under_way.commit({0: 0}, SCHEMA)
+    assert read(engines(**ALL), STORE, 9) == numbers(8) | more | {b"last": b"item"}
+
+
+def test_an_object_is_noted_before_it_is_put() -> None:
+    """A request that fails may have been done, so an abort deletes the object, too."""
+    stream = delta_stream(BLOCKS, STORE, 1, attempt(1))
+    writer = StreamWriter(stream, Mock(side_effect=UnavailableError("its answer is lost")))
+    writer.add(part_items(STORE, 1, attempt(1), 0, 1, chunk({b"k": b"v"})))
+    with pytest.raises(UnavailableError):
+        writer.finish()
+    assert writer.objects == [stream.object(0)]
 
 
 def test_sparse_objects_are_rewritten(tables: MemoryTables, engines: Engines) -> None:

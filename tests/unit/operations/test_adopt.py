@@ -62,6 +62,20 @@ def test_a_checkpoint_that_was_moved(engines: Engines, tables: Tables, store: st
     assert [meta.location_at(epoch) for epoch in (1, 2, 3)] == [CHECKPOINT, MOVED, MOVED]
 
 
+def test_every_old_run_is_refused(engines: Engines, tables: Tables, store: str) -> None:
+    """Not only the newest one: an executor of any run may have been suspended before its commit."""
+    base = write(engines(), store, attempt(1), {b"k": b"1"})
+    suspended = [
+        begin(engines(), store, attempt(10 + number), {b"k": b"old"}, base=base, run=f"run-{number}")
+        for number in range(1, 4)
+    ]
+    assert adopt_stores(tables, [store], MOVED, Meter()).refused == 3
+    for each in suspended:
+        with pytest.raises(ConfigurationError, match="may not commit any more"):
+            each.commit({0: 1}, SCHEMA)
+    assert graph(tables, store).versions() == [1]
+
+
 def test_clean_up_with_a_limit_passes_what_another_location_made(engines: Engines, tables: Tables, store: str) -> None:
     """What it retains of the old location counts as nothing to delete, so that a limit does not stop at it."""
     engine = engines()

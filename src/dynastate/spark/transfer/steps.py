@@ -95,7 +95,11 @@ class Transfer:
     being made, and delete what a transfer that was cut off left. 3. Write the state of every store, and read it back.
     (Crash: stores without a checkpoint; step 2 of the next run deletes them.) 4. Check that the query has not resumed,
     and that no other transfer has begun. 5. Write the checkpoint, its commit log last. (Crash: the next run writes it
-    again.) 6. Delete the mark.
+    again.) 6. Delete the mark, then check again that no other transfer has begun.
+
+    Each run has a claim of its own beside the mark: it looks for the mark after its claim is written, and for the
+    claims after the mark was deleted. So of two runs either the second finds no mark, and deletes nothing, or the first
+    finds that its claim is not the only one, and fails.
 
     Raises:
         ConfigurationError: there is nothing that can be moved, or no place for it; the message says why.
@@ -111,6 +115,7 @@ class Transfer:
         self._spark = spark
         #: Marks the new checkpoint's folder while it is being made, or after that was cut off.
         self._marker = f"dynastate-{command}"
+        self._claim = f"{self._marker}-{uuid4()}"
         self.plan = self._describe()
         self._check()
 
@@ -122,7 +127,7 @@ class Transfer:
             UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
         """
         jvm, settings = self.jvm, dict(to.settings or {})
-        mark = self._start(to)  # 2
+        self._start(to)  # 2
         frames = {path: frame._jdf for path, frame in source.frames.items()}  # noqa: SLF001
         with self._reporting(self._tasks(to, source), progress):
             told = jvm.transfer.move(
@@ -142,16 +147,13 @@ class Transfer:
             raise ConfigurationError(
                 "the query went on while its state was moved; stop it, and run the command again", batch=now["batch"]
             )
-        if jvm.read(self.target, self._marker) != mark:
-            raise ConfigurationError(
-                "another command writes this checkpoint at the same time; let it end, or delete the folder, and run it "
-                "again",
-                checkpoint=self.target,
-            )
+        self._must_be_alone()
         jvm.transfer.makeCheckpoint(
             jvm.session, self.source, self.target, to.provider, to.partitions, told, frames
         )  # 5
         jvm.delete(self.target, self._marker)  # 6
+        self._must_be_alone()
+        jvm.delete(self.target, self._claim)
         made = json.loads(told)
         return Moved(
             checkpoint=self.new,
@@ -215,19 +217,53 @@ class Transfer:
             raise ConfigurationError("the query is running; stop it first", query=plan["query"])
         if source != target and (f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")):
             raise ConfigurationError("one of the two checkpoints lies in the other", checkpoint=target)
-        existing = jvm.names(target)
         # With a mark and one committed batch it was cut off before step 6. With two the query has resumed.
         committed = [name for name in jvm.names(target, "commits") if name.isdigit()]
-        if existing and (self._marker not in existing or len(committed) > 1):
-            raise ConfigurationError("the folder of the new checkpoint is not empty", checkpoint=target)
+        if len(committed) > 1 or self._is_used(jvm.names(target)):
+            raise ConfigurationError(_NOT_EMPTY, checkpoint=target)
 
-    def _start(self, to: Target) -> str:
-        """Mark the new checkpoint, and delete what a transfer that was cut off left there and in the tables; the mark.
+    def _is_used(self, names: Sequence[str]) -> bool:
+        """Whether a folder has something that no transfer left which was cut off."""
+        return self._marker not in names and any(not each.startswith(f"{self._marker}-") for each in names)
 
-        A namespace in use is refused.
-        """
+    def _must_be_alone(self) -> None:
+        claims = [name for name in self.jvm.names(self.target) if name.startswith(f"{self._marker}-")]
+        if claims != [self._claim]:
+            raise ConfigurationError(
+                "another command writes this checkpoint at the same time; let it end, or delete the folder, and run it "
+                "again",
+                checkpoint=self.target,
+            )
+
+    def _clear(self) -> None:
+        """Delete everything in the new checkpoint but the mark and this run's claim."""
+        for name in self.jvm.names(self.target):
+            if name not in (self._marker, self._claim):
+                self.jvm.delete(self.target, name)
+
+    def _start(self, to: Target) -> None:
+        """Mark the new checkpoint, and delete what a transfer that was cut off left there and in the tables."""
+        with _tables_of(to) as tables:
+            self._left(to, tables)
+            self.jvm.write(self.target, self._claim, "")
+            try:
+                left = self._left(to, tables)  # another one may have ended before the claim
+            except BaseException:
+                self.jvm.delete(self.target, self._claim)
+                raise
+            if self._marker in self.jvm.names(self.target):
+                self._clear()
+            self._must_be_alone()
+            self.jvm.write(self.target, self._marker, f"{to.namespace}\n")
+            if tables and left:
+                drop_stores(tables, left, Meter())
+
+    def _left(self, to: Target, tables: BotoTables | None) -> list[str]:
+        """The stores that a transfer which was cut off left. Refuse a folder or a namespace in use."""
         jvm, target, namespace = self.jvm, self.target, to.namespace
-        is_again = self._marker in jvm.names(target)
+        is_again = self._marker in (names := jvm.names(target))
+        if self._is_used(names):
+            raise ConfigurationError(_NOT_EMPTY, checkpoint=target)
         # The mark is empty if it was cut off while it was written.
         before = jvm.read(target, self._marker).partition("\n")[0] if is_again else ""
         if before not in ("", namespace):
@@ -237,25 +273,17 @@ class Transfer:
                 checkpoint=target,
                 namespace=before,
             )
-        with _tables_of(to) as tables:
-            left = _existing(tables, namespace, self.stores(to)) if tables else {}
-            location = location_of(f"{target}/state")
-            # A store has one run of its transfer, and more once the query has resumed between the last two steps.
-            is_own = (each.location == location and len(each.epochs) == 1 for each in left.values())
-            if left and not (is_again and all(is_own)):
-                raise ConfigurationError(
-                    "the namespace has state already; take another one, or 'dynastate drop' it",
-                    namespace=namespace,
-                    checkpoint=next(iter(left.values())).location,
-                )
-            for name in jvm.names(target):
-                if name != self._marker:
-                    jvm.delete(target, name)
-            mark = f"{namespace}\n{uuid4()}\n"
-            jvm.write(target, self._marker, mark)
-            if tables:
-                drop_stores(tables, list(left), Meter())
-        return mark
+        left = _existing(tables, namespace, self.stores(to)) if tables else {}
+        location = location_of(f"{target}/state")
+        # A store has one run of its transfer, and more once the query has resumed between the last two steps.
+        is_own = (each.location == location and len(each.epochs) == 1 for each in left.values())
+        if left and not (is_again and all(is_own)):
+            raise ConfigurationError(
+                "the namespace has state already; take another one, or 'dynastate drop' it",
+                namespace=namespace,
+                checkpoint=next(iter(left.values())).location,
+            )
+        return list(left)
 
     @contextmanager
     def _reporting(self, total: int, progress: ProgressCallback) -> Iterator[None]:
@@ -281,6 +309,7 @@ class Transfer:
             watcher.join()
 
 
+_NOT_EMPTY: Final = "the folder of the new checkpoint is not empty"
 _NOTHING: Final = "no batch of this checkpoint was committed: there is no state to move yet"
 
 
