@@ -27,6 +27,7 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
 from tests.support.engine_driver import (
+    SCHEMA,
     Engines,
     State,
     attempt,
@@ -357,7 +358,9 @@ def interrupted_clean_ups(
 
 
 def lost_lists(memory: MemoryTables, store: str) -> list[str]:
-    return [each.why for each in verify(memory, store).findings if each.what == "missing"]
+    """What `verify` says of lost version lists, and of parents that are lost with them."""
+    lost = (each for each in verify(memory, store).findings if each.what == "missing")
+    return [each.why for each in lost if each.why.startswith(("the version list", "version "))]
 
 
 def test_a_fork_is_dropped_after_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
@@ -390,6 +393,43 @@ def test_a_snapshot_is_done_beside_a_clean_up(engines: Engines, memory: MemoryTa
 
     for _ in interrupted_clean_ups(memory, engines, store, made[25], under_way):
         assert lost_lists(memory, store) == []
+
+
+def test_a_version_list_changes_beside_a_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seed 100685: the list stays as it is, so those above it stay, too, until the next clean-up."""
+    engine = engines()
+    made = write_versions(engine, store, 25)
+    save_snapshot(engine, store, made[15], numbers(15))
+    twin = begin(engines(), store, attempt(99), {b"by": b"a twin"}, base=made[4])
+    behind = engines(Overtaken(memory, lambda: twin.commit({0: 1}, SCHEMA), before="delete_over"))
+    behind.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    assert lost_lists(memory, store) == []
+    engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    assert graph(memory, store).versions() == list(range(16, 26))
+
+
+def test_a_first_version_is_committed_after_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seed 101068: it needs no other version, so it can be read, and what is between was cleaned up."""
+    engine = engines()
+    late = begin(engines(), store, attempt(99), {b"by": b"a task"})
+    made = write_versions(engine, store, 25)
+    save_snapshot(engine, store, made[15], numbers(15))
+    engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    late.commit({0: 1}, SCHEMA)
+    assert graph(memory, store).versions() == [1, *range(16, 26)]
+    assert lost_lists(memory, store) == []
+
+
+def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seed 100773: every list refuses it, not only those of the newest versions."""
+    engine = engines()
+    made = write_versions(engine, store, 35)
+    late = [begin(engines(), store, attempt(99), {b"by": b"a task"}, base=made[base]) for base in (0, 4, 12, 22, 33)]
+    drop_stores(memory, [store], Meter())
+    for each in late:
+        with pytest.raises(ConfigurationError, match="may not commit any more"):
+            each.commit({0: 1}, SCHEMA)
+    assert graph(memory, store).is_empty
 
 
 def delete_the_first_snapshot(engine: Engine, store: str, made: list[VersionId]) -> None:

@@ -120,10 +120,7 @@ class S3Objects:
                 if refused and len(refused) == len(listed["Objects"]):
                     # Each key has an error of its own, and the answer's status is 200: no more is refused than access.
                     status = {"HTTPStatusCode": 403 if refused[0].get("Code") in _DENIED else 500}
-                    raise boto_errors.ClientError(
-                        {"Error": refused[0], "ResponseMetadata": status},  # type: ignore[typeddict-item]  # a part of it
-                        "DeleteObjects",
-                    )
+                    raise boto_errors.ClientError({"Error": refused[0], "ResponseMetadata": status}, "DeleteObjects")
                 return refused
 
             refused = self._send("DeleteObjects", places[0].bucket, meter, delete)

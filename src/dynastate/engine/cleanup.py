@@ -276,12 +276,13 @@ class CleanUp:
         return unneeded
 
     def remove_versions(self, retention: Retention) -> list[VersionEntry]:
-        """Delete the entries that are not retained from the version lists that are as they were read; return them.
+        """Delete the entries that are not retained from the version lists, the lowest first; return them.
 
-        A list that a fork depends on is left; one that refuses runs is emptied.
+        A list that a fork depends on is left; one that refuses runs is emptied. At one that is no longer as it was
+        read this ends, so that no version is missing above another: verify takes that for a loss.
         """
         deleted: list[VersionEntry] = []
-        for key, group in self._graph.groups.items():
+        for key, group in sorted(self._graph.groups.items()):
             kept = [raw for raw, entry in group if retention.retains(entry.id)]
             if len(kept) == len(group) or key in self._graph.pinned:
                 continue
@@ -293,8 +294,9 @@ class CleanUp:
             else:
                 done = self._tables.delete_over(key, before, self._meter)
                 self._meter.items_deleted += done
-            if done:
-                deleted += [entry for _, entry in group if not retention.retains(entry.id)]
+            if not done:
+                break
+            deleted += [entry for _, entry in group if not retention.retains(entry.id)]
         return deleted
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:

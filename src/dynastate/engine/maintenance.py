@@ -112,9 +112,9 @@ class Maintenance:
 
         1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
         3. Find the lowest version of which anything is needed. 4. Delete older snapshots. 5. The first time, delete
-        buckets that no snapshot names. 6. Delete older versions from their lists, each only if it is as it was read.
-        7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since; those that are
-        objects the first time.
+        buckets that no snapshot names. 6. Delete older versions from their lists, the lowest first, up to one that is
+        not as it was read. 7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since;
+        those that are objects the first time.
 
         A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
         """

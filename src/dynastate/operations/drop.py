@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -22,10 +22,8 @@ from dynastate.format.keys import (
     SHARDS_MAX,
     SPECS,
     Key,
-    group_key,
     meta_key,
     store_shard,
-    versions_of,
 )
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta
@@ -184,7 +182,7 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     """Delete all items of a store that is marked as dropped, but fences and the meta item; return how many.
 
     1. Let no run enter any more. 2. Refuse the runs that are under way their next commits. 3. Delete the version lists:
-    from here on nothing can be read. Those that the next commits would go to become fences. 4. Snapshots. 5. Manifests,
+    from here on nothing can be read. They become fences. 4. Snapshots. 5. Manifests,
     buckets, parts, schemas, and all objects. 6. If it is a fork, unpin what it needed in its origin. A drop that was
     cut off after any step finds the rest again by the meta item.
     """
@@ -204,7 +202,7 @@ def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
     """
     locations = _named_locations(tables, store, meter)
     deleted = _delete_others(tables, store, SHARDS_MAX, locations, meter)
-    return deleted + _delete_lists(tables, store, {}, meter)
+    return deleted + _delete_lists(tables, store, (), meter)
 
 
 def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
@@ -221,10 +219,12 @@ def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
     return found
 
 
-def _delete_lists(tables: Tables, store: str, runs: Mapping[str, int], meter: Meter) -> int:
-    """Delete version lists, each with the condition that it is as it was read; leave fences; return how many went."""
+def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> int:
+    """Delete version lists, each with the condition that it is as it was read; return how many went.
+
+    Where runs are refused each becomes a fence: a commit of theirs may be minutes late, and go to any of them.
+    """
     lists = read_version_lists(tables, store, meter)
-    fences = _fences(store, runs, lists)
     deleted = 0
     for _ in range(_PASSES_MAX):
         lists = {key: item for key, item in lists.items() if VERSIONS in item}
@@ -232,34 +232,13 @@ def _delete_lists(tables: Tables, store: str, runs: Mapping[str, int], meter: Me
             return deleted
         for key, item in lists.items():
             before: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS) if name in item}
-            if key in fences:
+            if runs:
                 fence: Item = item_key(key) | {"format": FORMAT, REFUSED: item[REFUSED]}
                 tables.put_over(key, fence, before, meter)
             else:
                 deleted += tables.delete_over(key, before, meter)
         lists = read_version_lists(tables, store, meter)
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
-
-
-def _fences(store: str, runs: Mapping[str, int], lists: Mapping[Key, Item]) -> set[Key]:
-    """The version lists that the next commits of runs would go to: of a run's newest version, or the one after.
-
-    And the one before, for a task that is late because another was faster. The newest run, if it has committed nothing
-    yet, may begin at any version.
-    """
-    if not runs:
-        return set()
-    newest: dict[int, int] = {}
-    try:
-        for entry in VersionGraph(store, lists.items()).entries():
-            newest[entry.epoch] = max(entry.version, newest.get(entry.epoch, 0))
-    except CorruptStateError:
-        return set(lists)
-    if max(runs.values()) not in newest:
-        return set(lists)
-    ends = [newest[epoch] for epoch in runs.values() if epoch in newest]
-    before = [max(1, versions_of(group_key(store, end)).start - 1) for end in ends]
-    return {group_key(store, version) for version in (*before, *ends, *(end + 1 for end in ends))}
 
 
 def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[str], meter: Meter) -> int:

@@ -426,7 +426,9 @@ class _Check:
             below = [each.epoch for each in entries if each.version == version and each.id in readable]
             above = [each.epoch for each in entries if each.version == following]
             is_pinned = now.graph.is_pinned(version)  # by a fork that an earlier package made
-            if following > version + 1 and below and max(below) <= min(above) and not is_pinned:
+            # At version 1, which needs no other, a task may commit long after clean-up.
+            is_late = version == 1
+            if following > version + 1 and below and max(below) <= min(above) and not (is_pinned or is_late):
                 self._list_lost(now, version + 1, following - 1, "but older ones are")
 
     def _find_lost_ends(self, now: NamingItems) -> None:

@@ -112,7 +112,8 @@ def test_two_runs_of_one_transfer(start: Callable[[Place, str], Exception | None
     """A second run at each request of the first: one fails at least, and the other's stores are there."""
     outcomes, at = set(), 0
     while True:
-        place, requests, second = Place(), iter(range(1_000)), []
+        place, requests = Place(), iter(range(1_000))
+        second: list[Exception | None] = []
 
         def on_request(place: Place = place, requests: Iterator[int] = requests, second: list[Any] = second) -> None:
             if next(requests) == at:  # noqa: B023  # it is called in this round
