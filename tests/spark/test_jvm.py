@@ -20,7 +20,10 @@ from tests.support.processes import wait_until
 pytestmark = pytest.mark.timeout(900)
 
 SCALA = Path(__file__).parent / "scala"
-NAMES = [name for file in sorted(SCALA.glob("*.scala")) for name in re.findall(r'check\("([^"]+)"\)', file.read_text())]
+SOURCES = [file.read_text() for file in sorted(SCALA.glob("*.scala"))]
+NAMES = [name for source in SOURCES for name in re.findall(r'check\("([^"]+)"\)', source)]
+BOTH_WAYS = [name for source in SOURCES for name in re.findall(r'checkBothWays\("([^"]+)"\)', source)]
+NAMES += [f"{name}, by {writes}" for name in BOTH_WAYS for writes in ("puts", "appends")]
 LONG_FOLDER = "a sidecar starts where the folder for temporary files has a long name"
 BOUND_ON_DISK = (
     "on disk, state ten times the bound: every row is right, and the heap stays within the bound and a fifth"

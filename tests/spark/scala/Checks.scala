@@ -28,6 +28,12 @@ final class Checks(named: String = "") {
     }
   }
 
+  /** The check with puts, and with appends to lists, which applied twice are not the same as once. */
+  def checkBothWays(name: String)(body: Writes => Unit): Unit = {
+    check(s"$name, by puts")(body(Writes.Puts))
+    check(s"$name, by appends")(body(Writes.Appends))
+  }
+
   private def say(what: String, name: String, why: String): Unit = {
     println(s"$what\t$name\t${why.linesIterator.mkString(" ")}")
     System.out.flush()

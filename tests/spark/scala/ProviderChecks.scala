@@ -22,7 +22,7 @@ import org.apache.spark.unsafe.Platform
 final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   import Checks._
   import World._
-  import checks.check
+  import checks.{check, checkBothWays}
 
   def run(): Unit = {
     check("an iterator that is closed ends") {
@@ -68,30 +68,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         moved.abort()
       }
     }
-    check("a large version is opened at once: needed rows first, all of them in the background") {
-      val id = world.freshStore()
-      val rows = 120000L
-      val filled = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
-      val ids = commit(filled, 0)(numbered(rows): _*)
-      filled.doMaintenance()
-      Seq("2" -> ids, "1" -> scala.None).foreach { case (format, known) =>
-        val provider = world.provider(id, Map(Format -> format))
-        val store = provider.getStore(1, known)
-        same((metric(store, "dynastateCacheMisses"), store.metrics.numKeys), (1L, rows))
-        Seq(0L, 77777L, rows - 1).foreach(each => same(get(store, each), Some(each)))
-        same(get(store, rows), None)
-        store.put(key(5), value(-5, ""), Family)
-        same(store.iterator(Family).map(_.value.getLong(0)).sum, rows * (rows - 1) / 2 - 10)
-        store.commit()
-        val next = provider.getStore(2, idOf(store))
-        same((get(next, 5), get(next, 6), next.metrics.numKeys), (Some(-5L), Some(6L), rows))
-        next.abort()
-        // Opened again, it is the loaded version.
-        val again = provider.getStore(1, known)
-        same(get(again, 5), Some(5L))
-        again.abort()
-      }
-    }
+    checkBothWays("a large version is opened at once: needed rows first, all of them in the background")(inBackground)
     check("versions retained in memory: 0 (treated as 1), 1, 2 and 5")(Seq(0, 1, 2, 5).foreach(kept))
     check("a newer version is loaded from the one in memory") {
       val id = world.freshStore()
@@ -146,11 +123,12 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
     check("a forced snapshot is made at the next maintenance, and counted")(forced())
     check("checksums of rows: a corrupt row is found when it is read, loaded or sent as a snapshot")(checksums())
-    check("buckets: rows are right while changes since the snapshot are held, after commits, other attempts and a snapshot") {
-      heldChanges(new Random(seed + 60), appends = false)
-    }
-    check("buckets: lists are right while appends since the snapshot are held, after commits, other attempts and a snapshot") {
-      heldChanges(new Random(seed + 61), appends = true)
+    checkBothWays("a history with restarts, other attempts and snapshots, in memory")(history(_)(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, by buckets")(history(_, "memoryMb" -> "3", "diskMb" -> "0")(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fills")(history(_, "memoryMb" -> "1", "diskMb" -> "3")(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fails") { writes =>
+      val folder = Files.createTempDirectory("rows")
+      history(writes, "memoryMb" -> "1", "diskPath" -> folder.toString)(turn => if (turn == 2) DiskChecks.overwrite(folder))
     }
     check("many stores at once, each in its own thread")(together())
   }
@@ -201,6 +179,35 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         same(SparkInternals.coresOf(new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"), processors = 32), cores, master)
       }
     same(SparkInternals.coresOf(new SparkConf(false).setMaster("spark://host"), processors = 32), 32)
+  }
+
+  /** A snapshot, and changes of its rows after it, which a look-up of a row and the load each apply once. */
+  private def inBackground(writes: Writes): Unit = {
+    val id = world.freshStore()
+    val rows = 120000L
+    val filled = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
+    val one = World.write(filled, 0)(store => (0L until rows).foreach(each => writes.write(store, each, each)))
+    world.snapshot(filled, id, 1)
+    val two = World.write(filled, 1, one)(store => (0L until rows by 20).foreach(each => writes.write(store, each, -each)))
+    def expected(id: Long): List[Long] = if (id % 20 == 0) writes.after(List(id), -id) else List(id)
+    val sum = (0L until rows).map(expected(_).sum).sum
+    Seq("2" -> two, "1" -> scala.None).foreach { case (format, known) =>
+      val provider = world.provider(id, Map(Format -> format), lists = true)
+      val store = provider.getStore(2, known)
+      same((metric(store, "dynastateCacheMisses"), store.metrics.numKeys), (1L, rows))
+      Seq(0L, 20L, 77777L, rows - 20).foreach(each => same(values(store, each), expected(each)))
+      same(values(store, rows), Nil)
+      writes.write(store, 20, 7)
+      same(store.iteratorWithMultiValues(Family).map(_.value.getLong(0)).sum, sum - expected(20).sum + writes.after(expected(20), 7).sum)
+      store.commit()
+      val next = provider.getStore(3, idOf(store))
+      same((values(next, 20), values(next, 40), next.metrics.numKeys), (writes.after(expected(20), 7), expected(40), rows))
+      next.abort()
+      // Opened again, it is the loaded version.
+      val again = provider.getStore(2, known)
+      same(values(again, 20), expected(20))
+      again.abort()
+    }
   }
 
   /** As Spark does it in deduplication, aggregation and session windows: all rows are looked at, and some removed meanwhile. */
@@ -307,7 +314,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same(metric(store, "forceSnapshotCount"), version, "forced snapshots")
       idOf(store)
     }
-    provider.doSnapshotMaintenance()
+    world.snapshot(provider, id, 2)
     world.onTables(id, "delete-parts")
     val store = world.provider(id).getStore(2, ids)
     same(Seq(get(store, 0), get(store, 1)), Seq(Some(0L), Some(1L)))
@@ -377,7 +384,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val provider = world.provider(id, conf)
     (0L until 30L).foldLeft(Option.empty[String]) { (ids, version) =>
       val next = commit(provider, version, ids)(version % 7 -> version)
-      if (version == 19) provider.doSnapshotMaintenance()
+      if (version == 19) world.snapshot(provider, id, 20)
       next
     }
     // None of the 20 versions that could be deleted is, while a version list cannot be read.
@@ -424,7 +431,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       cold.abort()
     }
     compare("from parts")
-    provider.doSnapshotMaintenance()
+    world.snapshot(provider, id, 1)
     val parts = world.onTables(id, "delete-parts").toInt
     require(parts > 5, s"the largest row takes $parts parts")
     compare("from a snapshot")
@@ -460,7 +467,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val first = (0L until 7000L).map(each => each -> random.nextLong()).toMap
     def text = random.ints(1000, 33, 126).toArray.map(_.toChar).mkString
     val one = write(provider, 0)(store => first.foreach { case (each, count) => store.merge(key(each), value(count, text), Family) })
-    provider.doSnapshotMaintenance()
+    world.snapshot(provider, id, 1)
     val ids = write(provider, 1, one) { store =>
       (0L until 7000L by 7).foreach(each => store.merge(key(each), value(-each), Family))
       store.remove(key(2), Family)
@@ -476,67 +483,75 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  /** Puts replace a list of one value, so that both kinds of writes have one model. */
-  private def heldChanges(random: Random, appends: Boolean): Unit = {
+  /**
+   * A history of a store against a model: commits, other attempts, snapshots, an older version in memory, restarts. `disturb` is called before
+   * each turn. Snapshots are made of the version that was read last, up to which changes may be held, and of later ones.
+   */
+  private def history(writes: Writes, conf: (String, String)*)(disturb: Int => Unit): Unit = {
+    val random = new Random(seed + 60)
     val id = world.freshStore()
-    val conf = Map(
-      s"$Prefix.dynastate.memoryMb" -> "3", s"$Prefix.dynastate.diskMb" -> "0", s"$Prefix.minDeltasForSnapshot" -> "1",
-      s"$Prefix.dynastate.snapshotThreshold" -> "0")
-    def fresh() = world.provider(id, conf, lists = true)
+    val all = (conf ++ Seq("snapshotThreshold" -> "0")).map { case (name, value) => s"$Prefix.dynastate.$name" -> value }.toMap + (s"$Prefix.minDeltasForSnapshot" -> "1")
+    def fresh() = world.provider(id, all, lists = true)
     var model = Map.empty[Long, List[Long]]
     var version = 0L
     var ids = Option.empty[String]
     var provider = fresh()
     /** Change some rows, and remove one; returns the checkpoint id and the rows after it. */
-    def write(keys: Seq[Long]): (Option[String], Map[Long, List[Long]]) = {
-      val store = provider.getStore(version, ids)
+    def write(on: StateStoreProvider, keys: Seq[Long]): (Option[String], Map[Long, List[Long]]) = {
+      val store = on.getStore(version, ids)
       var rows = model
       keys.foreach { each =>
         val count = random.nextLong()
-        val changed = value(count, s"$count ".repeat(50))
-        if (appends) store.merge(key(each), changed, Family) else store.put(key(each), changed, Family)
-        rows += each -> (if (appends) rows.getOrElse(each, Nil) :+ count else List(count))
+        writes.write(store, each, count, s"$count ".repeat(50))
+        rows += each -> writes.after(rows.getOrElse(each, Nil), count)
       }
       store.remove(key(keys.head), Family)
       same(store.commit(), version + 1)
       same(store.metrics.numKeys, rows.size - 1L, "keys")
       (idOf(store), rows - keys.head)
     }
-    def goOn(keys: Seq[Long]): Unit = {
-      val (made, rows) = write(keys)
+    def goOn(on: StateStoreProvider, keys: Seq[Long]): Unit = {
+      val (made, rows) = write(on, keys)
       ids = made
       model = rows
       version += 1
     }
     def some(count: Int): Seq[Long] = Seq.fill(count)(random.nextInt(4000).toLong)
-    def read(turn: Int): Unit = {
+    def read(when: String): Unit = {
       val store = provider.getReadStore(version, ids)
       some(12).foreach { each =>
-        same(values(store, each), model.getOrElse(each, Nil), s"row $each in turn $turn")
-        Thread.sleep(10)
+        same(values(store, each), model.getOrElse(each, Nil), s"row $each, $when")
+        Thread.sleep(5)
       }
       store.abort()
     }
-    goOn(0L until 4000L)
+    goOn(provider, 0L until 4000L)
     world.snapshot(provider, id, version)
-    (0 until 3).foreach(_ => goOn(some(150)))
+    (0 until 3).foreach(_ => goOn(provider, some(150)))
     provider.close()
     provider = fresh()
     (0 until 7).foreach { turn =>
-      read(turn)
+      disturb(turn)
+      read(s"in turn $turn")
       // Another attempt at the version, which nothing continues from.
-      if (turn == 3 || turn == 4) write(some(150))
-      // Of the version up to which changes are held: its rows have them.
+      if (turn == 3 || turn == 4) write(provider, some(150))
       if (turn == 2 || turn == 5) {
         world.snapshot(provider, id, version)
-        read(turn)
+        read(s"after the snapshot in turn $turn")
       }
-      goOn(some(80))
+      // Another executor, so that the next version is loaded onto an older one in memory.
+      if (turn == 6) {
+        val other = fresh()
+        goOn(other, some(80))
+        other.close()
+      } else goOn(provider, some(80))
     }
-    val last = provider.getReadStore(version, ids)
-    same((0L until 4000L).filter(each => values(last, each) != model.getOrElse(each, Nil)), Nil, "rows that are wrong")
-    last.abort()
-    provider.close()
+    Seq(provider, fresh()).foreach { each =>
+      val last = each.getReadStore(version, ids)
+      same((0L until 4000L).filter(row => values(last, row) != model.getOrElse(row, Nil)), Nil, "rows that are wrong")
+      last.abort()
+      each.close()
+    }
     same(BucketCache.of(3L << 20).bytes, 0L, "bytes after the end")
   }
 
