@@ -147,6 +147,7 @@ class Executor(Actor):
                 if self._chance.random() < 0.02:
                     raise TaskFailedError("the task fails in the user's code")
             after = apply(state, changes)
+            under_way.added = sum(map(len, after.values())) - sum(map(len, state.values()))
             under_way.commit({0: len(after)}, SCHEMA, is_awaited)
         except DynastateError as failed:
             self._scheduler.note("%s failed: %s", short(version), failed)
@@ -231,6 +232,8 @@ class Executor(Actor):
             done = under_way.commit()
         except DynastateError as failed:
             self._scheduler.note("no snapshot of %s: %s", short(version), failed)
+            if "another number of values" in str(failed):
+                raise violation("wrong number of values in a snapshot", version=short(version)) from failed
             if under_way is not None:
                 self._abort(under_way, version)
             return False

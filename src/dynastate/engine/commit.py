@@ -134,6 +134,8 @@ class WriteAttempt:
         self._may_stream = True
         self._is_consistent = True
         self._ended = False
+        #: Values that the version has more than its base, if the sender counts them.
+        self.added: int | None = None
 
     def append(self, chunk: Chunk) -> None:
         """Compress one chunk and write its parts in the background; blocks while too much is under way.
@@ -243,6 +245,7 @@ class WriteAttempt:
             bounds=bytes(self._bounds) if 1 < sums.parts <= BOUNDS_PARTS_MAX else b"",
             inline=inline,
             objects=ObjectParts(self._stream.stream.location, tuple(self._stream.sizes)) if self._stream else None,
+            added=self.added,
             **sums._asdict(),
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them

@@ -126,7 +126,7 @@ class Engine:
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
         how = self.commits.codec, self.commits.object_rule
-        whole = (entered, bits_for(state_bytes), session.shards, *how, None, None)
+        whole = (entered, bits_for(state_bytes), session.shards, *how, None, None, None)
         begun = InstallAttempt(self._tables, self.known, store, *whole, self.commits, version, session)
         begun.meter.add(meter)
         return begun

@@ -95,7 +95,8 @@ class Maintenance:
         if entered is None:
             return None, meter
         shards = graph.required_meta.shards
-        how = (bits, shards, self._settings.compression, ObjectRule.of(self._settings), carried, pace)
+        values = graph.count_values(deltas[-1].id)
+        how = (bits, shards, self._settings.compression, ObjectRule.of(self._settings), carried, pace, values)
         return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:

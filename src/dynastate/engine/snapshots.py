@@ -95,7 +95,8 @@ class SnapshotAttempt:
     """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
 
     Its items are written one request at a time, beside those of commits, which go through the writer's queue. With a
-    `pace` it yields to these. Without, there are none beside it, and it caches nothing.
+    `pace` it yields to these. Without, there are none beside it, and it caches nothing. `values` is how many its
+    version has, by the counts of the versions; None: not known.
     """
 
     _tables: Tables
@@ -108,6 +109,7 @@ class SnapshotAttempt:
     _rule: ObjectRule | None
     _base: SnapshotManifest | None
     _pace: Pace | None
+    _values: int | None
 
     def __post_init__(self) -> None:
         self.base = 0 if self._base is None else self._base.version
@@ -168,8 +170,12 @@ class SnapshotAttempt:
 
         Returns:
             False: clean-up has deleted it, or its base, in the meantime; nothing of it is left.
+
+        Raises:
+            CorruptStateError: the rows are others than the version has; abort it.
         """
         self._end_bucket()
+        self._check_values()
         for number in self._manifest().sparse():
             self._copy(number)
         self._write()  # 1
@@ -198,6 +204,19 @@ class SnapshotAttempt:
             self._may_be_done = self.meter.retries > retries
         self.abort()
         return False
+
+    def _check_values(self) -> None:
+        """Refuse rows that are more or less than the version's: parts, which are right, could be deleted for them."""
+        values = self._manifest().sizes()[0]
+        if self._values is not None and values != self._values:
+            raise CorruptStateError(
+                "the rows for a snapshot have another number of values than their version; it was not made, and what "
+                "is stored is right: stop the query, start it again so that rows are read from there, and report this",
+                store=self.store,
+                version=self._snapshot.version,
+                values=values,
+                expected=self._values,
+            )
 
     def abort(self) -> None:
         """Delete what was written, if the snapshot surely was never done; else leave it to clean-up.

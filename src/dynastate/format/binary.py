@@ -20,6 +20,8 @@ BOUNDS: Final = 2
 INLINE: Final = 3
 #: The extra of version entries and manifests whose parts are, in part, in objects of S3.
 OBJECTS: Final = 4
+#: The extra of version entries that says how many values the version has more than its parent.
+ADDED: Final = 5
 
 _CRC = struct.Struct("<I")
 VARINT_BYTES_MAX: Final = 10
@@ -56,6 +58,16 @@ def varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def signed(number: int) -> int:
+    """The unsigned number that stands for a signed one: zigzag, so that small ones are short."""
+    return 2 * number if number >= 0 else -2 * number - 1
+
+
+def unsigned(number: int) -> int:
+    """The signed number that an unsigned one stands for."""
+    return number // 2 if number % 2 == 0 else -(number + 1) // 2
 
 
 def varints(numbers: Iterable[int]) -> bytes:

@@ -160,6 +160,21 @@ class VersionGraph:
             or self.snapshot(*entry.id) is not None
         )
 
+    def count_values(self, of: VersionId) -> int | None:
+        """The values that a version has, and the records that a snapshot of it: one for a row, all those of a list.
+
+        It is the records of the nearest snapshot below, and what the versions since have added. None: one of them does
+        not say, or is not listed.
+        """
+        total, at = 0, self.entry(*of)
+        while at is not None and at.added is not None:
+            total += at.added
+            below = self._snapshots.get(at.parent_id)
+            if at.parent_id == EMPTY or (below is not None and below.stage == DONE):
+                return total + (below.records if below is not None else 0)
+            at = self.entry(*at.parent_id)
+        return None
+
     def newest(self) -> VersionEntry:
         """The newest version of the newest run: of the highest epoch, then the highest version.
 

@@ -3,11 +3,12 @@ r"""Version lists: the entries of committed attempts (docs/storage-format.md).
 entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
 body  := version attempt:16 parent:16 epoch schema:8 time
          parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
-extras := count (tag length bytes)*            tag 1: home, in entries of a fork; 2: bounds; 3: inline; 4: objects
+extras := count (tag length bytes)*            tag 1: home, in forks; 2: bounds; 3: inline; 4: objects; 5: added
 home  := shards length store
 bounds := (lowest:u8 highest:u8)*                                      for each part, if there are several
 inline := codec:u8 packed                                              the one chunk of a commit without parts
 objects := length location size*                                       the first parts, which are in objects of S3
+added   := values                                                      zigzag: values that its parent does not have
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REFUSED: Final = "refused"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
-_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS)
+_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS, binary.ADDED)
 
 
 class InlineChanges(NamedTuple):
@@ -50,6 +51,8 @@ class VersionEntry:
     `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty: not known.
     `inline` are the changes of a commit without parts; `stored_bytes` is then their size.
     `objects` are the first of its parts, where these are in objects of S3; the others are items.
+    `added` is how many values it has more than its parent (negative: fewer): a row has one, a list all of its values.
+    None: the writer did not count, as those before the count was added to the format.
     """
 
     version: int
@@ -68,6 +71,7 @@ class VersionEntry:
     bounds: bytes = b""
     inline: InlineChanges | None = None
     objects: ObjectParts | None = None
+    added: int | None = None
 
     @property
     def id(self) -> VersionId:
@@ -113,6 +117,7 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     extras |= {binary.BOUNDS: entry.bounds} if entry.bounds else {}
     extras |= {binary.INLINE: _encode_inline(entry.inline)} if entry.inline else {}
     extras |= {binary.OBJECTS: _encode_objects(entry.objects)} if entry.objects else {}
+    extras |= {binary.ADDED: binary.varint(binary.signed(entry.added))} if entry.added is not None else {}
     return binary.seal(store, head + sizes + entry.digest + families + binary.encode_extras(extras))
 
 
@@ -137,7 +142,12 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     objects = _decode_objects(extras[binary.OBJECTS]) if binary.OBJECTS in extras else None
     if objects and not (0 < len(objects.sizes) <= sums.parts and sum(objects.sizes) <= sums.stored_bytes):
         raise CorruptStateError("version entry has objects of other parts", store=store, version=version)
-    return VersionEntry(version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline, objects)
+    added = binary.unsigned(extras[binary.ADDED].varint()) if binary.ADDED in extras else None
+    if added is not None and not extras[binary.ADDED].at_end():
+        raise CorruptStateError("version entry has a count that is too long", store=store, version=version)
+    return VersionEntry(
+        version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline, objects, added
+    )
 
 
 def _encode_inline(inline: InlineChanges) -> bytes:

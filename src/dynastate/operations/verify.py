@@ -7,7 +7,7 @@ commit or a clean-up in between are no defects.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice, pairwise
@@ -58,7 +58,8 @@ def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress)
     """Verify one store.
 
     1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests.
-    2. Read all parts and buckets that they name, compare them as recovery does, and decode every record.
+    2. Read all parts and buckets that they name, compare them as recovery does, and decode every record. Count the rows
+    and values of snapshots, and compare them with the counts of version entries.
     3. List all keys of the store, to find those that nothing names.
     4. Read version lists and snapshots again, and discard findings of those that were deleted or added meanwhile.
 
@@ -84,6 +85,8 @@ class _Named:
     sums: VersionEntry | Bucket
     runs: Callable[[], Iterator[Run]]
     needed_by: frozenset[Namer]
+    #: Of a bucket.
+    number: int = 0
 
     def items(self) -> Iterator[Key]:
         """The keys of its parts that are items."""
@@ -111,6 +114,8 @@ class _Check:
         #: Attempts with parts that no version list named.
         self._unlisted: set[VersionId] = set()
         self._manifests: dict[SnapshotId, SnapshotManifest | None] = {}
+        #: Rows by column family of the buckets that were read whole, by the snapshot that wrote them and their number.
+        self._rows: dict[tuple[SnapshotId, int], Counter[int]] = {}
 
     def _add(self, finding: Finding) -> None:
         if len(self._findings) < FINDINGS_MAX:
@@ -190,6 +195,9 @@ class _Check:
         found = self._read_parts(run for each in named for run in each.runs())
         for each in named:
             self._compare(each, islice(found, each.sums.parts))
+        for made in self._manifests.values():
+            if made is not None:
+                self._compare_counts(made)
 
     def _read_parts(self, runs: Iterator[Run]) -> Iterator[Found]:
         for is_object, some in groupby(runs, lambda run: run.stream is not None):
@@ -230,15 +238,45 @@ class _Check:
             first = manifests[0]
             key = keys.manifest_key(self._store, first.version, first.id)
             runs = partial(bucket_runs, self._store, first, number, self._shards)
-            yield _Named(key, first.buckets[number], runs, frozenset(each.holder for each in manifests))
+            needed_by = frozenset(each.holder for each in manifests)
+            yield _Named(key, first.buckets[number], runs, needed_by, number)
+
+    def _compare_counts(self, made: SnapshotManifest) -> None:
+        """Compare the rows and values of a snapshot with those that its version has, if these were counted.
+
+        Rows that are stored with right checksums, but are others than the version's, have no other sign.
+        """
+        of = VersionId(made.version, made.attempt)
+        entry, expected = self._names.graph.entry(*of), self._names.graph.count_values(of)
+        key, holders = keys.snapshot_key(self._store, *of), frozenset([made.holder])
+        values = made.sizes()[0]
+        if expected is not None and values != expected:
+            why = f"the snapshot has {values:,} values in its rows, and its version {expected:,}"
+            self._add(Finding("corrupt", key, why, holders))
+        read = [self._rows.get((bucket.holder, number)) for number, bucket in enumerate(made.buckets) if bucket.parts]
+        if entry is None or entry.added is None or None in read:
+            return
+        rows = sum((each for each in read if each), Counter[int]())
+        if rows != Counter({family: count for family, count in entry.keys.items() if count}):
+            why = f"the snapshot has {_listed(rows)} rows by column family, and its version {_listed(entry.keys)}"
+            self._add(Finding("corrupt", key, why, holders))
 
     def _compare(self, named: _Named, found: Iterator[Found]) -> None:
+        rows, last = Counter[int](), (-1, b"")
         try:
             for chunk in verified_chunks(named.sums, named.key, self._parts(named, found)):
-                decoded = sum(1 for _ in decode_changes(chunk.changes))
+                decoded = 0
+                for change in decode_changes(chunk.changes):
+                    decoded += 1
+                    # The values of a list follow each other.
+                    if (change.family, change.key) != last:
+                        last = change.family, change.key
+                        rows[change.family] += 1
                 if decoded != chunk.records:
                     facts = {"expected": chunk.records, "got": decoded}
                     raise CorruptStateError("a chunk has another number of records", **facts)
+            if isinstance(named.sums, Bucket):
+                self._rows[named.sums.holder, named.number] = rows
         except _HoleError:
             pass
         except CorruptStateError as corrupt:
@@ -470,6 +508,11 @@ class _Check:
         finding = Finding("missing", key, why, frozenset([node]))
         if finding not in self._findings:
             self._add(finding)
+
+
+def _listed(rows: Mapping[int, int]) -> str:
+    """Numbers of rows by column family, as text."""
+    return ", ".join(f"{family}: {count:,}" for family, count in sorted(rows.items()) if count) or "no"
 
 
 def _defect(

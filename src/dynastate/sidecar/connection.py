@@ -206,6 +206,10 @@ class Connection:
         if isinstance(self._under_way, WriteAttempt):
             self._unless_failed(self._under_way.flush)
 
+    def _on_added(self, request: protocol.Added) -> None:
+        if isinstance(self._under_way, WriteAttempt):
+            self._under_way.added = request.values
+
     def _on_commit(self, request: protocol.Commit) -> None:
         with self._answering("commit", aborts=True):
             attempt = self._complete(WriteAttempt)

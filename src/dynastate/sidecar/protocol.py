@@ -84,6 +84,7 @@ def _pair(first: Kind, second: Kind) -> Kind:
 
 
 _U16, _U32, _U64 = _number("H"), _number("I"), _number("Q")
+_I64 = _number("q")
 _TEXT: Final = _text()
 _ATTEMPT: Final = Kind(bytes, lambda body: Attempt(body.take(16)))
 
@@ -91,6 +92,7 @@ U8 = Annotated[int, _number("B")]
 U16 = Annotated[int, _U16]
 U32 = Annotated[int, _U32]
 U64 = Annotated[int, _U64]
+I64 = Annotated[int, _I64]
 #: A version in a request: not the empty one.
 Version = Annotated[int, Kind(_U64.pack, _take_version)]
 Text = Annotated[str, _TEXT]
@@ -184,6 +186,7 @@ class Whole(NamedTuple):
 
 
 Flush = NamedTuple("Flush", [])
+Added = NamedTuple("Added", [("values", I64)])
 Welcome = NamedTuple("Welcome", [("package", Text)])
 Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
 Opened = NamedTuple("Opened", [("counters", Counters)])
@@ -203,7 +206,7 @@ Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable
 
 _OF_JVM: Final = (
     *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
-    *(Whole, Flush),
+    *(Whole, Flush, Added),
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
@@ -317,6 +320,7 @@ TRANSITIONS: Final[dict[tuple[State, type[Any]], State]] = {
     (State.READY, Begin): State.WRITING,
     (State.WRITING, Append): State.WRITING,
     (State.WRITING, Flush): State.WRITING,
+    (State.WRITING, Added): State.WRITING,
     (State.WRITING, Commit): State.READY,
     (State.WRITING, Abort): State.READY,
     (State.READY, Snapshot): State.SNAPSHOT,  # READY again, unless it is wanted

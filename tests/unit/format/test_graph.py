@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph, since
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key, store_shard
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key, snapshot_key, store_shard
 from dynastate.format.parts import parts_digest
+from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
 
 STORE = "ns/0/0/default"
@@ -53,6 +56,27 @@ def test_the_newest_version_held_on_a_path() -> None:
     assert after((1, A), (2, B), (2, A)) == ((2, B), [3])
     assert after((3, C)) == ((3, C), [])
     assert after((2, A)) is None
+
+
+def test_values_are_counted_from_the_nearest_snapshot_below() -> None:
+    """What versions added since a snapshot that is done, or version 0; unknown where one does not say, or is gone."""
+    added = (5, -2, 7, 1)
+    entries = [replace(entry(at, A, A if at > 1 else NO_ATTEMPT), added=each) for at, each in enumerate(added, 1)]
+
+    def counts(*snapshots: Snapshot, without: int = 0) -> list[int | None]:
+        items = [(snapshot_key(STORE, *each.of), snapshot_item(STORE, each)) for each in snapshots]
+        listed = [each for each in entries if each.version != without]
+        graph = VersionGraph(STORE, [group(*listed), *items])
+        return [graph.count_values(VersionId(version, A)) for version in (1, 2, 3, 4)]
+
+    made = Snapshot(2, A, B, 1, DONE, digest=bytes(8), records=30)
+    assert counts() == [5, 3, 10, 11]
+    assert counts(made) == [5, 3, 37, 38], "of a version itself its snapshot says nothing"
+    assert counts(replace(made, stage=WRITING)) == [5, 3, 10, 11]
+    assert counts(without=2) == [5, None, None, None]
+    assert counts(made, without=2) == [5, None, 37, 38]
+    entries[2] = replace(entries[2], added=None)
+    assert counts(made) == [5, 3, None, None]
 
 
 def test_a_lost_parent_is_an_error() -> None:

@@ -43,6 +43,7 @@ ENTRIES = st.builds(
         store=st.text(st.characters(exclude_characters="#", exclude_categories=["Cs"]), min_size=1, max_size=200),
         shards=st.integers(1, SHARDS_MAX),
     ),
+    added=st.none() | st.integers(-(2**63), 2**63 - 1),
 )
 
 
@@ -70,6 +71,18 @@ def test_objects_of_other_parts_are_refused(wrong: dict[str, Any]) -> None:
     assert decode_entry(STORE, encode_entry(STORE, made)) == made
     with pytest.raises(CorruptStateError, match="objects of other parts"):
         decode_entry(STORE, encode_entry(STORE, replace(made, **wrong)))
+
+
+def test_an_entry_has_no_count_unless_it_was_made() -> None:
+    """Entries without the extra are read as before; zero is a count."""
+    made = VersionEntry(1, A, B, 1, bytes(8), 0, 0, 0, 0, bytes(8), {})
+    assert decode_entry(STORE, encode_entry(STORE, made)).added is None
+    counted = encode_entry(STORE, replace(made, added=0))
+    assert decode_entry(STORE, counted).added == 0
+    assert len(counted) == len(encode_entry(STORE, made)) + 3
+    longer = binary.seal(STORE, counted[1:-7] + b"\x05\x02\x00\x00")
+    with pytest.raises(CorruptStateError, match="a count that is too long"):
+        decode_entry(STORE, longer)
 
 
 def test_bounds_of_another_number_of_parts_are_refused() -> None:

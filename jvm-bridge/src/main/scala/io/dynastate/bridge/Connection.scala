@@ -127,11 +127,12 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   /** Let the engine write what waits for more changes: a commit comes next. */
   def flush(deadlineSeconds: Long): Unit = converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
 
-  /** Commit, and return counters. */
-  def commit(keys: Array[Long], schema: String, deadlineSeconds: Long): Map[String, Long] =
+  /** Commit a version, and return counters. */
+  def commit(version: Version, schema: String, deadlineSeconds: Long): Map[String, Long] =
     converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown) {
       // Queued behind changes that wait for DynamoDB, it may take as long as an answer.
-      within(deadlineSeconds)(sendAll(Protocol.commit(keys, schema)))
+      hold(deadlineSeconds, Protocol.added(version.added))
+      within(deadlineSeconds)(sendAll(Protocol.commit(version.keys, schema)))
       val body = expect(Protocol.Committed, receive(deadlineSeconds))
       body.getLong
       Protocol.takeCounters(body)

@@ -33,6 +33,7 @@ object Protocol {
   val Check = 14
   val Whole = 15
   val Flush = 16
+  val Added = 17
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -66,6 +67,7 @@ object Protocol {
     frame(Begin, store, run.id, run.queryId, run.checkpoint, base, parent, attempt)
   def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
   def flush(): ByteBuffer = frame(Flush)
+  def added(values: Long): ByteBuffer = frame(Added, values)
   def check(): ByteBuffer = frame(Check)
   def abort(): ByteBuffer = frame(Abort)
   def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =

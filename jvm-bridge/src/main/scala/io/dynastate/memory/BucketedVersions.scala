@@ -102,10 +102,11 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     val before = base.asInstanceOf[BucketedVersion]
     val buckets = before.buckets.clone()
     var keys = java.util.Arrays.copyOf(before.keys, math.max(before.keys.length, changes.bound))
-    var rows, bytes = 0L
+    var rows, bytes, added = 0L
     val changedRows = byBucket(changes, before.bits)
     peekAll(before, changedRows.keySet.asScala.toSeq.map(_.intValue).sorted) { (number, old, isInMemory) =>
-      val made = changedBy(old, changedRows.get(number))
+      val (made, more) = changedBy(old, changedRows.get(number))
+      added += more
       keys = difference(keys, old.counts, made.counts)
       rows += made.rows
       bytes += made.heapBytes
@@ -116,7 +117,7 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
       sawRows = true
     }
     val bits = bitsFor(keys.sum * rowBytes, before.bits, bucketBytes)
-    val next = new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, before.bits, bits))
+    val next = new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, before.bits, bits), added)
     next.base = before
     next
   }
@@ -207,8 +208,8 @@ object BucketedVersions {
 
   /** A version as its buckets. */
   private final class BucketedVersion(
-      number: Long, attempt: Attempt, schema: String, tree: BucketedVersions, keys: Array[Long], val bits: Int, val buckets: Array[Bucket])
-    extends Version(number, attempt, schema, tree, keys) {
+      number: Long, attempt: Attempt, schema: String, tree: BucketedVersions, keys: Array[Long], val bits: Int, val buckets: Array[Bucket], added: Long = 0L)
+    extends Version(number, attempt, schema, tree, keys, added) {
     /** The version that it was made of, until it is committed. */
     var base: BucketedVersion = _
   }
@@ -231,25 +232,30 @@ object BucketedVersions {
     found
   }
 
-  /** A copy of a bucket's rows with changes applied. Lists are without segments, as those that are read: a bucket may be read again at any time. */
-  private def changedBy(rows: RowTables, changes: RowTables): RowTables = {
+  /** A copy of a bucket's rows with changes applied, and the values that these add. Lists are without segments, as those that are read: a bucket may be read again at any time. */
+  private def changedBy(rows: RowTables, changes: RowTables): (RowTables, Long) = {
     val made = rows.copy()
     val replaced = new Row
+    var added = 0L
     changes.foreach { (family, table) =>
+      val before = rows.existing(family)
       val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
         val row = all.row
+        if (!row.isSegment) {
+          val existed = before != null && before.get(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
+          added += (if (row.isDelete) 0 else row.valueCount) - (if (existed) replaced.valueCount else 0)
+        }
         if (row.isDelete) made(family).remove(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
         else if (row.segmentCount > 0) {
           row.findSegments(all.hash, table.get, (hash, base, offset, length, into) => {
-            val before = rows.existing(family)
             before != null && before.get(hash, base, offset, length, into)
           })
           made(family).putWhole(all.hash, row)
         } else if (!row.isSegment) made(family).put(all.hash, row)
       }
     }
-    made
+    (made, added)
   }
 
   private def difference(keys: Array[Long], before: Array[Long], after: Array[Long]): Array[Long] =

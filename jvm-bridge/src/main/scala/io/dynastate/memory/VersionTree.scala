@@ -9,8 +9,8 @@ import java.util.concurrent.locks.StampedLock
  *
  * Links point towards the head only, so a version without other references is garbage, with its undo records.
  */
-private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: String, tree: VersionTree, keys: Array[Long])
-  extends Version(number, attempt, schema, tree, keys) {
+private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: String, tree: VersionTree, keys: Array[Long], added: Long = 0L)
+  extends Version(number, attempt, schema, tree, keys, added) {
   var next: TreeVersion = _
   var undo: RowTables = _
 }
@@ -39,6 +39,8 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   private[this] val lock = new StampedLock
   private[this] val previous, changedRow = new Row
   private[this] var countedUndo = 0L
+  /** Values that the changes applied last have added. */
+  private[this] var added = 0L
   /** Versions that could not be read here, as they are durable. */
   private[this] val elsewhere = new ConcurrentHashMap[Version, Version]
 
@@ -164,7 +166,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     try {
       moveHeadTo(before)
       val undo = apply(changes)
-      val version = new TreeVersion(number, attempt, schema, this, tables.counts)
+      val version = new TreeVersion(number, attempt, schema, this, tables.counts, added)
       before.next = version
       before.undo = undo
       head = version
@@ -244,6 +246,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   /** Apply changes to the head's tables. Returns the changes that would undo them. */
   private def apply(changes: RowTables): RowTables = {
     val undo = new RowTables
+    added = 0
     changes.foreach { (family, changed) =>
       val replaced = if (changes.replaced == null) null else changes.replaced.existing(family)
       if (!changed.isEmpty) applyTo(tables(family), changed, changes.isKeptInOrder(family), replaced, undo(family, changed.size))
@@ -287,6 +290,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     val existed =
       if (row.isDelete) table.remove(hash, row.bytes, row.keyOffset, keyLength, previous, undo, replaced)
       else table.put(hash, row, previous, undo, replaced)
+    if (!row.isSegment) added += (if (row.isDelete) 0 else row.valueCount) - (if (existed) previous.valueCount else 0)
     if (existed) undo.put(hash, previous)
     // A segment may have gone with its list.
     else if (!row.isSegment || !undo.get(hash, row.bytes, row.keyOffset, keyLength, previous)) {

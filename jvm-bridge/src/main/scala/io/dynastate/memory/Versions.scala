@@ -1,8 +1,12 @@
 package io.dynastate.memory
 
-/** One version of a store in memory, and its keys by column family. Neither it nor its rows ever change. */
+/**
+ * One version of a store in memory, and its keys by column family. Neither it nor its rows ever change.
+ *
+ * @param added how many values it has more than the version that it was made of: a row has one, a list all of its values
+ */
 abstract class Version private[memory] (
-    val number: Long, val attempt: Attempt, val schema: String, val versions: Versions, val keys: Array[Long]) {
+    val number: Long, val attempt: Attempt, val schema: String, val versions: Versions, val keys: Array[Long], val added: Long = 0L) {
   override def toString: String = s"$number/$attempt"
 }
 
@@ -55,7 +59,7 @@ trait Versions {
   def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch
 
   /**
-   * Make the version of a base and changes, and count its keys. The changes belong to the versions from then on. If the commit fails, the
+   * Make the version of a base and changes, and count its keys and the values that it adds. The changes belong to the versions from then on. If the commit fails, the
    * new version is garbage, and the base is as readable as before.
    */
   def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version

@@ -140,7 +140,7 @@ final class DynamoDBStateStore private[spark] (
       overlay.flush() // 1
       if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
       val next = overlay.fold(attempt, schema.text) // 2
-      committed = if (isInstall) provider.maintenance.install(next) else commitAttempt(next.keys) // 3
+      committed = if (isInstall) provider.maintenance.install(next) else commitAttempt(next) // 3
       read = provider.read.take()
       maintained = provider.maintained.take()
       if (!isInstall) provider.retained.retainCommitted(base, next) // 4
@@ -237,11 +237,11 @@ final class DynamoDBStateStore private[spark] (
   }
 
   /** Commit in the engine, where the attempt then ends, whatever the answer. */
-  private def commitAttempt(keys: Array[Long]): Map[String, Long] = {
+  private def commitAttempt(next: Version): Map[String, Long] = {
     val last = connection.get()
     connection.end()
     try {
-      val counters = last.commit(keys, schema.text, provider.client.deadlineSeconds)
+      val counters = last.commit(next, schema.text, provider.client.deadlineSeconds)
       last.release()
       counters
     } catch {
