@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dynastate.ui.cursor import BUDGET_S, KEPT, PAGE_ROWS
+from dynastate.ui.cursor import BUDGET_S, KEPT, KEPT_BYTES, PAGE_ROWS
+from dynastate.ui.kept import OPEN_MAX
+from dynastate.ui.pages.compare import COMPARED_BYTES
 from dynastate.ui.pages.operator import REFRESH_S
-from dynastate.ui.site import NAMESPACES_S, NAMESPACES_UNIT_S
+from dynastate.ui.site import CACHE_MB, NAMESPACES_S, NAMESPACES_UNIT_S
 from dynastate.ui.watch import (
     FIRST_BATCH_S,
     IDLE_MIN_S,
@@ -38,7 +40,9 @@ WORDS = {0.5: "half a", 1: "a", 2: "twice", 3: "three"}
         f"every {NAMESPACES_S:g} seconds, or less often: after as many seconds as it took read units",
         f"{PAGE_ROWS} on a page",
         f"reads on by itself, {WORDS[BUDGET_S]} second at a time",
-        f"A result keeps {KEPT:,} rows",
+        f"A result keeps {KEPT:,} rows, of which up to {KEPT_BYTES >> 20} MiB are in memory",
+        f"{ {8: 'Eight'}[OPEN_MAX] } results and eight readers stay open, each reader with a cache of {CACHE_MB} MiB",
+        f"up to {COMPARED_BYTES >> 20} MiB of changes",
     ],
 )
 def test_the_page_of_the_page_has_its_numbers(sentence: str) -> None:

@@ -270,6 +270,7 @@ def test_other_choices_are_priced(browser: Browser, url: str) -> None:
         slider = page.get_by_label("Seconds a batch")
         slider.focus()
         page.keyboard.press("End")
+        expect(page.locator("output").first).to_have_text("120")
         expect(page.get_by_role("heading", name="With 120.0 s a batch")).to_be_visible()
         expect(dollars).not_to_have_text(before)
         after = dollars.inner_text()
@@ -279,7 +280,8 @@ def test_other_choices_are_priced(browser: Browser, url: str) -> None:
         advice = page.locator("table").last.locator("tbody tr").all_inner_texts()
         saved = [float(each.split("\t")[1]) for each in advice]
         assert saved == sorted(saved, reverse=True)
-        assert len(saved) >= 5
+        assert min(saved) >= 0.01
+        assert len(saved) >= 2
 
 
 def test_verify_is_followed_and_cancelled(browser: Browser, url: str) -> None:

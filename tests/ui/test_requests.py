@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
+import shlex
 import time
 from contextlib import closing
+from html import unescape
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.operations.drop import drop_stores
-from dynastate.operations.reports import METRICS
+from dynastate.operations.reports import METRICS, REPORTED
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from dynastate.ui.app import HEADERS
 from dynastate.ui.watch import NO_STORES
-from tests.support.command_line import refused
+from tests.support.command_line import refused, run
 from tests.support.engine_driver import make_engine, parts_of
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import enforce, render
 from tests.support.processes import free_port, wait_until
-from tests.support.store_builder import StoreBuilder
+from tests.support.store_builder import StoreBuilder, counted, user
 from tests.ui.conftest import Database, served
 
 
@@ -101,6 +102,83 @@ def test_minutes_have_no_forecast(url: str) -> None:
         assert ("more rows a day" in text, "it is reached in" in text) == (False, False)
 
 
+def test_the_price_of_a_query_is_one(url: str) -> None:
+    """The rows of Queries add up to the price on Cost, which shows no advice that saves nothing."""
+    table = ask(url + "query/shop")[1].partition("$ a day, predicted")[2]
+    rows = [float(each) for each in re.findall(r'id="cost-[\d-]+" [^>]*>([\d.]+)<', table)]
+    cost = ask(url + "cost/shop")[1]
+    (day,) = re.findall(r"<strong>\$([\d.]+) a day</strong>", cost)
+    assert sum(rows) == pytest.approx(float(day), abs=0.01)
+    saved = re.findall(r'<td class="figure">(-?[\d.]+)</td>', cost.partition("<h2>Advice</h2>")[2])[::2]
+    assert min(map(float, saved)) >= 0.01
+    assert "would save nothing" in cost
+
+
+def test_a_result_is_of_one_version(database: Database, environment: dict[str, str]) -> None:
+    """While a result is read, and on its other pages, the version is that of the form, whatever is committed."""
+    is_slow = False
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if is_slow and request.operation in ("Query", "BatchGetItem"):
+            time.sleep(0.3)
+        return forward(request)
+
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        made = StoreBuilder(engine, "moving/0/0/default")
+        made.commit(*((user(f"user-{number}"), counted(number)) for number in range(120)))
+        with FaultProxy(database.endpoint, rule) as proxy, served(proxy.endpoint, environment, "moving") as url:
+            for place in ("rows/moving/0", "compare/moving/0?before=0"):
+                is_slow = True
+                text = ask(url + place)[1]
+                is_slow = False
+                made.commit((user("late"), counted(0)))
+                at = made.version.version - 1
+                again = re.findall(r'hx-get="([^"]+)"', text)
+                links = again or re.findall(r'id="page-next" href="([^"]+)"', text)
+                assert (place, again != []) == (place, True)
+                following = ask(urljoin(url, unescape(links[0])))[1]
+                assert (f"at version {at}." in following) or (f"From version 0 to {at}:" in following)
+                assert f'value="{at}"' in following
+                (later,) = re.findall(r'id="page-next" href="([^"]+)"', following)
+                assert re.search(rf"(version|after)={at}\b", later)
+
+
+def test_a_view_of_an_unchanged_store_takes_no_search_for_stores(url: str) -> None:
+    """The second view of the same rows reads the newest versions, one unit for each partition, and nothing else."""
+    for place in ("rows/shop/0", "key/shop/0?k.user=user-3-1", "compare/shop/0", "operator/shop/0"):
+        ask(url + place)
+    time.sleep(2.1)
+    before = units(ask(url + "query/shop")[1])
+    assert before <= 8
+    for place in ("rows/shop/0", "key/shop/0", "compare/shop/0", "operator/shop/0"):
+        assert units(ask(url + place)[1]) <= 8, place
+
+
+def units(text: str) -> int:
+    (found,) = re.findall(r"This took ([\d,]+) read units", text)
+    return int(found.replace(",", ""))
+
+
+def test_commands_can_be_copied(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of each view runs in a terminal that knows nothing of the page's options."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for place in (
+        *("query/shop", "operator/shop/0", "key/shop/0", "key/shop/0?k.user=user-3-1&version=2", "rows/shop/0"),
+        *("compare/shop/0", "cost/shop", "health/shop", "key/types/0?family=every&k.user=a", "rows/types/0"),
+        *("rows/types/0?family=lists", "compare/types/0?family=every", "rows/join/0?store=left-keyToNumValues"),
+    ):
+        text = ask(url + place)[1]
+        (line,) = re.findall(r"In a terminal: <code><bdi>(.*)</bdi></code>", text)
+        words = shlex.split(unescape(line))
+        assert (words[0], words[-4:]) == (
+            "dynastate",
+            ["--endpoint", database.endpoint, "--region", "us-east-1"],
+        ), place
+        done = run(*words[1:], *(("--looks", "1") if words[1] == "top" else ()))
+        assert done.code == (1 if place == "key/shop/0" else 0), (place, line, done.err)
+
+
 def test_what_is_lost_is_said(url: str, database: Database) -> None:
     """`verify` names what is missing; the view of the rows says so too."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
@@ -152,11 +230,11 @@ def test_an_unreachable_dynamodb_at_the_first_look(environment: dict[str, str]) 
             assert time.monotonic() - began_s < 2.5
 
 
-def test_a_dropped_namespace_leaves_the_page(url: str, database: Database) -> None:
+def test_a_dropped_namespace_leaves_the_page(url: str, database: Database, environment: dict[str, str]) -> None:
     """Its fences stay in the table, by which it is listed still."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
         stores = [StoreBuilder(engine, f"gone/0/{number}/default").count_to(2).store for number in range(2)]
-        with served(database.endpoint, os.environ | {}) as own:
+        with served(database.endpoint, environment) as own:
             assert "query/gone" in ask(own)[1]
             drop_stores(tables, stores, Meter())
             time.sleep(2.1)
@@ -203,6 +281,8 @@ def test_throttles_of_the_progress_reports(database: Database, environment: dict
         assert "00:00:02: 7 requests" in health
         cost = ask(url + "cost/shop")[1]
         assert ("00:00:01: 101 units" in cost, "00:00:02: 102 units" in cost) == (True, True)
+        # Two batches of 101 and 102 write units, a second apart.
+        assert re.search(rf"By the last 2 reported batches: <strong>\$\d+\.\d\d a day</strong>; {REPORTED}", cost)
     missing = tmp_path / "missing"
     assert "the progress reports cannot be read" in refused("ui", "shop", "--progress", str(missing), "--no-browser")
 

@@ -206,6 +206,10 @@ def _show_queries(call: Call, figures: Mapping[str, Any]) -> None:
     chars = None if call.width is None else ID_CHARS
     reported = [(each["name"] or each["query"][:chars], each) for each in figures["queries"]]
     _show(call, "spent by the batches reported", _SPENT, reported)
+    if reported:
+        from dynastate.operations.reports import REPORTED
+
+        call.say(REPORTED)
     days = [(each["way"].replace(" ", "\n", 1), each) for each in figures["predicted"]]
     _show(call, "a day in the long run, predicted", _PREDICTED, days)
 
@@ -230,8 +234,12 @@ def _show_choices(call: Call, choices: Sequence[Choice], *, is_zstd_known: bool)
     """Print what other choices would save."""
     if not choices:
         return
-    rows = [{name: _figure(name, value) for name, value in each.as_json().items()} for each in choices]
-    call.table(rows, _CHOICES, title="what one other choice would save, predicted", figures=True)
+    advice = [each.as_json() for each in choices if each.is_advice]
+    rows = [{name: _figure(name, value) for name, value in each.items()} for each in advice]
+    if rows:
+        call.table(rows, _CHOICES, title="what one other choice would save, predicted", figures=True)
+    if len(rows) < len(choices):
+        call.say(f"{plural(len(choices) - len(rows), 'other choice')} would save nothing")
     if not is_zstd_known:
         call.say("zstd is not compared: the query has it, or the extra 'zstd' of this package is not installed")
 

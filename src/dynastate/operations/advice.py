@@ -27,6 +27,8 @@ from dynastate.prices import Prices
 
 #: How many times longer the trigger is that is compared, and how many times fewer the partitions and versions are.
 TIMES: Final = 2
+#: US dollars a month that advice saves at least.
+SAVED_MIN: Final = 0.01
 #: An hour of one provisioned unit a second costs as much as this many units on demand ($0.00065 and $0.625 a million).
 PROVISIONED_HOUR_UNITS: Final = 1_040
 #: The share of provisioned capacity that autoscaling aims at by default.
@@ -46,6 +48,11 @@ class Choice:
     what: str
     dollars_a_month: float
     saved_dollars_a_month: float
+
+    @property
+    def is_advice(self) -> bool:
+        """Whether it saves anything, to the cent."""
+        return self.saved_dollars_a_month >= SAVED_MIN
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

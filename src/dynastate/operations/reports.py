@@ -26,6 +26,11 @@ METRICS: Final = {
     "nanodollars": ("dynastateNanodollars", "dynastateMaintenanceNanodollars"),
 }
 DAY_S: Final = 86_400
+#: Why the price of a day by reports is not that of a prediction.
+REPORTED: Final = (
+    "a day of these batches has no storage in it, and of a young query few of the snapshots and deletes that follow "
+    "from what it writes; predictions have both"
+)
 #: Batches that a file of reports remembers.
 RECENT: Final = 200
 
@@ -115,7 +120,7 @@ def usage_of_queries(lines: Iterable[str], source: str, prices: Prices | None) -
             lines=number,
         )
     queries = dict.fromkeys(batch.query for batch in batches.values())
-    return [_sum([batch for batch in batches.values() if batch.query == query], prices) for query in queries]
+    return [usage_of_batches([each for each in batches.values() if each.query == query], prices) for query in queries]
 
 
 class ReportFile:
@@ -206,7 +211,8 @@ def _batch(line: str, where: str) -> Batch | None:
     return batch
 
 
-def _sum(batches: list[Batch], prices: Prices | None) -> QueryUsage:
+def usage_of_batches(batches: Sequence[Batch], prices: Prices | None) -> QueryUsage:
+    """Usage of batches of one query, at least one; at `prices`, or as the query computed it."""
     last = max(batches, key=lambda batch: batch.at)
     runs: dict[str, list[datetime]] = {}
     for batch in batches:

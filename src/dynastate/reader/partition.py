@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from math import inf
 from threading import Event
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
 from dynastate.engine.reader import ALL, Lineage
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash
 from dynastate.format.version_list import VersionEntry
@@ -75,19 +76,26 @@ class Partition:
         self.source.meter.add(opening.meter)
         return opening
 
-    def rows_at(self, entry: VersionEntry, family: Family) -> Encoded:
-        return self._rows(partial(self.source.engine.open, self.store, entry.version, entry.attempt), family.id)
+    def rows_at(self, entry: VersionEntry, family: Family, only: Container[bytes] | None = None) -> Encoded:
+        """All rows of a family at a version; only those of some keys, if given."""
+        open_version = partial(self.source.engine.open, self.store, entry.version, entry.attempt)
+        return retry_routes(lambda _: self._read(open_version(), family.id, None, only))
 
     def _rows(self, open_version: Callable[[], Opening], family: int, wanted: bytes | None = None) -> Encoded:
         return retry_routes(lambda _: self._read(open_version(), family, wanted))
 
-    def _read(self, opening: Opening, family: int, wanted: bytes | None) -> Encoded:
+    def _read(
+        self, opening: Opening, family: int, wanted: bytes | None, only: Container[bytes] | None = None
+    ) -> Encoded:
         found: Encoded = {}
         try:
             for chunk in chain(opening.snapshot_chunks, opening.chunks):
                 changes = chunk.changes
                 if wanted is None or wanted in changes:
-                    fold(found, decode_changes(changes), family, wanted)
+                    read = decode_changes(changes)
+                    if only is not None:
+                        read = (change for change in read if change.key in only)
+                    fold(found, read, family, wanted)
         finally:
             self.source.meter.add(opening.meter)
         return found
@@ -107,19 +115,35 @@ class Partition:
             self.source.meter.add(feed.meter)
 
     def difference(
-        self, low: int, high: int, is_read: Callable[[], None]
+        self, low: int, high: int, is_read: Callable[[], None], limit_bytes: float = inf
     ) -> Iterator[tuple[bytes, RowValue | None, RowValue | None]]:
-        """The keys whose values differ between two versions, with both values. Each version read calls `is_read`."""
+        """The keys whose values differ between two versions, with both values. Each version read calls `is_read`.
+
+        In memory are the rows of the keys that were changed.
+
+        Raises:
+            ConfigurationError: the changes between them have more than `limit_bytes`.
+        """
         old, new = self.lineage.find(low) if low else None, self.lineage.find(high)
         if low == high:
             return
         family = self.family(new)
         changed: dict[bytes, None] = {}
+        left_bytes = limit_bytes
         for _, changes in self.feed(low + 1, new):
-            changed.update((change.key, None) for change in changes if change.family == family.id)
+            for change in changes:
+                if change.family == family.id:
+                    changed[change.key] = None
+                    left_bytes -= len(change.key) + len(change.value or b"")
+                    if left_bytes < 0:
+                        raise ConfigurationError(
+                            "more was changed between these versions than can be compared here; compare versions that "
+                            "are nearer to each other, or use 'dynastate diff'",
+                            store=self.store,
+                            limit_bytes=limit_bytes,
+                        )
             is_read()
-        there = {} if old is None else self.rows_at(old, family)
-        before = {raw: there[raw] for raw in changed if raw in there}
+        before = {} if old is None else self.rows_at(old, family, changed)
         after = {raw: _copy(value) for raw, value in before.items()}
         for _, changes in self.feed(low + 1, new):
             fold(after, changes, family.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
+from math import inf
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -212,17 +213,23 @@ class StateView:
                     return past
         return []
 
-    def diff(self, before: int, after: int, progress: ProgressCallback = no_progress) -> Iterator[Difference]:
+    def diff(
+        self, before: int, after: int, progress: ProgressCallback = no_progress, *, limit_bytes: float = inf
+    ) -> Iterator[Difference]:
         """Read the keys whose rows differ between two versions, in no order.
 
-        It reads the changes between them twice, and once all rows of the earlier one. `progress` gets the versions
-        whose changes are read, those of all partitions together.
+        It reads the changes between them twice, and once all rows of the earlier one; the rows of changed keys are in
+        memory, of one partition at a time. `progress` gets the versions whose changes are read, those of all partitions
+        together.
+
+        Raises:
+            ConfigurationError: the changes in a partition have more than `limit_bytes`.
         """
         low, high = sorted((_number(before), _number(after)))
         read, total = count(1), (high - low) * len(self._partitions)
         with self._reading():
             for partition in self._partitions:
-                for raw, was, now in partition.difference(low, high, lambda: progress(next(read), total)):
+                for raw, was, now in partition.difference(low, high, lambda: progress(next(read), total), limit_bytes):
                     family = self._schema
                     pair = [family.row_or_none(raw, value) for value in (was, now)]
                     first, second = pair if before == low else reversed(pair)

@@ -126,6 +126,7 @@ def _show(site: Site, pages: Environment, view: View, request: Request) -> Respo
         page.values,
         page=page.values.get("page", 1),
         shown=page,
+        command=page.command and page.command + site.options,
         ask=ask,
         namespace=request.path_params.get("namespace", ""),
         operator=request.path_params.get("operator"),

@@ -8,8 +8,9 @@ from typing import Final, Generic, TypeVar
 
 Row = TypeVar("Row")
 
-#: Rows that are kept of one result. Who wants more filters, or exports.
+#: Rows that are kept of one result, and the bytes of their text. Who wants more filters, or exports.
 KEPT: Final = 5_000
+KEPT_BYTES: Final = 16 * 2**20
 #: Seconds that one request reads on.
 BUDGET_S: Final = 0.5
 PAGE_ROWS: Final = 50
@@ -18,13 +19,21 @@ PAGE_ROWS: Final = 50
 class Cursor(Generic[Row]):
     """One result. `found` yields its rows, and None now and then where it only looks; `close` ends what it reads.
 
-    Used by one thread at a time. `rows` are those kept; `count` is how many there were.
+    Used by one thread at a time. `rows` are those kept, of which `size` tells the bytes; `count` is how many there
+    were; `is_full`: further ones are counted only.
     """
 
-    def __init__(self, found: Generator[Row | None, None, None], close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        found: Generator[Row | None, None, None],
+        close: Callable[[], None],
+        size: Callable[[Row], int] = lambda _: 0,
+    ) -> None:
         self.rows: list[Row] = []
-        self.looked = self.count = 0
-        self.is_done = False
+        self.count = 0
+        self.is_done = self.is_full = False
+        self._size = size
+        self._left_bytes = KEPT_BYTES
         self._found = found
         self._close = close
 
@@ -39,7 +48,9 @@ class Cursor(Generic[Row]):
                 break
             if row is not None:
                 self.count += 1
-                if len(self.rows) < KEPT:
+                self._left_bytes -= self._size(row)
+                self.is_full |= len(self.rows) == KEPT or self._left_bytes < 0
+                if not self.is_full:
                     self.rows.append(row)
 
     def page(self, number: int) -> list[Row]:

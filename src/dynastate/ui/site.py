@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -9,16 +10,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Lock
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.client import endpoint_of, region_of
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
+from dynastate.format.keys import VersionId
 from dynastate.operations.inspect import CommittedAttempt, StoreSummary, inspect_lists
+from dynastate.operations.monitor import operator_of
 from dynastate.prices import Prices
 from dynastate.reader.state import StateReader
-from dynastate.settings import Settings
+from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import Cursor
 from dynastate.ui.kept import Kept
@@ -47,6 +52,18 @@ class StoreLists:
     looked: datetime
     attempt: bytes
     read_s: float
+
+
+def _options(settings: Settings) -> str:
+    """The options of a command line that name the same tables in another terminal."""
+    given = {
+        "--endpoint": endpoint_of(settings),
+        "--region": region_of(settings),
+        "--delta-table": "" if settings.delta_table == DELTA_TABLE else settings.delta_table,
+        "--snapshot-table": "" if settings.snapshot_table == SNAPSHOT_TABLE else settings.snapshot_table,
+        "--blocks-endpoint": settings.blocks_endpoint,
+    }
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
 
 
 class Listing:
@@ -94,6 +111,8 @@ class Site:
         self._watches: dict[str, Watch] = {}
         self._lists: dict[str, StoreLists] = {}
         self._readers: Kept[StateReader] = Kept()
+        #: The newest versions by the look at which a reader was opened or refreshed.
+        self._looked: WeakKeyDictionary[StateReader, dict[str, VersionId]] = WeakKeyDictionary()
         self._cursors: Kept[Cursor[Any]] = Kept()
         self.checks: dict[str, Check] = {}
         self._lock = Lock()
@@ -108,6 +127,7 @@ class Site:
             opened.callback(self._look_engine.close)
             self._opened = opened.pop_all()
         self._listing = Listing(self._look_tables)
+        self.options = _options(settings)
 
     def _open(self, deadline_s: float, opened: ExitStack) -> BotoTables:
         tables = BotoTables(self.settings, retries=RetryPolicy(deadline_s))
@@ -196,9 +216,18 @@ class Site:
 
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:
-        """A reader of stores, which is at their newest version."""
+        """A reader of `namespace/operator/*/name`, which is at the newest version by a look of a moment ago.
+
+        Raises:
+            UnavailableError: DynamoDB does not answer; it says since when.
+        """
+        known = self.reachable(stores.split("/", maxsplit=1)[0])
+        looked = {store: each.newest.id for store, each in known.lineages.items() if operator_of(store) == stores}
         with self._readers.use((stores, family), lambda: self.open_reader(stores, family)) as reader:
-            reader.refresh()
+            # To refresh takes a request for each partition, and may take a search for the stores.
+            if not looked or self._looked.get(reader) not in (None, looked):
+                reader.refresh()
+            self._looked[reader] = looked
             yield reader
 
     def open_reader(self, stores: str, family: str = "") -> StateReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 from dynastate.reader.json_rows import json_text
@@ -23,6 +24,11 @@ def shown(value: Any, chars: int, indent: int | None = None) -> str | None:
     text = value if isinstance(value, str) else json_text(value, indent)
     cut = visible(text[:chars])
     return f"{cut} … and {len(text) - chars:,} characters more" if len(text) > chars else cut
+
+
+def text_bytes(cells: Iterable[str | None]) -> int:
+    """The bytes of memory that texts take, about."""
+    return sum(64 + 4 * len(each or "") for each in cells)
 
 
 def searched(value: Any) -> str:

@@ -46,6 +46,13 @@ def test_a_cursor_keeps_so_many_rows_and_counts_all() -> None:
     assert (len(read.rows), read.count, read.is_done) == (KEPT, KEPT + 7, True)
 
 
+def test_a_cursor_keeps_so_many_bytes_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dynastate.ui.cursor.KEPT_BYTES", 100)
+    read = Cursor((each for each in numbers(50)), lambda: None, lambda _: 30)
+    read.advance(float("inf"), budget_s=60)
+    assert (read.rows, read.count, read.is_full, read.is_done) == ([0, 1, 2], 50, True, True)
+
+
 def test_a_cursor_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that finds nothing goes on at the next request, where it was."""
     now_s = iter(range(1_000))

@@ -9,6 +9,7 @@ from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.prediction import PredictedUsage, predict
+from dynastate.operations.reports import REPORTED, usage_of_batches
 from dynastate.operations.sample import zstd_ratios
 from dynastate.operations.scenarios import MONTH_DAYS
 from dynastate.operations.usage import commit_units
@@ -33,6 +34,8 @@ def view(site: Site, ask: Ask) -> Page:
     values["stored"] = sum(each.stored_bytes for each in known.loads)
     values["by_version"] = _by_version(known)
     values["by_batch"] = _by_batch(known)
+    reported = usage_of_batches(known.batches, site.prices).dollars_a_day if known.batches else None
+    values |= {"reported_dollars": reported, "reported_note": REPORTED, "batches": len(known.batches)}
     command = f"dynastate cost {ask.namespace}"
     if plan is not None:
         partitions = max(usage.partitions for usage in plan.found.values())
@@ -58,10 +61,13 @@ def view(site: Site, ask: Ask) -> Page:
                 )
             ],
             "prices": site.prices,
-            "advice": advice,
+            "storage_dollars": site.prices.dollars_a_month(plan.month.stored) / MONTH_DAYS,
+            "advice": [each for each in advice if each.is_advice],
+            "others": sum(1 for each in advice if not each.is_advice),
             "month_days": MONTH_DAYS,
         }
         command += f" --every {plan.every_s:g} --trigger {trigger:g} --partitions {wanted}"
+        command += f" --snapshot-threshold {threshold:g} --retain {retain}"
     return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent).by([known])
 
 

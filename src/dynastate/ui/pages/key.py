@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from shlex import quote
 from typing import Any, Final
 
 from dynastate.counts import plural
@@ -9,7 +11,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json, to_json
 from dynastate.reader.view import StateView
 from dynastate.ui.page import Ask, Page, counted
-from dynastate.ui.pages.operator import stores_of
+from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site
 from dynastate.ui.texts import shown
 from dynastate.unsaferow import types
@@ -20,12 +22,13 @@ _TEXTS: Final = ("string", "binary", "date", "timestamp", "timestamp_ntz", "time
 #: Values of a list on a page, and the most that is shown of one value.
 LIST_VALUES: Final = 50
 VALUE_CHARS: Final = 4_000
+#: The newest versions at which the row changed, that are shown.
+HISTORY: Final = 100
 
 
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
     stores = stores_of(ask)
-    site.reachable(ask.namespace)
     with site.reader(stores, ask.text("family")) as reader, counted(reader.meter, spent):
         families = [each for each in reader.families if not each.startswith("$")]
         state: StateView = reader
@@ -33,7 +36,7 @@ def view(site: Site, ask: Ask) -> Page:
             return Page(
                 f"Key in {stores}",
                 "key.html",
-                f"dynastate show {reader.stores[0]}",
+                f"dynastate show {quote(reader.stores[0])}",
                 {"families": families, "fields": []},
                 spent,
             )
@@ -55,7 +58,8 @@ def view(site: Site, ask: Ask) -> Page:
             "newest": reader.version,
         }
         values["oldest"] = reader.versions()[0]
-        command = f"dynastate get {stores} KEY"
+        examples = {name: to_json(kind, example(kind)) for name, kind in columns.items()}
+        command = _command(stores, examples, ask, None)
         if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in columns):
             wanted = {name: _value(ask, name, kind) for name, kind in columns.items()}
             key = key_from_json(state.key_columns, wanted)
@@ -64,14 +68,17 @@ def view(site: Site, ask: Ask) -> Page:
             at = reader if version == reader.version else reader.at(version)
             row = row_to_json(at.columns, at.get(key))
             command = _command(stores, asked, ask, version if ask.text("version") else None)
-            past = [(each.version, row_to_json(at.columns, each.row)) for each in reader.history(key)]
+            past = deque(
+                ((each.version, _cells(row_to_json(at.columns, each.row), state)) for each in reader.history(key)),
+                maxlen=HISTORY,
+            )
             values |= {
                 "key": asked,
                 "version": version,
                 "row": _cells(row, state),
                 "is_there": row is not None,
                 "listed": _listed(row, ask, state),
-                "history": [(number, _cells(each, state)) for number, each in reversed(past)][:100],
+                "history": list(reversed(past)),
                 "times": _times(reader),
             }
             other = ask.number_or_none("other", least=1)
@@ -137,7 +144,5 @@ def _times(reader: StateView) -> dict[int, int]:
 
 
 def _command(stores: str, key: dict[str, Any], ask: Ask, version: int | None) -> str:
-    text = json_text(key).replace("'", "'\\''")
     more = f" --version {version}" if version is not None else ""
-    more += f" --family {ask.text('family')}" if ask.text("family") else ""
-    return f"dynastate get '{stores}' '{text}'{more}"
+    return f"dynastate get {quote(stores)} {quote(json_text(key))}{more}" + family_option(ask.text("family"))

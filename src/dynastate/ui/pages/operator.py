@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import Final
 
 from dynastate.counts import plural
@@ -27,6 +28,11 @@ REFRESH_S: Final = 5.0
 def stores_of(ask: Ask) -> str:
     """`namespace/operator/*/name` of a request."""
     return f"{ask.namespace}/{ask.operator}/*/{ask.store}"
+
+
+def family_option(family: str) -> str:
+    """The option of a command for a column family, with the space before it; empty: the only one."""
+    return f" --family {quote(family)}" if family else ""
 
 
 def loads_of(known: Known, ask: Ask) -> list[StoreLoad]:
@@ -78,10 +84,8 @@ def view(site: Site, ask: Ask) -> Page:
         "keys": read_keys(site.engine, [*loads.values()], KEYS, KEYS_BYTES, spent) if ask.text("keys") else None,
     }
     title = f"{ask.namespace}, operator {ask.operator}"
-    page = Page(
-        title, "operator.html", f"dynastate versions {store}", values, spent, 0 if ask.text("keys") else REFRESH_S
-    )
-    return page.by([known])
+    command, refresh_s = f"dynastate versions {quote(store)}", 0 if ask.text("keys") else REFRESH_S
+    return Page(title, "operator.html", command, values, spent, refresh_s).by([known])
 
 
 def _bar(version: CommittedAttempt) -> Bar:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dynastate.operations.advice import Plan
-from dynastate.operations.monitor import StoreActivity
+from dynastate.operations.advice import Month, Plan
 from dynastate.operations.scenarios import MONTH_DAYS
 from dynastate.operations.usage import StorageUsage
 from dynastate.prices import Prices
@@ -16,30 +15,35 @@ from dynastate.ui.watch import Known
 RETAIN = 100
 
 
-def plan_of(
-    known: Known,
-    prices: Prices,
-    only: StoreActivity | None = None,
-    threshold: float | None = None,
-    retain: int = RETAIN,
-) -> Plan | None:
-    """The plan of a query, or of one operator's stores; None: it has no interval between two batches yet."""
-    activities = [only] if only is not None else known.activities
-    intervals = [each.batch_s for each in activities if each.batch_s]
+def plan_of(known: Known, prices: Prices, threshold: float | None = None, retain: int = RETAIN) -> Plan | None:
+    """The plan of a query; None: it has no interval between two batches yet."""
+    intervals = [each.batch_s for each in known.activities if each.batch_s]
     if not intervals:
         return None
     found: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
-    for activity in activities:
-        for load in known.loads_of(activity.stores):
-            found[activity.operator] = found.get(activity.operator, StorageUsage()) + load.usage
-            partitions.setdefault(activity.operator, set()).add(load.store.split("/")[2])
+    for load in known.loads:
+        operator, partition = load.store.split("/")[1:3]
+        found[int(operator)] = found.get(int(operator), StorageUsage()) + load.usage
+        partitions.setdefault(int(operator), set()).add(partition)
     found = {each: replace(usage, partitions=len(partitions[each])) for each, usage in found.items()}
     own = float(Settings().snapshot_threshold) if threshold is None else threshold
     return Plan(found, sum(intervals) / len(intervals), own, retain, prices) if found else None
 
 
-def dollars_a_day(known: Known, prices: Prices, only: StoreActivity | None = None) -> float | None:
-    """The predicted price of a day, storage included."""
-    plan = plan_of(known, prices, only)
-    return None if plan is None else plan.month.dollars(prices) / MONTH_DAYS
+def dollars_a_day(known: Known, prices: Prices) -> dict[str, float]:
+    """The predicted price of a day, storage included, by `namespace/operator/*/name`; empty: there is none yet.
+
+    They add up to the price of the query. Stores of one operator share its price by the write units of their commits.
+    """
+    plan = plan_of(known, prices)
+    if plan is None:
+        return {}
+    months = {each: Month.of([now]).dollars(prices) for each, now in zip(plan.found, plan.now, strict=True)}
+    priced = {}
+    for activity in known.activities:
+        if activity.operator in months:
+            units = sum(load.usage.write_units for load in known.loads_of(activity.stores))
+            share = units / max(1, plan.found[activity.operator].write_units)
+            priced[activity.stores] = share * months[activity.operator] / MONTH_DAYS
+    return priced

@@ -42,13 +42,14 @@ def view(site: Site, ask: Ask) -> Page:
     found = []
     for known in shown:
         spent.add(known.spent)
+        prices = dollars_a_day(known, site.prices)
         lines = [
             Line(
                 each,
                 known.health(each),
                 sum(load.stored_bytes for load in known.loads_of(each.stores)),
                 known.behind_s(each),
-                dollars_a_day(known, site.prices, each),
+                prices.get(each.stores),
             )
             for each in known.activities
         ]

@@ -9,3 +9,11 @@ for (const event of ["htmx:sendError", "htmx:timeout"]) {
     }
   });
 }
+
+// The value of a slider is beside it.
+document.addEventListener("input", (event) => {
+  const output = event.target.parentElement?.querySelector("output");
+  if (output) {
+    output.textContent = event.target.value;
+  }
+});

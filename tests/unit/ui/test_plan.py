@@ -1,0 +1,41 @@
+"""Prices on the page: those of the operators add up to that of the query."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from dynastate.operations.scenarios import MONTH_DAYS
+from dynastate.prices import DEFAULT_PRICES
+from dynastate.ui.pages.plan import dollars_a_day, plan_of
+from dynastate.ui.watch import Watch
+from tests.support.engine_driver import make_engine
+from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, user
+
+BATCH_S = 10
+STORES = (
+    *("q/0/0/default", "q/0/1/default", "q/0/2/default"),
+    *("q/1/0/left-keyToNumValues", "q/1/0/left-keyWithIndexToValue", "q/1/0/right-keyToNumValues"),
+)
+
+
+def test_prices_of_operators_add_up_to_that_of_the_query() -> None:
+    """Also where an operator has stores of several names."""
+    moment = [datetime.now(timezone.utc)]
+    tables = MemoryTables()
+    engine = make_engine(tables, now=lambda: moment[0])
+    stores = [StoreBuilder(engine, store) for store in STORES]
+    for batch in range(6):
+        for number, store in enumerate(stores):
+            store.commit(*((user(f"{batch}-{row}"), counted(row)) for row in range(10 * number + 1)))
+        moment[0] += timedelta(seconds=BATCH_S)
+    known = Watch(engine, tables, "q", DEFAULT_PRICES).known()
+    priced = dollars_a_day(known, DEFAULT_PRICES)
+    assert list(priced) == [each.stores for each in known.activities]
+    plan = plan_of(known, DEFAULT_PRICES)
+    assert plan is not None
+    assert sum(priced.values()) == pytest.approx(plan.month.dollars(DEFAULT_PRICES) / MONTH_DAYS)
+    assert min(priced.values()) > 0
+    engine.close()
