@@ -211,6 +211,8 @@ def test_a_dead_dynamodb_is_named_at_the_next_look(database: Database, environme
             assert took_s < 2, place
             assert re.search(r"since \d\d:\d\d:\d\d UTC[:,] ", text), text
             assert "gave no proper answer" in text
+            if place == "operator/shop/0":
+                assert re.search(r"They were read at \d\d:\d\d:\d\d UTC", text)
             if place in views:
                 assert (status, ">Old<" in text, "Live" in text) == (200, True, False), text
                 assert "it commits as usual" not in text

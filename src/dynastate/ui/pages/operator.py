@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from shlex import quote
 from typing import Final
 
@@ -70,6 +71,7 @@ def view(site: Site, ask: Ask) -> Page:
         "known": known,
         "no_forecast": no_forecast([*loads.values()]),
         "store": store,
+        "read_at": lists.looked,
         "partition": partition,
         "summary": summary,
         "versions": versions[: -LISTED - 1 : -1],
@@ -85,7 +87,10 @@ def view(site: Site, ask: Ask) -> Page:
     }
     title = f"{ask.namespace}, operator {ask.operator}"
     command, refresh_s = f"dynastate versions {quote(store)}", 0 if ask.text("keys") else REFRESH_S
-    return Page(title, "operator.html", command, values, spent, refresh_s).by([known])
+    page = Page(title, "operator.html", command, values, spent, refresh_s).by([known])
+    # While DynamoDB does not answer, the versions may be those of an earlier look.
+    is_earlier = store in known.lineages and lists.attempt != known.lineages[store].newest.attempt
+    return replace(page, looked=lists.looked) if is_earlier else page
 
 
 def _bar(version: CommittedAttempt) -> Bar:
