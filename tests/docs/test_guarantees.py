@@ -11,8 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.format.keys import EMPTY
 from tests.support.engine_driver import attempt, make_engine, read, write
+from tests.support.store_builder import StoreBuilder, counted, user
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISES = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if line.startswith("| ")]
@@ -41,4 +44,20 @@ def test_nothing_is_decided_by_the_wall_clock(moto: BotoTables, store: str) -> N
         base = write(at, store, attempt(number), {key: key}, base=base, run=f"run-{number}")
         expected[key] = key
         assert read(at, store, number) == expected
+        at.close()
+
+
+def test_no_clock_decides_which_query_is_current(moto: BotoTables, store: str) -> None:
+    """Queries of one namespace, each with fewer operators than the one before, and with a clock of its own."""
+    start = datetime(2025, 1, 1, tzinfo=timezone.utc)
+    namespace = store.split("/", maxsplit=1)[0]
+    names = [f"{namespace}/{operator}/0/default" for operator in range(4)]
+    for number, ahead in enumerate((timedelta(0), timedelta(minutes=-10), timedelta(days=-900), timedelta(days=5))):
+        at = make_engine(moto, now=Mock(return_value=start + ahead))
+        current = names[: 4 - number]
+        for each in current:
+            made = StoreBuilder(at, each, run=f"run-{number}", query=f"{number}")
+            for batch in range(2):
+                made.commit((user("a"), counted(batch)), by=attempt(2 * number + batch + 1))
+        assert of_namespace(moto, namespace, Meter()) == QueryStores(current, names[4 - number :])
         at.close()

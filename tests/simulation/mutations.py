@@ -319,7 +319,7 @@ def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
 @found_by(seed=108)
 def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
     """All stores of a namespace are the current query's."""
-    return patch.object(catalog, "by_query", lambda metas, _=None: catalog.QueryStores(list(metas), []))
+    return patch.object(catalog, "by_query", lambda metas, *_: catalog.QueryStores(list(metas), []))
 
 
 @found_by(seed=83)

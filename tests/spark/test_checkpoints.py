@@ -349,3 +349,43 @@ def test_replay_from_an_earlier_version(sessions: Sessions, source: Source, fold
     for partition in ("0", "1"):
         replayed = sorted(map(repr, at_batch_3(snapshotPartitionId=partition, snapshotStartBatchId="1").collect()))
         assert replayed == [row for row in plain if row.endswith(f"partition_id={partition})")] != []
+
+
+def test_checkpoint_started_over_where_the_clock_is_behind(
+    sessions: Sessions,
+    source: Source,
+    folder: Path,
+    database: Database,
+    tables: BotoTables,
+    environment: dict[str, str],
+) -> None:
+    """Two operators, then one, on a machine whose clock is ten minutes behind: `clean` deletes the first one's only."""
+    late = folder / "late"
+    late.mkdir()
+    (late / "sitecustomize.py").write_text(
+        "from datetime import datetime, timedelta, timezone\n"
+        "from dynastate.engine.engine import Engine\n"
+        "Engine.__init__.__defaults__ = (lambda: datetime.now(timezone.utc) - timedelta(minutes=10),)\n"
+    )
+    python = late / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={late}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    checkpoint, namespace = folder / "checkpoint", folder.name
+    source.release(1)
+    rows = source.stream(sessions({NAMESPACE: namespace})).withWatermark("at", "10 seconds")
+    run(rows.dropDuplicates(["id", "at"]).groupBy("at").count(), checkpoint, "append")
+    shutil.rmtree(checkpoint)
+
+    session = sessions({NAMESPACE: namespace, f"{CONF}.dynastate.python": str(python)})
+    for files in (1, 2):
+        resume(session, source, files, checkpoint)
+    metas = find_stores(tables, namespace, Meter())
+    second, first = (str(metas[f"{namespace}/{operator}/0/default"]["began"]) for operator in range(2))
+    assert second < first
+    options = ("--region", database.settings.region, "--endpoint", database.endpoint)
+    command = (sys.executable, "-m", "dynastate.cli", "clean", namespace, "--yes", "--json", *options)
+    cleaned = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert {each["store"]: each["is_earlier"] for each in cleaned} == {
+        f"{namespace}/{operator}/{partition}/default": operator == 1 for operator in range(2) for partition in range(2)
+    }
+    assert resume(session, source, 3, checkpoint).rows[2] == expected_sums(session, source)

@@ -18,6 +18,7 @@ from dynastate.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from dynastate.operations.clean import Cleaned
+    from dynastate.operations.scope import Outcomes
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -82,20 +83,35 @@ def clean(
     retain: Annotated[
         int, number(2, "N", "Versions that stay readable, as spark.sql.streaming.minBatchesToRetain.")
     ] = RETAIN,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask about stores of earlier queries.")] = False,
 ) -> None:
     """Delete what the newest versions do not need, and what failed attempts and earlier queries left behind.
 
-    It is safe beside the running query. Nothing brings back what is deleted.
+    It is safe beside the running query. Nothing brings back what is deleted. Stores of an earlier query, whose
+    checkpoint was deleted, are listed first; it asks, and looks for 5 to 30 seconds whether a query writes to them.
+    Exit code 1: it was not confirmed, and nothing was deleted.
     """
-    from dynastate.operations.clean import clean_earlier, clean_store
+    from dynastate.operations.clean import clean_earlier, clean_store, describe_earlier, refuse_running
+    from dynastate.operations.drop import look
     from dynastate.operations.scope import stores_in
 
     with call.engine() as (engine, tables):
         names = stores_in(tables, scope, Meter())
+        earlier = names.earlier
+        before = look(tables, earlier, Meter())
+        if earlier and not yes:
+            typer.echo("\n".join(describe_earlier(tables, earlier, before)), err=True)
+            typer.confirm(f"Delete {plural(len(earlier), 'store')} of an earlier query?", err=True, abort=True)
         found = on_each(tables, names.current, "stores", lambda store, _: clean_store(engine, tables, store, retain))
-        if names.earlier and not found.is_interrupted:
+        if earlier and not found.is_interrupted:
             with progress("stores") as report:
-                found += clean_earlier(engine, tables, names.earlier, report)
+                refuse_running(tables, before, report)
+                found += clean_earlier(engine, tables, earlier, report)
+    _show_cleaned(call, found)
+    end(found)
+
+
+def _show_cleaned(call: Call, found: Outcomes[Cleaned]) -> None:
     cleaned = list(found.done.values())
     if call.json([*map(asdict, cleaned), *failures(found)]):
         pass
@@ -113,7 +129,6 @@ def clean(
                 call.say(_described(each))
         items, units = sum(each.items for each in cleaned), sum(each.write_units for each in cleaned)
         call.say(f"{counted(found)}: {plural(items, 'item')} deleted, {plural(units, 'write unit')}")
-    end(found)
 
 
 def _described(cleaned: Cleaned) -> str:

@@ -5,35 +5,31 @@ A store is `namespace/operator/partition/name`. Users may also mean a store of e
 
 A checkpoint that is deleted and started again at the same path is another query. Stores that only the query before it
 had remain: partitions, where the new one has fewer, operators, and names. Its own are those with its id in their meta
-items; and it is the query of the store of partition 0 that began last, since each query has operator 0 and writes to
-all partitions. Everybody who reads or maintains state takes the stores of the current query from here.
+items. The current query is the one whose run entered the namespace last, of those with a store of partition 0: each
+query has operator 0, and writes to all partitions. The record of the namespace has the order. Where there is none, the
+meta items have it in part: a run with a lower epoch than another in any store came before it. No clock decides.
+Everybody who reads or maintains state takes the stores of the current query from here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, product
 from typing import Final, TypeVar
 
 from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
+from dynastate.engine.namespaces import STORE_NAMES, read_record
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, group_key, meta_key, store_shard
-from dynastate.format.meta import parse_meta
+from dynastate.format.meta import StoreMeta, parse_meta
+from dynastate.format.namespace import NamespaceRecord
 from dynastate.format.version_list import VERSIONS
 
-#: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
-STORE_NAMES: Final = (
-    "default",
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
 EVERY: Final = "*"
 #: Stores that a message names.
 SHOWN_MAX: Final = 4
@@ -46,26 +42,60 @@ Found = TypeVar("Found", list[str], dict[str, Item])
 
 @dataclass(frozen=True)
 class QueryStores:
-    """Stores by the query that they belong to: the current one of their namespace, or earlier ones."""
+    """Stores by the query that they belong to: the current one of their namespace, or earlier ones.
+
+    `beginning` are those of a later query, which has none of partition 0 yet.
+    """
 
     current: list[str]
     earlier: list[str]
+    beginning: list[str] = field(default_factory=list)
 
 
-def by_query(items: Mapping[str, Item], starts: Mapping[str, Item] | None = None) -> QueryStores:
-    """Stores by the query that they belong to, by their meta items.
+def by_query(
+    items: Mapping[str, Item], record: NamespaceRecord | None, starts: Mapping[str, Item] | None = None
+) -> QueryStores:
+    """Stores by the query that they belong to, by their meta items and the record of their namespace.
 
-    The namespace's current query is that of the store of partition 0 that began last; of those that began at the same
-    time, of the one with more runs. `starts` are the stores to choose it from, by default all; if there is none of
-    partition 0, all stores are the current query's.
+    `starts` are the stores to choose the current query from, by default all; if there is none of partition 0, all
+    stores are the current query's.
+
+    Raises:
+        ConfigurationError: they are of several queries, and nothing says which of these came last.
     """
     metas = {store: parse_meta(store, item) for store, item in items.items()}
     first = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
-    begun = [meta for store, meta in first.items() if store.split("/")[2:3] == ["0"]]
-    query = max(begun, key=lambda meta: (meta.began, meta.epoch)).query if begun else None
+    begun = {store: meta for store, meta in first.items() if store.split("/")[2:3] == ["0"]}
+    if not begun:
+        return QueryStores(list(metas), [])
+    query = _current(begun, record)
+    rank = record.rank(query) if record is not None else 0
+    later = {store for store, meta in metas.items() if record is not None and record.rank(meta.query) > rank}
     return QueryStores(
-        [store for store, meta in metas.items() if query in (None, meta.query)],
-        [store for store, meta in metas.items() if query not in (None, meta.query)],
+        [store for store, meta in metas.items() if meta.query == query],
+        [store for store, meta in metas.items() if meta.query != query and store not in later],
+        [store for store in metas if store in later],
+    )
+
+
+def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> str:
+    """The query of the run that entered last, of those that have these stores of partition 0."""
+    ranks = {meta.query: record.rank(meta.query) if record is not None else 0 for meta in begun.values()}
+    last = [query for query, rank in ranks.items() if rank == max(ranks.values())]
+    if len(last) == 1:
+        return last[0]
+    # Runs that another one followed in some store: what they alone have is older.
+    followed = {
+        run for meta in begun.values() for run, epoch in meta.epochs.items() if epoch < meta.epochs[meta.last_run]
+    }
+    left = {meta.query for meta in begun.values() if meta.query in last and meta.last_run not in followed}
+    if len(left) == 1:
+        return left.pop()
+    raise ConfigurationError(
+        "this namespace has stores of several queries, written by a package that did not record which of them came "
+        "last: start the query that is to stay, whose first batch records it, or name stores in full to read them",
+        namespace=next(iter(begun)).split("/")[0],
+        queries=",".join(sorted(left or last)),
     )
 
 
@@ -77,7 +107,7 @@ def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
         found = _existing(tables, namespace, [(operator, int(partition), name)], meter)
     else:
         found = dict(_partitions(tables, namespace, operator, [name] if name else _names(starts, operator), meter))
-    return by_query(found, starts)
+    return by_query(found, read_record(tables, namespace, meter), starts)
 
 
 def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
@@ -144,7 +174,7 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
 
 def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
     """The stores of a namespace, by operator. Refuse a namespace without any."""
-    return by_query(existing_stores(tables, namespace, meter))
+    return by_query(existing_stores(tables, namespace, meter), read_record(tables, namespace, meter))
 
 
 def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:

@@ -13,14 +13,13 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
 from dynastate.engine.known import KnownStores
+from dynastate.engine.namespaces import is_entered, refuse_deleting, refuse_location
 from dynastate.engine.objects import enter_location
 from dynastate.engine.opening import VersionOpener
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item, size_of
 from dynastate.format.keys import NO_ATTEMPT, meta_key
 from dynastate.format.meta import (
-    DELETING,
-    DROPPED,
     EPOCHS_KEPT,
     OBJECTS,
     ORIGIN,
@@ -32,7 +31,6 @@ from dynastate.format.meta import (
     oldest_runs,
     parse_meta,
 )
-from dynastate.settings import PREFIX
 
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
 SESSIONS_MAX: Final = 10_000
@@ -65,6 +63,8 @@ class Sessions:
     _location: str
     _now: Callable[[], datetime]
     _sessions: Cache[tuple[str, str], Session] = field(init=False, default_factory=lambda: Cache(SESSIONS_MAX))
+    #: Runs that are in the record of their namespace.
+    _recorded: Cache[tuple[str, str], bool] = field(init=False, default_factory=lambda: Cache(SESSIONS_MAX))
 
     def known(self, store: str, run_id: str) -> Session | None:
         """The session of a run, if it has written to the store here."""
@@ -95,21 +95,26 @@ class Sessions:
     def _enter_run(self, store: str, run: QueryRun, base: int, meter: Meter) -> Session:
         """Give a query run its epoch.
 
-        1. Read the meta item. 2. If there is none, the store must be new: make it.
-        3. Unless the run is in it, raise the epoch and enter the run, if none has entered meanwhile and no drop deletes
-        the store's items; then read again.
+        1. Read the meta item. 2. Read the record of the namespace, after that, and enter the run into it, if it is not
+        in it: so the record has each run before any store has it. It is read once here, and again for a store that is
+        another query's: so no run takes over a store of a query that began after its own. 3. If there is no meta item,
+        the store must be new: make it. 4. Unless the run is in it, raise the epoch and enter the run, if none has
+        entered meanwhile and no drop deletes the store's items; then read again.
 
-        A crash after 2 or 3 leaves an unused epoch: epochs only break ties.
+        A crash after 2 leaves a run in the record that no store has: until it has one of partition 0, the query before
+        is the current one. A crash after 3 or 4 leaves an unused epoch: epochs only break ties.
         """
         key, now = meta_key(store), self._now().isoformat(timespec="seconds")
         for _ in range(EPOCHS_KEPT):
             meta = self._tables.get([key], meter).get(key)  # 1
             if meta is None:
                 self._must_be_new(store, base, meter)
+                if not is_entered(self._tables, store, None, run, meter):  # 2
+                    continue
                 objects = frozenset([self._location] if self._location else [])
                 made = StoreMeta(self._shards, {run.id: 1}, run.query, now, {1: run.location}, objects)
                 fresh = meta_item(store, made, dynastate.__version__, now)
-                if self._tables.put_new(key, fresh, meter):  # 2
+                if self._tables.put_new(key, fresh, meter):  # 3
                     self._known.account(store).wrote(key.sort, size_of(fresh))
                     self._known.forget_above(store, 1)
                     return Session(store, run.id, 1, self._shards)
@@ -123,9 +128,13 @@ class Sessions:
                 enter_location(self._tables, store, found, self._location, meter)
                 return Session(store, run.id, found.epochs[run.id], found.shards)
             entered = _entered(store, meta, found, run, base, now)
+            is_known = found.query == run.query and self._recorded.get((key.namespace, run.id))
+            if not (is_known or is_entered(self._tables, store, found, run, meter)):  # 2
+                continue
+            self._recorded.get_or_put((key.namespace, run.id), True, 1)
             if self._location and self._location not in found.objects:
                 entered[OBJECTS] = found.objects | {self._location}
-            self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 3
+            self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 4
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
     def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
@@ -144,29 +153,17 @@ class Sessions:
 
 def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, now: str) -> Item:
     """The attributes of a meta item that a run changes when it enters, beside its epoch; a run may be refused."""
-    namespace = store.split("/", maxsplit=1)[0]
-    if item.get(DROPPED) == DELETING:
-        raise ConfigurationError(
-            f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one",
-            store=store,
-        )
+    refuse_deleting(store, item)
     if ORIGIN in item and base == 0:
         raise ConfigurationError(
             "this namespace is a fork, and this query starts from nothing: start it on a copy of the checkpoint of "
             f"{str(item[ORIGIN]).split('/')[0]}, or in another namespace",
             store=store,
         )
-    if meta.location and meta.location != run.location:
-        raise ConfigurationError(
-            f"this namespace belongs to the query with the checkpoint {meta.location}, and this query has "
-            f"{run.location}. For a test on a copy of the checkpoint: dynastate fork {namespace} NEW, and "
-            f"{PREFIX}namespace=NEW. If the checkpoint was moved: dynastate adopt {namespace} --checkpoint "
-            f"{run.location.removesuffix('/state')}. Another query: give it a namespace of its own, or none",
-            store=store,
-        )
+    refuse_location(store, meta.location, run)
     entered: Item = {}
     if not meta.location:
         entered["locations"] = {str(meta.epoch + 1): run.location}
-    if base == 0 and meta.query != run.query:
+    if meta.query != run.query:
         entered |= {"query": run.query, "began": now}
     return entered

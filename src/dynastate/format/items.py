@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard, TypeVar
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.keys import SPECS, Key, where
@@ -13,6 +13,7 @@ FORMAT: Final = 2
 
 Value = str | int | bytes | list[bytes] | Mapping[str, int | str] | frozenset[str]
 Item = dict[str, Value]
+_Member = TypeVar("_Member")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,8 @@ def number(key: Key, item: Item, name: str) -> int:
     if not isinstance(value, int):
         raise CorruptStateError(f"item has no number {name}", **where(key))
     return value
+
+
+def is_map(value: object, of: type[_Member]) -> TypeGuard[dict[str, _Member]]:
+    """Whether an attribute is a map with members of a type."""
+    return isinstance(value, dict) and all(isinstance(each, of) for each in value.values())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeGuard, TypeVar
+from typing import Final, NamedTuple
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.items import FORMAT, Item, check_format, item_key, number
+from dynastate.format.items import FORMAT, Item, check_format, is_map, item_key, number
 from dynastate.format.keys import SHARDS_MAX, Key, meta_key, schema_digest, schema_key, where
 
 #: The newest runs whose epochs a meta item lists.
@@ -23,7 +23,9 @@ DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
 #: In a meta item: every location of S3 in which the store may have objects.
 OBJECTS: Final = "objects"
-_Member = TypeVar("_Member")
+#: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
+#: which compares the runs of a meta item, finds them changed.
+FORK, ADOPTION = "fork-", "adopt-"
 _CORRUPT: Final = "the store's meta item is corrupt"
 
 
@@ -39,7 +41,8 @@ class QueryRun(NamedTuple):
 class StoreMeta:
     """The meta item of a store: shards, epochs by run id, and whose state this is.
 
-    `query` is the id of the query that last began at version 0, at the time `began`, and made the store its own.
+    `query` is the id of the query whose run entered last; it made the store its own at the time `began`, by the clock
+    of its executor, which decides nothing.
     `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
     `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
     """
@@ -55,6 +58,11 @@ class StoreMeta:
     def epoch(self) -> int:
         """The epoch of the newest run."""
         return max(self.epochs.values())
+
+    @property
+    def last_run(self) -> str:
+        """The query run that entered last; of a fork without any, its making."""
+        return max(query_runs(self) or self.epochs, key=self.epochs.__getitem__)
 
     @property
     def location(self) -> str:
@@ -88,7 +96,7 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     key = meta_key(store)
     check_format(key, item)
     newest, epochs, shards = number(key, item, "epoch"), item.get("epochs"), number(key, item, "shards")
-    if not _is_map(epochs, int) or not 1 <= len(epochs) <= newest:
+    if not is_map(epochs, int) or not 1 <= len(epochs) <= newest:
         raise CorruptStateError(f"{_CORRUPT}: it has no epochs", **where(key))
     if not 1 <= shards <= SHARDS_MAX or item.get("store") != store:
         raise CorruptStateError(f"{_CORRUPT}, or another's", **where(key))
@@ -96,7 +104,7 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
         raise CorruptStateError(f"{_CORRUPT}: its epochs have a gap", **where(key))
     query, began, listed = item.get("query"), item.get("began"), item.get("locations")
-    if not isinstance(query, str) or not isinstance(began, str) or not _is_map(listed, str):
+    if not isinstance(query, str) or not isinstance(began, str) or not is_map(listed, str):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its query and its checkpoint", **where(key))
     locations = {int(first): location for first, location in listed.items() if first.isdecimal()}
     if len(locations) < len(listed) or any(first > newest for first in locations):
@@ -107,8 +115,9 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     return StoreMeta(shards, epochs, query, began, locations, objects)
 
 
-def _is_map(value: object, of: type[_Member]) -> TypeGuard[dict[str, _Member]]:
-    return isinstance(value, dict) and all(isinstance(each, of) for each in value.values())
+def query_runs(meta: StoreMeta) -> dict[str, int]:
+    """The newest query runs, with their epochs."""
+    return {run: epoch for run, epoch in meta.epochs.items() if not run.startswith((FORK, ADOPTION))}
 
 
 def newest_epoch(meta: StoreMeta | None, run_id: str) -> int | None:

@@ -9,10 +9,12 @@ from uuid import uuid4
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import location_of, meta_key
-from dynastate.format.meta import DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
-from dynastate.operations.runs import ADOPTION, read_meta, refuse_runs
+from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
+from dynastate.format.namespace import namespace_key
+from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -49,14 +51,17 @@ def adopt_stores(
 ) -> Adopted:
     """Let runs from a location write to these stores, and refuse those from others.
 
-    For each store: 1. Enter the location in the meta item, with an epoch of its own: no run from elsewhere enters any
-    more. 2. Make the version lists refuse the runs that entered before. A crash after any step leaves stores that
-    refuse the runs of one of the locations; the same call completes the rest.
+    First enter the location in the record of the namespace, if there is one. Then for each store: 1. Enter the
+    location in the meta item, with an epoch of its own: no run from elsewhere enters any more. 2. Make the version
+    lists refuse the runs that entered before. A crash after any step leaves stores that refuse the runs of one of the
+    locations; the same call completes the rest.
 
     Raises:
         ConfigurationError: a store is being dropped.
     """
     before = locations_of(tables, stores, meter)
+    namespace = stores[0].split("/")[0]
+    _enter_record(tables, namespace, location, meter)
 
     def adopt(store: str, own: Meter) -> set[str]:
         meta = _enter(tables, store, location, own)  # 1
@@ -65,8 +70,23 @@ def adopt_stores(
         return others
 
     adopted = each_store(tables, stores, metered(adopt, meter), progress, until_failure=True).all()
-    namespace = stores[0].split("/")[0]
     return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), meter.write_units)
+
+
+def _enter_record(tables: Tables, namespace: str, location: str, meter: Meter) -> None:
+    """Enter a location in the record of a namespace, with a number of its own."""
+    run = f"{ADOPTION}{uuid4()}"
+    for _ in range(EPOCHS_KEPT):
+        record = read_record(tables, namespace, meter)
+        if record is None or record.location == location:
+            return
+        forget = oldest_runs(record.epochs)
+        tables.advance_epoch(namespace_key(namespace), run, record.epochs, forget, {"location": location}, meter)
+    raise _keeps_entering(namespace)
+
+
+def _keeps_entering(store: str) -> UnavailableError:
+    return UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
 
 
 def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta:
@@ -80,4 +100,4 @@ def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta
         moved = {str(first): each for first, each in meta.locations.items()} | {str(meta.epoch + 1): location}
         forget = oldest_runs(meta.epochs)
         tables.advance_epoch(meta_key(store), run, meta.epochs, forget, {"locations": moved}, meter)
-    raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
+    raise _keeps_entering(store)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import cache
 from threading import Lock
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import of_namespace
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.catalog import SHOWN_MAX, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.lists import shorten
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
-from dynastate.operations.drop import delete_meta, empty_store
+from dynastate.format.keys import meta_key
+from dynastate.format.meta import parse_meta
+from dynastate.operations.drop import Look, commit_times, delete_meta, empty_store, refuse_written, seconds_to_look
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import read_meta, writing_run
 from dynastate.operations.scope import Outcomes, each_store
@@ -67,6 +71,36 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     return Cleaned(store, meter.items_deleted, spent_units, oldest, last.version if is_held else 0)
 
 
+def describe_earlier(tables: Tables, stores: Sequence[str], looked: Look) -> list[str]:
+    """Lines that say what `clean_earlier` would delete: queries, with their stores and the last commit of each."""
+    queries: dict[str, list[str]] = {}
+    for key, item in get_apart(tables, [meta_key(store) for store in stores], Meter()).items():
+        store = key.store_shard.removesuffix("#0")
+        queries.setdefault(parse_meta(store, item).query, []).append(store)
+    lines = []
+    for query, listed in queries.items():
+        times = [commit_times(looked[store], store)[-1:] for store in listed]
+        last = max((each[0] for each in times if each), default=0)
+        when = f"{datetime.fromtimestamp(last / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if last else "unknown"
+        more = ", …" if len(listed) > SHOWN_MAX else ""
+        lines.append(f"query {query}, last commit {when}: {', '.join(listed[:SHOWN_MAX])}{more}")
+    return lines
+
+
+def refuse_running(
+    tables: Tables,
+    looked: Look,
+    progress: ProgressCallback = no_progress,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Refuse if something writes to stores of earlier queries, by a second look after some seconds."""
+    advice = (
+        "a query writes to stores that look like an earlier query's, so nothing of them is deleted: stop one of the "
+        "two queries of this namespace"
+    )
+    refuse_written(tables, looked, seconds_to_look(looked), Meter(), progress, sleep, advice)
+
+
 def clean_earlier(
     engine: Engine, tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress
 ) -> Outcomes[Cleaned]:
@@ -74,9 +108,11 @@ def clean_earlier(
 
     These go one by one, the last first, so that the others are still found after a crash. Stores that forks depend on
     stay. So do all of them until a query has committed two batches: in its first one, stores that it has not entered
-    yet are the earlier query's.
+    yet are the earlier query's. A store that a run has entered since `stores` were listed is kept, too.
     """
     early, lock = cache(lambda: _first_batch(engine, tables, stores[0].split("/")[0])), Lock()
+    metas = get_apart(tables, [meta_key(store) for store in stores], Meter())
+    queries = {store: parse_meta(store, metas[key]).query for store in stores if (key := meta_key(store)) in metas}
 
     def empty(store: str) -> Cleaned:
         meter, items = Meter(), 0
@@ -84,7 +120,8 @@ def clean_earlier(
             kept = early()
         if not kept:
             try:
-                items = empty_store(tables, store, meter)
+                if store in queries:
+                    items = empty_store(tables, store, queries[store], meter)
             except ConfigurationError as refused:
                 kept = str(refused)
         return Cleaned(store, items, meter.delete_units + meter.write_units, 0, 0, is_earlier=True, kept=kept)

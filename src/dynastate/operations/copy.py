@@ -20,6 +20,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import META, SPECS, Key, Role, meta_key, store_shard
 from dynastate.format.meta import DROPPED, FORKS, ORIGIN, parse_meta
+from dynastate.format.namespace import namespace_key
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
 from dynastate.operations.drop import look
 from dynastate.operations.relocation import Relocation, relocated_meta
@@ -135,8 +136,8 @@ def copy_stores(
 
     1. Copy every object, then every item but the meta items; what is there as it should be is not written, and what the
     source does not have is deleted. 2. Check that nothing wrote to the source meanwhile. 3. Compare both ends.
-    4. Write the meta items, the first store's last. A crash at any step leaves a namespace that is not found; the same
-    call completes it.
+    4. Write the record of the namespace's runs, and the meta items, the first store's last. A crash at any step leaves
+    a namespace that is not found; the same call completes it.
 
     Raises:
         ConfigurationError: a query writes to the source.
@@ -165,6 +166,10 @@ def copy_stores(
 
     found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 3
     there = _metas(target, stores, meter)
+    record = namespace_key(plan.namespace)
+    described = source.get([record], meter)
+    if described and target.put_new(record, described[record], meter):
+        written += 1
     for store in reversed(stores):  # 4
         if store not in there:
             target.put_new(meta_key(store), relocated_meta(_kept(metas[store]), plan.blocks), meter)
@@ -174,8 +179,8 @@ def copy_stores(
     return Copied(
         namespace=plan.namespace,
         stores=len(stores),
-        items=content.items + len(stores),
-        bytes=content.bytes + sum(map(item_bytes, metas.values())),
+        items=content.items + len(stores) + len(described),
+        bytes=content.bytes + sum(map(item_bytes, [*metas.values(), *described.values()])),
         objects=content.objects,
         object_bytes=content.object_bytes,
         written=written,

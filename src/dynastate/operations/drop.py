@@ -13,6 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all
 from dynastate.engine.catalog import find_stores, read_version_lists
+from dynastate.engine.namespaces import first_stores, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
@@ -26,11 +27,12 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import decode_manifest
-from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta
+from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta, query_runs
+from dynastate.format.namespace import NamespaceRecord, namespace_key
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
-from dynastate.operations.runs import query_runs, read_meta, refuse_runs
+from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -39,6 +41,10 @@ _PASSES_MAX: Final = 20
 #: Seconds between two looks at what a query may write.
 LOOK_MIN_S: float = 5
 LOOK_MAX_S: float = 30
+_IS_WRITTEN: Final = (
+    "a query writes to this namespace: stop it, and drop again. With --force everything is deleted all the same: the "
+    "query is refused its next commit, and cannot be restarted from its checkpoint"
+)
 #: Version lists and meta item of each store, as they are stored.
 Look = Mapping[str, dict[Key, Item]]
 
@@ -76,6 +82,7 @@ def refuse_written(
     meter: Meter,
     progress: ProgressCallback = no_progress,
     sleep: Callable[[float], None] = time.sleep,
+    advice: str = _IS_WRITTEN,
 ) -> None:
     """Refuse if something writes to stores that were looked at, by a second look after some seconds."""
     sleep(seconds)
@@ -83,8 +90,7 @@ def refuse_written(
     written = [store for store, items in first.items() if second[store] != items]
     if written:
         raise ConfigurationError(
-            "a query writes to this namespace: stop it, and drop again. With --force everything is deleted all the "
-            "same: the query is refused its next commit, and cannot be restarted from its checkpoint",
+            advice,
             store=written[0],
             stores=len(written),
         )
@@ -98,7 +104,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     1. Refuse if forks depend on a store. Items that are pinned for deleted forks are unpinned. 2. Mark all stores as
     dropped, several at once, so that no fork is made of what is left. 3. When all are, empty them, several at once.
     4. Delete their meta items, the last first: stores are found from the first on, so a drop that was cut off is
-    finished by another.
+    finished by another. 5. Delete the record of the namespace's runs, if all of it is dropped and no run has begun.
 
     Raises:
         CorruptStateError: a meta item is corrupt, so that the places of the other items are unknown.
@@ -107,6 +113,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
         UnavailableError: a version list changes again and again.
     """
     refuse_forked(tables, stores, meter)  # 1
+    records = [read_record(tables, each, meter) for each in {store.split("/")[0] for store in stores}]
     mark = metered(partial(_mark_dropped, tables), meter)  # 2
     found = each_store(tables, stores, mark, until_failure=True).all()
     marked = {store for store, has_meta in zip(stores, found, strict=True) if has_meta}
@@ -115,7 +122,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     deleted = sum(each_store(tables, there, empty, progress, until_failure=True).all())
     for store in reversed(stores):  # 4
         deleted += (delete_meta if store in marked else _drop_lost)(tables, store, meter)
-    return deleted
+    return deleted + sum(_delete_record(tables, record, meter) for record in records)  # 5
 
 
 def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
@@ -133,25 +140,35 @@ def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
         )
 
 
-def empty_store(tables: Tables, store: str, meter: Meter) -> int:
-    """Delete all items of one store but fences and its meta item, for `delete_meta`, and return how many.
+def _delete_record(tables: Tables, record: NamespaceRecord | None, meter: Meter) -> int:
+    """Delete the record of a namespace without stores, unless a run has entered it since; return how many went."""
+    if record is None or first_stores(tables, record.namespace, meter):
+        return 0
+    return int(tables.delete_over(namespace_key(record.namespace), {"epochs": record.epochs}, meter))
+
+
+def empty_store(tables: Tables, store: str, query: str, meter: Meter) -> int:
+    """Delete all items of one store of a query but fences and its meta item, for `delete_meta`; return how many.
 
     Raises:
-        ConfigurationError, CorruptStateError, UnavailableError: as for `drop_stores`.
+        ConfigurationError: another query's run has entered the store meanwhile; and as for `drop_stores`.
+        CorruptStateError, UnavailableError: as for `drop_stores`.
     """
     refuse_forked(tables, [store], meter)
-    return (_empty if _mark_dropped(tables, store, meter) else _drop_lost)(tables, store, meter)
+    return (_empty if _mark_dropped(tables, store, meter, query) else _drop_lost)(tables, store, meter)
 
 
-def _mark_dropped(tables: Tables, store: str, meter: Meter) -> bool:
-    """Mark a store as dropped in its meta item; whether it has one.
+def _mark_dropped(tables: Tables, store: str, meter: Meter, query: str | None = None) -> bool:
+    """Mark a store as dropped in its meta item, if it is that of the query; whether it has one.
 
     From then on no fork is made of it, unless a run removes the mark.
     """
     key = meta_key(store)
     if key not in tables.get([key], meter):
         return False
-    meta, _ = read_meta(tables, store, meter)
+    meta, parsed = read_meta(tables, store, meter)
+    if query not in (None, parsed.query):
+        raise _run_has_begun(store)
     if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, {"epochs": meta["epochs"]}, meter):
         return True
     now = meta_or_empty(tables, store, meter)

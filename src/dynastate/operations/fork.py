@@ -29,6 +29,7 @@ from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, V
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import (
     DROPPED,
+    FORK,
     FORKED,
     FORKS,
     ORIGIN,
@@ -41,7 +42,6 @@ from dynastate.format.meta import (
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
-from dynastate.operations.runs import FORK
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 

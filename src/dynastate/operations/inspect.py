@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
@@ -16,7 +17,8 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import by_query, every_store, meant
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.engine.namespaces import read_record
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, store_shard
@@ -171,7 +173,10 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     for name, (_, meta) in zip(names, looked, strict=True):
         if meta is not None:
             metas.setdefault(name.split("/")[0], {})[name] = meta
-    earlier = {store for each in metas.values() for store in by_query(each).earlier}
+    earlier: set[str] = set()
+    for each, found in metas.items():
+        with suppress(ConfigurationError):  # nothing says which of several queries is the current one
+            earlier |= set(by_query(found, read_record(tables, each, meter)).earlier)
     return [replace(each, is_earlier=each.store in earlier) for each, _ in looked if each is not None]
 
 

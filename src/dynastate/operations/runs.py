@@ -13,15 +13,6 @@ from dynastate.format.keys import Key, group_key, meta_key, versions_of, where
 from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 
-#: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
-#: which compares the runs of a meta item, finds them changed.
-FORK, ADOPTION = "fork-", "adopt-"
-
-
-def query_runs(meta: StoreMeta) -> dict[str, int]:
-    """The newest query runs, with their epochs."""
-    return {run: epoch for run, epoch in meta.epochs.items() if not run.startswith((FORK, ADOPTION))}
-
 
 def read_meta(tables: Tables, store: str, meter: Meter) -> tuple[Item, StoreMeta]:
     """Read the store's meta item; return it, and its content."""

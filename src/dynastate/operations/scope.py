@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import EVERY, QueryStores, by_query, existing_stores, meant, parse_name
+from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -42,7 +43,7 @@ def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
         return QueryStores([store], [])
     metas = existing_stores(tables, namespace, meter)
     try:
-        found = by_query(metas)
+        found = by_query(metas, read_record(tables, namespace, meter))
     except CorruptStateError:
         found = QueryStores(list(metas), [])
 

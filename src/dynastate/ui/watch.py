@@ -14,6 +14,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import by_query, find_stores
 from dynastate.engine.engine import Engine
+from dynastate.engine.namespaces import read_record
 from dynastate.engine.reader import Lineage
 from dynastate.errors import (
     ConfigurationError,
@@ -295,7 +296,8 @@ class Watch:
     def _list(self, spent: Meter) -> None:
         """List the stores of the current query, without those that are being dropped."""
         items = find_stores(self._tables, self._known.namespace, spent)
-        stores = by_query({store: item for store, item in items.items() if DROPPED not in item}).current
+        record = read_record(self._tables, self._known.namespace, spent)
+        stores = by_query({store: item for store, item in items.items() if DROPPED not in item}, record).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
             self._loads = {store: load for store, load in self._loads.items() if store in stores}

@@ -137,7 +137,7 @@ def test_counts_of_one_are_singular(engine: Engine, tmp_path: Path) -> None:
         "verify one/0/0/default",
         "cost one --every 60 --partitions 1",
         "clean one/0/0/default --retain 2",
-        "clean one --retain 2",
+        "clean one --retain 2 --yes",
         "fork one other",
         "adopt one --checkpoint /there --yes",
         "drop other --yes",
@@ -209,8 +209,12 @@ def test_stores_of_an_earlier_query(engine: Engine) -> None:
     assert shown("get", "again/0", '{"user": "first-1"}', code=1) is None
     assert shown("get", "again/0/1/default", '{"user": "first-1"}')["count"] == 1
     assert shown("compact", "again/0")[0]["store"] == "again/0/0/default"
-    assert "again/0/2/default: of an earlier query, is deleted, with " in run("clean", "again/0/2/default").out
-    cleaned = {each["store"]: each["is_earlier"] for each in shown("clean", "again/0")}
+    assert "again/0/2/default: of an earlier query, is deleted, with " in run("clean", "again/0/2/default", "--yes").out
+    asked = run("clean", "again/0", typed="n\n")
+    assert (asked.code, asked.out.strip()) == (1, "")
+    assert asked.err.startswith("query first, last commit 2025-01-01 00:00:00 UTC: again/0/1/default\nDelete 1 store")
+    assert len(shown("stores", "again")) == 2
+    cleaned = {each["store"]: each["is_earlier"] for each in shown("clean", "again/0", "--yes")}
     assert cleaned == {"again/0/0/default": False, "again/0/1/default": True}
     assert [each["store"] for each in shown("stores", "again")] == ["again/0/0/default"]
 

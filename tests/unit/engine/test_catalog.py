@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from threading import Barrier
+from unittest.mock import Mock, patch
 from uuid import uuid4
 
 import pytest
@@ -13,16 +16,19 @@ from dynastate.engine import catalog
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, VersionMissingError
-from dynastate.format.keys import Attempt, meta_key
+from dynastate.format.items import Item
+from dynastate.format.keys import EMPTY, Attempt, Key, VersionId
+from dynastate.format.namespace import namespace_key
 from dynastate.operations import clean, drop
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store
-from dynastate.operations.scope import STORES_AT_ONCE
+from dynastate.operations.inspect import inspect_store, inspect_stores, read_lists
+from dynastate.operations.scope import STORES_AT_ONCE, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
+from tests.support.engine_driver import SCHEMA, Engines, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -141,7 +147,8 @@ def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, table
         each.kept for each in clean_earlier(engine, tables, of_namespace(tables, "mine", Meter()).earlier).all()
     )
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(2)
-    left = [item for key, item in tables.items.items() if key.store_shard.partition("#")[0] not in partitions(2)]
+    others = [*partitions(2), "mine/"]
+    left = [item for key, item in tables.items.items() if key.store_shard.partition("#")[0] not in others]
     assert all({"refused"} == item.keys() - {"store_shard", "entry", "format"} for item in left)
     for each in current:
         each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
@@ -158,9 +165,9 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
     everyone, seen, crash = Barrier(STORES_AT_ONCE), [], 3
     empty = drop.empty_store
 
-    def empty_together(tables: MemoryTables, store: str, meter: Meter) -> int:
+    def empty_together(tables: MemoryTables, store: str, query: str, meter: Meter) -> int:
         everyone.wait(10)
-        return empty(tables, store, meter)
+        return empty(tables, store, query, meter)
 
     def delete_some(tables: MemoryTables, store: str, meter: Meter) -> int:
         if len(list(catalog.find_stores(tables, "mine", Meter()))) == 2 + crash:
@@ -178,10 +185,125 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
     assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
 
 
-def test_queries_that_begin_in_the_same_second(engine: Engine, tables: MemoryTables) -> None:
-    """The clock of these tests stands still: the store that another query took over has one run more."""
-    start_over(engine, partitions(1) + partitions(1, 1), "first")
-    start_over(engine, partitions(1), "second")
-    metas = tables.get([meta_key(store) for store in partitions(1) + partitions(1, 1)], Meter())
-    assert len({item["began"] for item in metas.values()}) == 1
-    assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(1), partitions(1, 1))
+TWO = partitions(2) + partitions(2, 1)
+AHEAD = [timedelta(0), timedelta(minutes=-10), timedelta(days=-400), timedelta(days=3)]
+
+
+def by_clock(make: Engines, ahead: timedelta) -> Engine:
+    """An engine on a machine whose clock is that far ahead."""
+    return make(now=Mock(return_value=datetime(2025, 1, 1, tzinfo=timezone.utc) + ahead))
+
+
+@pytest.mark.parametrize("has_record", [True, False], ids=["record", "none"])
+@pytest.mark.parametrize("ahead", AHEAD, ids=str)
+def test_the_current_query_by_no_clock(
+    engines: Engines, tables: MemoryTables, ahead: timedelta, *, has_record: bool
+) -> None:
+    """A query with two operators, then one with one, from a machine whose clock is behind, ahead or equal."""
+    start_over(by_clock(engines, timedelta(0)), TWO, "first")
+    engine = by_clock(engines, ahead)
+    start_over(engine, TWO[:2], "second")
+    if not has_record:  # as packages wrote that kept none
+        del tables.items[namespace_key("mine")]
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(TWO[:2], TWO[2:])
+    assert users(tables, "mine/0") == ["second in 0", "second in 1"]
+    assert fork_namespace(tables, "mine", "copy", None, Meter()).stores == 2
+    drop_stores(tables, [each.replace("mine", "copy") for each in TWO[:2]], Meter())
+    assert sorted(clean_earlier(engine, tables, TWO[2:]).done) == TWO[2:]
+    assert list(catalog.find_stores(tables, "mine", Meter())) == TWO[:2]
+
+
+@pytest.mark.parametrize("ahead", AHEAD, ids=str)
+def test_a_query_with_other_names_by_no_clock(engines: Engines, tables: MemoryTables, ahead: timedelta) -> None:
+    """A join, then an aggregation: no store has both. Without the record commands refuse, and delete nothing."""
+    join = [store for name in JOINED for store in partitions(2, 0, name)]
+    start_over(by_clock(engines, timedelta(0)), join, "first")
+    engine = by_clock(engines, ahead)
+    start_over(engine, partitions(2), "second")
+    found = of_namespace(tables, "mine", Meter())
+    assert (found.current, sorted(found.earlier)) == (partitions(2), sorted(join))
+    record = tables.items.pop(namespace_key("mine"))
+    for command in (of_namespace, stores_in):
+        with pytest.raises(ConfigurationError, match=r"of several queries.* queries=first,second"):
+            command(tables, "mine", Meter())
+    assert len(inspect_stores(tables, "mine", lambda *_: None)) == 6  # type: ignore[arg-type]
+    (one,) = start_over(engine, partitions(1), "second", batches=0)
+    one.run = "another run"
+    one.version = tables_version(tables, one.store)
+    one.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
+    assert tables.items[namespace_key("mine")] != record
+    assert of_namespace(tables, "mine", Meter()).current == partitions(2)
+
+
+def tables_version(tables: MemoryTables, store: str) -> VersionId:
+    return read_lists(tables, store, Meter())[0].newest().id
+
+
+def test_a_run_that_is_over_takes_no_store_of_the_next_query(engine: Engine, tables: MemoryTables) -> None:
+    """A late task of the first query, in a store that it had not entered: it is refused, and the query stays."""
+    start_over(engine, partitions(1), "first")
+    start_over(engine, partitions(2), "second")
+    for late in (partitions(2)[1], *partitions(1, 5)):
+        with pytest.raises(ConfigurationError, match="another query has begun in this namespace since"):
+            start_over(engine, [late], "first")
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
+
+
+def test_a_run_that_enters_beside_another_query(engine: Engine, tables: MemoryTables) -> None:
+    """It has read the record before the other one entered it: what it then reads of the store is older still."""
+    start_over(engine, partitions(1), "first")
+    read = MemoryTables.get
+
+    def overtaken(on: MemoryTables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        found = read(on, keys, meter)
+        if list(keys) == [namespace_key("mine")]:
+            on.get = partial(read, on)  # type: ignore[method-assign]
+            start_over(engine, partitions(2), "third")
+        return found
+
+    tables.get = partial(overtaken, tables)  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match="another query has begun in this namespace since"):
+        start_over(engine, partitions(2), "first")
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
+
+
+def test_another_checkpoint_leaves_the_record_as_it_is(engine: Engine, tables: MemoryTables) -> None:
+    """Its first task may write to an operator that the namespace does not have."""
+    start_over(engine, partitions(2), "first")
+    before = dict(tables.items)
+    run = query_run("elsewhere", query="other")._replace(location="file:/elsewhere/state")
+    for store in (*partitions(1), *partitions(1, 7)):
+        with pytest.raises(ConfigurationError, match="belongs to the query with the checkpoint"):
+            engine.begin(store, run, *EMPTY, Attempt(uuid4().bytes)).commit({}, SCHEMA)
+    assert tables.items == before
+
+
+def test_stores_of_a_query_that_has_just_begun_are_not_earlier(engine: Engine, tables: MemoryTables) -> None:
+    """It has none of partition 0 yet, so the one before is the current query; clean-up leaves the new ones."""
+    start_over(engine, partitions(3), "first")
+    start_over(engine, partitions(3)[1:2], "second", batches=1)
+    first, second, third = partitions(3)
+    assert of_namespace(tables, "mine", Meter()) == QueryStores([first, third], [], [second])
+
+
+def test_clean_up_refuses_what_is_written(engine: Engine, tables: MemoryTables) -> None:
+    """A commit between two looks, and a run of the current query that enters after the stores were listed."""
+    start_over(engine, partitions(2), "first")
+    writes = start_over(engine, partitions(1), "second")
+    looked = drop.look(tables, partitions(2), Meter())
+
+    def commit(_: float) -> None:
+        writes[0].commit((user("x"), counted(1)), by=Attempt(uuid4().bytes))
+
+    with pytest.raises(ConfigurationError, match=r"a query writes to stores that look like an earlier query's"):
+        clean.refuse_running(tables, looked, sleep=commit)
+    empty = drop.empty_store
+
+    def entered(on: MemoryTables, store: str, query: str, meter: Meter) -> int:
+        start_over(engine, [store], "second", batches=1)
+        return empty(on, store, query, meter)
+
+    with patch.object(clean, "empty_store", entered):
+        (cleaned,) = clean_earlier(engine, tables, partitions(2)[1:]).all()
+    assert "a run of the query has begun meanwhile" in cleaned.kept
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])

@@ -18,6 +18,7 @@ from dynastate.format import manifest as manifests
 from dynastate.format import objects as object_format
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, VersionId, meta_key
+from dynastate.format.namespace import namespace_key
 from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES, ObjectId, delta_prefix, delta_stream
 from dynastate.format.parts import Chunk, part_items
 from dynastate.operations.drop import drop_stores
@@ -158,7 +159,7 @@ def test_any_history_reads_back_and_leaves_nothing(
     engine = engines(**ALL)
     base = write(engine, STORE, attempt(41), rows(generator, 3), base=base, run="run-9")
     engine.clean_up(STORE, "run-9", *base, retain=2, least=1, most=0)
-    assert set(tables.items) == named_keys(tables, STORE)
+    assert set(tables.items) == {*named_keys(tables, STORE), namespace_key("n")}
     assert set(tables.objects.objects) == named_objects(tables, STORE)
     drop_stores(tables, [STORE], Meter())
     assert tables.objects.objects == {}

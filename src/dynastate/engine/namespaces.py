@@ -1,0 +1,101 @@
+"""Entry of query runs into the record of their namespace, in the order in which they begin.
+
+The order is that of conditional writes, so no clock decides which query is the current one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.errors import ConfigurationError
+from dynastate.format.items import Item
+from dynastate.format.keys import meta_key
+from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest_runs, parse_meta
+from dynastate.format.namespace import NamespaceRecord, namespace_item, namespace_key, parse_namespace
+from dynastate.settings import PREFIX
+
+#: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
+STORE_NAMES: Final = (
+    "default",
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+
+
+def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord | None:
+    """The record of a namespace; None: only packages that kept none have written there."""
+    key = namespace_key(namespace)
+    item = tables.get([key], meter).get(key)
+    return None if item is None else parse_namespace(namespace, item)
+
+
+def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
+    """The stores of partition 0 of operator 0, with their meta items: every query has some."""
+    stores = {meta_key(store): store for name in STORE_NAMES for store in [f"{namespace}/0/0/{name}"]}
+    return {stores[key]: item for key, item in tables.get(list(stores), meter).items()}
+
+
+def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun, meter: Meter) -> bool:
+    """Whether a run is in the record of its namespace. If not, enter it, unless another one has entered meanwhile.
+
+    `meta` is the content of the meta item of the run's store, whose location is the run's; None: it is new.
+
+    Raises:
+        ConfigurationError: the namespace belongs to another query, is being dropped, or another query has begun there.
+    """
+    namespace = store.split("/", maxsplit=1)[0]
+    key = namespace_key(namespace)
+    record = read_record(tables, namespace, meter)
+    if meta is None and (record is None or record.location != run.location):
+        _refuse_used(tables, namespace, run, meter)
+    if record is None:
+        return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location), meter)
+    if run.id not in record.epochs:
+        also = {**record.with_query(run.query), "location": run.location}
+        return tables.advance_epoch(key, run.id, record.epochs, oldest_runs(record.epochs), also, meter)
+    if record.query != run.query:
+        raise ConfigurationError(
+            "another query has begun in this namespace since, from the same checkpoint location, so this run is over",
+            store=store,
+            run=run.id,
+            query=run.query,
+            newer=record.query,
+        )
+    return True
+
+
+def refuse_location(store: str, location: str, run: QueryRun) -> None:
+    """Refuse a run whose checkpoint is not at the location of its namespace; "": a new fork has none."""
+    namespace = store.split("/", maxsplit=1)[0]
+    if location not in ("", run.location):
+        raise ConfigurationError(
+            f"this namespace belongs to the query with the checkpoint {location}, and this query has "
+            f"{run.location}. For a test on a copy of the checkpoint: dynastate fork {namespace} NEW, and "
+            f"{PREFIX}namespace=NEW. If the checkpoint was moved: dynastate adopt {namespace} --checkpoint "
+            f"{run.location.removesuffix('/state')}. Another query: give it a namespace of its own, or none",
+            store=store,
+        )
+
+
+def refuse_deleting(store: str, item: Item) -> None:
+    """Refuse a run of a store whose items a drop deletes."""
+    namespace = store.split("/", maxsplit=1)[0]
+    if item.get(DROPPED) == DELETING:
+        raise ConfigurationError(
+            f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one",
+            store=store,
+        )
+
+
+def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> None:
+    """Refuse a run from another location than that of the stores of partition 0, which every query has.
+
+    If there are none, the record is of a namespace that was dropped.
+    """
+    for store, item in first_stores(tables, namespace, meter).items():
+        refuse_deleting(store, item)
+        refuse_location(store, parse_meta(store, item).location, run)

@@ -1,0 +1,82 @@
+"""The item that records the query runs of a namespace, in their order (docs/storage-format.md).
+
+    snapshot-group table   store_shard = {namespace}/#      entry = namespace
+
+It decides which query is the namespace's current one. Clocks do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.items import FORMAT, Item, check_format, is_map, item_key, number
+from dynastate.format.keys import Key, where
+
+#: The sort key of the item.
+NAMESPACE: Final = "namespace"
+#: The newest queries that it lists.
+QUERIES_KEPT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    """The query runs of a namespace.
+
+    `epochs` are the numbers of the newest runs, by run id: who has the higher one entered later. `queries` are the
+    ids of queries, each by the number of its first run in a row. `location` is that of the checkpoint that may write.
+    """
+
+    namespace: str
+    epochs: Mapping[str, int]
+    queries: Mapping[int, str]
+    location: str
+
+    @property
+    def epoch(self) -> int:
+        """The number of the newest run."""
+        return max(self.epochs.values())
+
+    @property
+    def query(self) -> str:
+        """The query of the newest run."""
+        return self.queries[max(self.queries)]
+
+    def rank(self, query: str) -> int:
+        """The number of the newest run with which a query began; 0: it is not listed, so it is the oldest."""
+        return max((first for first, each in self.queries.items() if each == query), default=0)
+
+    def with_query(self, query: str) -> Item:
+        """The attribute that also lists the query of a run that enters next."""
+        listed = dict(self.queries) if query == self.query else {**self.queries, self.epoch + 1: query}
+        return {"queries": {str(first): listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}}
+
+
+def namespace_key(namespace: str) -> Key:
+    return Key("snapshot", f"{namespace}/#", NAMESPACE)
+
+
+def namespace_item(namespace: str, run: str, query: str, location: str) -> Item:
+    """The record of a namespace that its first run makes."""
+    described: Item = {"format": FORMAT, "namespace": namespace, "location": location}
+    return item_key(namespace_key(namespace)) | described | {"epoch": 1, "epochs": {run: 1}, "queries": {"1": query}}
+
+
+def parse_namespace(namespace: str, item: Item) -> NamespaceRecord:
+    key = namespace_key(namespace)
+    check_format(key, item)
+    newest, epochs, listed, location = (item.get(name) for name in ("epoch", "epochs", "queries", "location"))
+    if (
+        item.get("namespace") != namespace
+        or not is_map(epochs, int)
+        or not is_map(listed, str)
+        or not isinstance(location, str)
+        or not epochs
+        or max(epochs.values()) != number(key, item, "epoch")
+        or not listed
+        or not all(first.isdecimal() and int(first) <= max(epochs.values()) for first in listed)
+    ):
+        raise CorruptStateError("the record of the namespace's runs is corrupt", epoch=newest, **where(key))
+    return NamespaceRecord(namespace, epochs, {int(first): query for first, query in listed.items()}, location)
