@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Final
@@ -45,7 +45,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def failures(seeds: range) -> Iterator[str]:
+def failures(seeds: Sequence[int]) -> Iterator[str]:
     """The failures of many schedules."""
     with processes() as pool:
         yield from (failed for failed in pool.map(failure_of, seeds, chunksize=AT_ONCE) if failed is not None)
