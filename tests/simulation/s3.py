@@ -17,11 +17,10 @@ PAGE: Final = 3
 class S3:
     """The objects of one bucket, by key. An object that would change is an error: each is written once, or again."""
 
-    #: As of the tables in one Region.
-    is_cut: Final = False
-
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        #: Whether no request arrives, and no answer comes back.
+        self.is_cut = False
 
     def put_object(self, *, Bucket: str, Key: str, Body: bytes, ChecksumCRC32: str) -> Wire:  # noqa: ARG002, N803
         assert self.objects.get(Key, Body) == Body, "an object that changes"

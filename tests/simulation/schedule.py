@@ -85,6 +85,8 @@ DROPPED, DROPPED_OF = (14, 15, 16), 17
 INLINED, INLINED_OF, INLINE_BYTES = (1, 4, 9, 12, 15, 17), 19, 60
 #: In these most executors write parts and buckets to S3, and what they wrote before is where it was.
 STREAMED, STREAMED_OF = (2, 6, 11), 13
+#: In these of them S3 does not answer, for seconds up to minutes, again and again.
+MUTE, MUTE_OF = (1, 3), 5
 #: In these the tables have replicas in two Regions, and the query moves between these, often since one is cut off.
 #: Objects of S3 have no replicas here.
 REPLICATED, REPLICATED_OF = (6, 15, 22), 23
@@ -210,6 +212,7 @@ class Schedule:
             self._spawn_operator()
         moves = random.Random(f"{self.seed}/moves")  # noqa: S311  # no secret
         drops = random.Random(f"{self.seed}/drops")  # noqa: S311  # no secret
+        mutes = random.Random(f"{self.seed}/mutes")  # noqa: S311  # no secret
         done = tries = 0
         while done < self.batches and tries < 3 * self.batches:
             tries += 1
@@ -221,6 +224,8 @@ class Schedule:
                 self._drop(drops)
             if self.replicas and self._regions.random() < 0.3:
                 self._fail_over()
+            if self.seed % STREAMED_OF in STREAMED and self.seed % MUTE_OF in MUTE and mutes.random() < 0.2:
+                self._mute_s3(mutes.choice((2.0, 20.0, 120.0)))
             self.scheduler.sleep(self.chance.uniform(0, 2 * self.pause_s))
             if self._batch() and self.chance.random() < 0.95:
                 done += 1
@@ -323,6 +328,14 @@ class Schedule:
         body = partial(executor.task, model, base, attempt, report, lambda: attempt not in self.killed)
         self.scheduler.spawn(f"{executor.process.name}/{attempt.hex()[:8]}", body, executor.process)
 
+    def _mute_s3(self, seconds: float) -> None:
+        def answers_again() -> None:
+            self.s3.is_cut = False
+
+        self.scheduler.note("S3 does not answer for %.0f s", seconds)
+        self.s3.is_cut = True
+        self.scheduler.after(seconds, answers_again)
+
     def _fail_over(self) -> None:
         """Continue the query in the other Region. This one may be cut off, or executors may still write to it."""
         left = self.replicas[0]
@@ -340,6 +353,7 @@ class Schedule:
         """End without faults; then snapshots and clean-up must leave no orphans."""
         self.scheduler.note("calm")
         self.faults = NO_FAULTS
+        self.s3.is_cut = False
         for each in self.replicas:
             each.back()
         self.audit(whole=True)

@@ -25,7 +25,7 @@ TRIES = 600
 
 
 def first_seed() -> int:
-    """A seed that nobody has seen; `DYNASTATE_SEED` gives another one."""
+    """Another seed at each run, or that in `DYNASTATE_SEED`."""
     return int(os.environ.get("DYNASTATE_SEED", "0")) or time.time_ns() // 1_000_000 % 10**10
 
 
