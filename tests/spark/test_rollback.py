@@ -49,7 +49,7 @@ def test_same_as_rocksdb_after_a_rollback(
             case.start(sessions(own), sources, folder / store).finish()
     with only(environment):
         files_of = Checkpoint(str(folder / "ours"))
-        roll_back(files_of, plan_rollback(tables, files_of, TO, force=True))
+        roll_back(files_of, plan_rollback(tables, files_of, TO))
     for name_ in ("commits", "offsets"):
         for file in (folder / "rocksdb" / name_).iterdir():
             if int(file.name.strip(".").split(".")[0]) > TO:

@@ -12,7 +12,7 @@ from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.parts import Chunk
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.engine_driver import QUERY, attempt, query_run
+from tests.support.engine_driver import CHECKPOINT, QUERY, attempt, query_run
 
 RAW = {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
 USER = (("user", "string"),)
@@ -46,12 +46,19 @@ class StoreBuilder:
     """One store that grows version by version. `families` are as in its schema item; counts of keys are kept."""
 
     def __init__(
-        self, engine: Engine, store: str, *families: Mapping[str, Any], run: str = "run-1", query: str = QUERY
+        self,
+        engine: Engine,
+        store: str,
+        *families: Mapping[str, Any],
+        run: str = "run-1",
+        query: str = QUERY,
+        location: str = CHECKPOINT,
     ) -> None:
         self.store = store
         self.version: VersionId = EMPTY
         self.run = run
         self.query = query
+        self.location = location
         self.state: dict[tuple[int, bytes], list[bytes]] = {}
         self._engine = engine
         self.families = list(families) or [family()]
@@ -60,7 +67,7 @@ class StoreBuilder:
         """Put rows by their keys; None removes one; in a family with lists one more value appends."""
         records = [self._record(of, key, value) for key, value in changes]
         made = by or attempt(self.version[0] + 1)
-        under_way = self._engine.begin(self.store, query_run(self.run, query=self.query), *self.version, made)
+        under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, made)
         if records:
             hashes = [key_hash(record.key) for record in records]
             under_way.append(Chunk(len(records), min(hashes), max(hashes), encode_changes(records)))

@@ -138,7 +138,12 @@ def show(call: Call, store: Store) -> None:
     found["snapshot"] = found["snapshot"] or "-"
     found["forks"], found["query"] = ", ".join(found["forks"]), query
     found["committed"] = f"{found['committed'] or '-'}, {_age(found['committed'])}"
-    found["is_active"] = "yes: a query seems to be writing" if found["is_active"] else "no"
+    until = found.pop("active_until")
+    found["is_active"] = (
+        f"yes: a query may be writing; without another commit 'no' after {until}, by its executor's clock"
+        if found["is_active"]
+        else "no"
+    )
     for name, value in found.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)

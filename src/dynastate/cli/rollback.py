@@ -10,6 +10,7 @@ import typer
 from dynastate.cli.options import Call, command, number
 from dynastate.cli.output import progress
 from dynastate.counts import plural
+from dynastate.dynamodb.meter import Meter
 
 if TYPE_CHECKING:
     from dynastate.operations.rollback import Rollback
@@ -31,27 +32,35 @@ def rollback(
     """Take a stopped query back to an earlier batch: its checkpoint, and with that its state.
 
     Later batches run again at the next start, from the offsets of that batch. It refuses a batch whose state is no
-    longer there. A copy of offsets and commits stays in the checkpoint. Exit code 1: it was not confirmed.
+    longer there. It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one
+    writes. A copy of offsets and commits stays in the checkpoint. Exit code 1: it was not confirmed.
     """
-    from dynastate.operations.rollback import Checkpoint, plan_rollback, roll_back
+    from dynastate.operations.drop import look, refuse_written, seconds_to_look
+    from dynastate.operations.rollback import IS_WRITTEN, Checkpoint, plan_rollback, roll_back
 
     files = Checkpoint(checkpoint)
     with call.tables() as tables, progress("stores") as report:
-        plan = plan_rollback(tables, files, to, report, force=force)
+        plan = plan_rollback(tables, files, to, report)
+        before = {} if force else look(tables, plan.stores, Meter(), report)
     if not call.as_json:
         _show(call, plan)
     if not yes:
         typer.confirm(f"Undo {plural(len(plan.undone), 'batch').replace('batchs', 'batches')}?", err=True, abort=True)
+    if before:
+        seconds = seconds_to_look(before)
+        typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
+        with call.tables() as tables:
+            refuse_written(tables, before, seconds, Meter(), advice=IS_WRITTEN)
     with progress("batches") as report:
         roll_back(files, plan, report)
-    if not call.json(asdict(plan)):
+    if not call.json(asdict(plan) | {"stores": len(plan.stores)}):
         call.say(f"the next start continues with batch {plan.to.batch + 1}; the copy is in {plan.copy}")
 
 
 def _show(call: Call, plan: Rollback) -> None:
     """Print what would change."""
     call.say(
-        f"namespace {plan.namespace}, {plural(plan.stores, 'store')}: version {plan.to.batch + 1} of each is there"
+        f"namespace {plan.namespace}, {plural(len(plan.stores), 'store')}: version {plan.to.batch + 1} of each is there"
     )
     for text, each in (("back to", plan.to), ("from", plan.last)):
         call.say(f"{text} batch {each.batch}, which began {each.began}", "bold")

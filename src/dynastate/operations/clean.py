@@ -18,7 +18,7 @@ from dynastate.engine.lists import shorten
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import parse_meta
-from dynastate.operations.drop import Look, commit_times, delete_meta, empty_store, refuse_written, seconds_to_look
+from dynastate.operations.drop import Look, commits_of, delete_meta, empty_store, refuse_written, seconds_to_look
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import read_meta, writing_run
 from dynastate.operations.scope import Outcomes, each_store
@@ -79,8 +79,7 @@ def describe_earlier(tables: Tables, stores: Sequence[str], looked: Look) -> lis
         queries.setdefault(parse_meta(store, item).query, []).append(store)
     lines = []
     for query, listed in queries.items():
-        times = [commit_times(looked[store], store)[-1:] for store in listed]
-        last = max((each[0] for each in times if each), default=0)
+        last = max((each.time_ms for store in listed for each in commits_of(looked[store], store)[-1:]), default=0)
         when = f"{datetime.fromtimestamp(last / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if last else "unknown"
         more = ", …" if len(listed) > SHOWN_MAX else ""
         lines.append(f"query {query}, last commit {when}: {', '.join(listed[:SHOWN_MAX])}{more}")

@@ -30,7 +30,7 @@ from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta, query_runs
 from dynastate.format.namespace import NamespaceRecord, namespace_key
 from dynastate.format.objects import store_prefix
-from dynastate.format.version_list import REFUSED, VERSIONS
+from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
@@ -55,23 +55,24 @@ def look(tables: Tables, stores: Sequence[str], meter: Meter, progress: Progress
     return dict(zip(stores, each_store(tables, stores, read, progress).all(), strict=True))
 
 
-def commit_times(items: Mapping[Key, Item], store: str) -> list[int]:
-    """The times of a store's current versions, oldest first, in milliseconds since 1970 UTC; none, if it is corrupt."""
+def commits_of(items: Mapping[Key, Item], store: str) -> list[VersionEntry]:
+    """The entries of a store's current versions, oldest first; none, if it is corrupt."""
     with suppress(CorruptStateError):
         graph = VersionGraph(store, ((key, item) for key, item in items.items() if key.sort.startswith("group/")))
         if graph.versions():
-            return [entry.time_ms for entry in graph.lineage(graph.newest())]
+            return graph.lineage(graph.newest())
     return []
 
 
-def longest_gap_ms(times: Sequence[int]) -> int:
-    """The longest time between two of the last ten commits."""
-    return max((after - before for before, after in pairwise(times[-10:])), default=0)
+def longest_gap_ms(commits: Sequence[VersionEntry]) -> int:
+    """The longest time between two of the last ten commits of the newest run; pauses between runs do not count."""
+    times = [entry.time_ms for entry in commits[-10:] if entry.epoch == commits[-1].epoch]
+    return max((after - before for before, after in pairwise(times)), default=0)
 
 
 def seconds_to_look(first: Look) -> float:
     """How long to look for another commit: half as long again as the longest time between the last ones."""
-    gap_ms = max((longest_gap_ms(commit_times(items, store)) for store, items in first.items()), default=0)
+    gap_ms = max((longest_gap_ms(commits_of(items, store)) for store, items in first.items()), default=0)
     return min(max(LOOK_MIN_S, 1.5 * gap_ms / 1000), LOOK_MAX_S)
 
 

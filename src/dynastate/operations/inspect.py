@@ -22,7 +22,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissi
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, store_shard
-from dynastate.format.meta import ORIGIN, meta_lost
+from dynastate.format.meta import FORK, ORIGIN, StoreMeta, meta_lost
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.drop import longest_gap_ms
@@ -31,7 +31,7 @@ from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback
 from dynastate.unsaferow.schema import described_families
 
-#: A commit is recent for this long, and for three times as long as it ever took from one to the next of the last ones.
+#: A commit is recent for this long, and for three times the longest time between two of the last ones of its run.
 ACTIVE_MIN_MS: Final = 60_000
 
 
@@ -44,8 +44,9 @@ class StoreSummary:
     `forks` are the stores that depend on this one; shared items count in `bytes` of the store in which they lie.
     `object_bytes` are those in S3.
     `is_earlier`: it is of an earlier query of the namespace. `committed` is the time of the last commit by the clock of
-    its executor, in ISO 8601, UTC, and `is_active`: that is recent, so a query seems to be writing. `problem` says why
-    there is nothing else about a store that is corrupt.
+    its executor, in ISO 8601, UTC, and `is_active`: that is recent, so a query may be writing; it counts as recent up
+    to `active_until`. Of a fork, the commits of its origin do not count. `problem` says why there is nothing else about
+    a store that is corrupt.
     """
 
     store: str
@@ -69,6 +70,7 @@ class StoreSummary:
     is_earlier: bool = False
     committed: str = ""
     is_active: bool = False
+    active_until: str = ""
     problem: str = ""
     families: tuple[dict[str, Any], ...] = ()
 
@@ -124,7 +126,7 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
     lineage = graph.lineage(newest)
     families = families_of(graph.schema(newest), newest)
     base, deltas = graph.route(*newest.id)
-    committed, is_active = last_commit(lineage)
+    recent = last_commit([entry for entry in lineage if entry.epoch > _made_as_fork(meta)])
     return replace(
         found,
         version=newest.version,
@@ -134,19 +136,41 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
         snapshot=base.version,
         deltas=len(deltas),
         delta_bytes=sum(each.stored_bytes for each in deltas),
-        committed=committed,
-        is_active=is_active,
+        committed=last_commit(lineage).committed,
+        is_active=recent.is_active,
+        active_until=recent.until,
         families=tuple(families),
     )
 
 
-def last_commit(lineage: Sequence[VersionEntry]) -> tuple[str, bool]:
-    """The time of the last commit of these, in ISO 8601, UTC, or "" for none; and whether that is recent."""
+@dataclass(frozen=True)
+class LastCommit:
+    """The time of a last commit, and that up to which it counts as recent, in ISO 8601, UTC; "": there is none.
+
+    Both are by the clock of its executor, and `is_active` compares them with the clock of this machine: it is a guess.
+    """
+
+    committed: str = ""
+    until: str = ""
+    is_active: bool = False
+
+
+def last_commit(lineage: Sequence[VersionEntry]) -> LastCommit:
+    """The last commit of these versions."""
     if not lineage:
-        return "", False
-    times = [entry.time_ms for entry in lineage]
-    is_active = time.time_ns() // 1_000_000 - times[-1] <= max(ACTIVE_MIN_MS, 3 * longest_gap_ms(times))
-    return datetime.fromtimestamp(times[-1] / 1000, timezone.utc).isoformat(timespec="seconds"), is_active
+        return LastCommit()
+    last = lineage[-1].time_ms
+    until = last + max(ACTIVE_MIN_MS, 3 * longest_gap_ms(lineage))
+    return LastCommit(_iso(last), _iso(until), time.time_ns() // 1_000_000 <= until)
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
+
+
+def _made_as_fork(meta: StoreMeta) -> int:
+    """The epoch up to which a fork's versions are its origin's; 0: the store is no fork, or runs have come and gone."""
+    return max((epoch for run, epoch in meta.epochs.items() if run.startswith(FORK)), default=0)
 
 
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:

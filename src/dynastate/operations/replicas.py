@@ -176,7 +176,8 @@ def _read(
             report = verify(tables, store)
             own.add(report.meter)
             readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
-        return _Look(*last_commit(lineage), readable)
+        last = last_commit(lineage)
+        return _Look(last.committed, last.is_active, readable)
 
     looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
     return Stores(dict(zip(names, looks, strict=True)), found.earlier)

@@ -13,15 +13,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import VersionId
-from dynastate.operations.inspect import inspect_store, read_lists
+from dynastate.format.keys import VersionId, location_of, meta_key
+from dynastate.format.meta import parse_meta
+from dynastate.operations.inspect import read_lists
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
 
 OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
+#: What a rollback says of stores that are written.
+IS_WRITTEN: Final = "a query writes to this namespace: stop it, and roll back again; with --force it is not looked for"
 #: Begin of the name of the folder with the copy.
 COPY: Final = "before-rollback-"
 #: A file of a batch, or the checksum of one.
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 #: A file that our provider leaves in the folder of each partition, which is named by operator and number.
 _MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STORE: Final = re.compile(r"store=(\S+)")
 
 
@@ -50,14 +55,18 @@ class BatchLog:
 
 @dataclass(frozen=True)
 class Rollback:
-    """A rollback that is possible: from batch `last` to batch `to`, whose state is version `to` + 1 of all `stores`."""
+    """A rollback that is possible: from batch `last` to batch `to`, whose state is version `to` + 1 of all `stores`.
+
+    Of the `undone` batches these are `committed`.
+    """
 
     checkpoint: str
     namespace: str
     to: BatchLog
     last: BatchLog
     undone: tuple[int, ...]
-    stores: int
+    committed: tuple[int, ...]
+    stores: tuple[str, ...]
     copy: str
 
 
@@ -108,13 +117,13 @@ class Checkpoint:
             raise ConfigurationError(
                 "a checkpoint is read with pyarrow, the extra 'frames' of dynastate; pip install pyarrow"
             ) from missing
-        self.location = location
+        self.location = location if _URL.match(location) else str(Path(location).absolute())
         self._kinds = fs.FileType
         self._select = partial(fs.FileSelector, allow_not_found=True)
         self._copy_files = fs.copy_files
         try:
             # pyarrow has no name for Hadoop's s3a.
-            system, path = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", location))
+            system, path = fs.FileSystem.from_uri(_for_pyarrow(self.location))
             there = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
         except (OSError, ValueError) as failed:  # ArrowInvalid is a ValueError
             raise ConfigurationError(
@@ -185,14 +194,19 @@ class Checkpoint:
         self._system.delete_file(f"{self._path}/{name}")
 
 
+def _for_pyarrow(location: str) -> str:
+    """A location as pyarrow spells it: without s3a, which is Hadoop's, and with a path alone for local files."""
+    return re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", location))
+
+
 def plan_rollback(
-    tables: Tables, checkpoint: Checkpoint, to: int, progress: ProgressCallback = no_progress, *, force: bool = False
+    tables: Tables, checkpoint: Checkpoint, to: int, progress: ProgressCallback = no_progress
 ) -> Rollback:
     """Look whether a checkpoint can go back to a batch. Nothing is changed.
 
     Raises:
-        ConfigurationError: it cannot, and why: the batch, or its state in a store, is not there, or a query seems to
-            be writing, unless `force`.
+        ConfigurationError: it cannot, and why: the batch, or its state in a store, is not there, or the stores belong
+            to another checkpoint, of which this one is a copy.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
     whole = sorted(offsets.keys() & commits.keys())
@@ -209,19 +223,38 @@ def plan_rollback(
     namespace = checkpoint.namespace()
     wanted = committed_ids(checkpoint, to)
     stores = wanted.listed(of_namespace(tables, namespace, Meter()).current)
-
-    def look(store: str) -> None:
-        _require(tables, store, to + 1, wanted)
-        if not force and inspect_store(tables, store, Meter()).is_active:
-            raise ConfigurationError("a query seems to be writing; stop it first, or give --force", store=store)
-
-    each_store(tables, stores, look, progress, until_failure=True).all()
+    _refuse_copy(tables, stores, checkpoint)
+    require = partial(_require, tables, version=to + 1, wanted=wanted)
+    each_store(tables, stores, require, progress, until_failure=True).all()
     last = max(offsets)
     moment = datetime.now(timezone.utc)
     logs = [_log(each, checkpoint.read(f"{OFFSETS}/{each}")) for each in (to, last)]
     return Rollback(
-        checkpoint.location, namespace, logs[0], logs[1], undone, len(stores), f"{COPY}{moment:%Y%m%dT%H%M%SZ}"
+        checkpoint.location,
+        namespace,
+        logs[0],
+        logs[1],
+        undone,
+        tuple(each for each in undone if each in commits),
+        tuple(stores),
+        f"{COPY}{moment:%Y%m%dT%H%M%SZ}",
     )
+
+
+def _refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose files name stores that belong to another one."""
+    location = location_of(f"{checkpoint.location}/state")
+    for key, item in get_apart(tables, [meta_key(store) for store in stores], Meter()).items():
+        other = parse_meta(key.store_shard.removesuffix("#0"), item).location
+        if other != location:
+            namespace = key.namespace
+            raise ConfigurationError(
+                f"this checkpoint names the state of namespace {namespace}, which belongs to the checkpoint "
+                f"{other.removesuffix('/state') or '(none yet)'}. If this is a copy: delete its files "
+                "'state/*/*/dynastate', and start the query on its fork once. If the checkpoint was moved: dynastate "
+                f"adopt {namespace} --checkpoint {location.removesuffix('/state')}",
+                checkpoint=checkpoint.location,
+            )
 
 
 def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:
@@ -229,9 +262,19 @@ def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback
 
     Of a batch the commit goes before the offsets: between the two it is one that was under way. What dies is run
     again, with a new plan.
+
+    Raises:
+        ConfigurationError: the batches are not those of the plan any more, and nothing was changed.
     """
-    checkpoint.copy(plan.copy)
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
+    after = [sorted(each for each in found if each > plan.to.batch) for found in (offsets | commits, commits)]
+    if after != [list(plan.undone), list(plan.committed)]:
+        raise ConfigurationError(
+            "the query has begun or committed a batch since this was planned: stop it, and roll back again",
+            batch=max(after[0], default=plan.to.batch),
+            checkpoint=checkpoint.location,
+        )
+    checkpoint.copy(plan.copy)
     for done, batch in enumerate(sorted(plan.undone, reverse=True), 1):
         for folder, found in ((COMMITS, commits), (OFFSETS, offsets)):
             for name in sorted(found.get(batch, ()), reverse=True):

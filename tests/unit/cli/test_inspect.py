@@ -11,16 +11,20 @@ from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pyarrow import parquet
 
+from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY
+from dynastate.operations.fork import fork_namespace
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
+from tests.unit.cli.conftest import NamedTables
 
 MAP = {"type": "map", "keyType": "string", "valueType": "long"}
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
@@ -80,9 +84,10 @@ def test_show(store: str) -> None:
 def test_the_time_of_the_last_commit(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds_ago: Sequence[int], active: str, age: str
 ) -> None:
-    """It is recent by how long the query took from one to the next before, and for a minute."""
+    """It is recent by how long the run took from one to the next before, and for a minute; pauses do not count."""
     made = StoreBuilder(engine, f"timed{seconds_ago[0]}/0/0/default")
-    for each in seconds_ago:
+    for each in (900_000, *seconds_ago):
+        made.run = "before" if each == 900_000 else "run-1"
         now_ms = (int(time.time()) - each) * 1000
         monkeypatch.setattr(engine.commits, "now_ms", lambda now_ms=now_ms: now_ms)
         made.commit((user("a"), counted(1)))
@@ -92,6 +97,22 @@ def test_the_time_of_the_last_commit(
     lines = run("show", made.store).lines
     assert any(line.startswith(f"is active    {active}") for line in lines)
     assert age in run("stores", made.store.split("/", maxsplit=1)[0]).out
+
+
+def test_a_fork_without_runs_is_not_active(engine: Engine, tables: NamedTables) -> None:
+    """It has the commits of its origin; those of its own count."""
+    made = StoreBuilder(engine, "ran/0/0/default").count_to(2)
+    with patch.object(engine.commits, "now_ms", lambda: int(time.time() * 1000)):
+        made.count_to(3)
+        fork_namespace(tables, "ran", "forked", None, Meter())
+        assert shown("show", made.store)["is_active"]
+        assert not shown("show", "forked/0/0/default")["is_active"]
+        forked = StoreBuilder(engine, "forked/0/0/default", run="of the fork", location="file:/copy/state")
+        forked.version = made.version
+        forked.count_to(4)
+    found = shown("show", "forked/0/0/default")
+    assert found["is_active"]
+    assert found["active_until"] > found["committed"]
 
 
 def test_nested_columns_are_shown_and_copied(engine: Engine) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from datetime import datetime, timezone
+import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dynastate.engine.engine import Engine
+from dynastate.operations import drop
 from tests.support.command_line import refused, run, shown
-from tests.support.engine_driver import make_engine
 from tests.support.store_builder import StoreBuilder
-from tests.unit.cli.conftest import NamedTables
-from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint, names
+from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint, names
 
 
 def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> None:
     for partition in range(2):
-        StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(BATCHES)
+        StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default", location=location_in(tmp_path)).count_to(BATCHES)
     checkpoint = make_checkpoint(tmp_path)
     words = ("rollback", str(checkpoint), "--to", "2")
     done = run(*words, typed="n\n")
@@ -36,16 +37,29 @@ def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> 
     assert "there is no checkpoint" in refused("rollback", str(tmp_path), "--to", "1")
 
 
-def test_a_query_that_writes_is_refused(tables: NamedTables, tmp_path: Path) -> None:
-    """But for --force."""
+def test_a_query_that_writes_is_refused(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit between two looks, but for --force; a query that has just ended is taken back."""
     namespace = "writing"
-    with closing(make_engine(tables, now=lambda: datetime.now(timezone.utc))) as engine:
-        for partition in range(2):
-            StoreBuilder(engine, f"{namespace}/0/{partition}/default").count_to(BATCHES)
-    checkpoint = make_checkpoint(tmp_path)
+    monkeypatch.setattr(engine.commits, "now_ms", lambda: int(time.time() * 1000))
+    made = StoreBuilder(engine, f"{namespace}/0/0/default", location=location_in(tmp_path)).count_to(BATCHES)
+    checkpoint = make_checkpoint(tmp_path, partitions=1)
     for file in checkpoint.rglob("dynastate"):
         file.write_text(file.read_text().replace(NAMESPACE, namespace))
-    words = ("rollback", str(checkpoint), "--to", "2", "--yes")
-    assert "a query seems to be writing; stop it first, or give --force" in refused(*words)
-    assert run(*words, "--force").code == 0
+    words = ("rollback", str(checkpoint), "--yes", "--to")
+    look = drop.look
+    looks = 0
+
+    def writes(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            made.count_to(BATCHES + 1)
+        return look(*given)
+
+    monkeypatch.setattr(drop, "look", writes)
+    done = run(*words, "3")
+    assert (done.code, "a query writes to this namespace: stop it, and roll back again" in done.err) == (2, True)
+    assert run(*words, "3", "--force").code == 0
+    done = run(*words, "2")
+    assert (done.code, done.err.endswith(f" s whether a query writes to {namespace}\n")) == (0, True)
     assert names(checkpoint, "offsets")[-1] == "2"

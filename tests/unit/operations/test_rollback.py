@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime, timezone
@@ -44,13 +45,17 @@ def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2
     return checkpoint
 
 
+def location_in(folder: Path) -> str:
+    return f"file:{folder}/checkpoint/state"
+
+
 @pytest.fixture
-def tables() -> MemoryTables:
+def tables(tmp_path: Path) -> MemoryTables:
     """Two stores with a version for each batch."""
     made = MemoryTables()
     with closing(make_engine(made)) as engine:
         for partition in range(2):
-            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(BATCHES)
+            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default", location=location_in(tmp_path)).count_to(BATCHES)
     return made
 
 
@@ -64,7 +69,7 @@ def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_pa
     before = {name: names(checkpoint, name) for name in ("offsets", "commits")}
     files = Checkpoint(str(checkpoint))
     plan = plan_rollback(tables, files, 2)
-    assert (plan.namespace, plan.undone, plan.stores) == (NAMESPACE, (3, 4, 5), 2)
+    assert (plan.namespace, plan.undone, len(plan.stores)) == (NAMESPACE, (3, 4, 5), 2)
     assert (plan.to.batch, plan.last.batch) == (2, 5)
     assert (plan.to.offsets, plan.last.offsets) == (('{"logOffset":2}',), ('{"logOffset":5}',))
     assert {name: names(checkpoint, name) for name in ("offsets", "commits")} == before
@@ -115,7 +120,8 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
     tables, newest = MemoryTables(), 30
     with closing(make_engine(tables)) as engine:
         for partition in range(2):
-            made = StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(newest - 5)
+            store = f"{NAMESPACE}/0/{partition}/default"
+            made = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(newest - 5)
         save_snapshot(engine, made.store, made.version, {})
         made.count_to(newest)
         clean_store(engine, tables, made.store, 2)
@@ -136,7 +142,7 @@ def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path
 def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path: Path) -> None:
     """Spark opens no store of a partition that the batch did not commit, so a rollback needs no version of it."""
     files = Checkpoint(str(make_checkpoint(tmp_path, with_ids=True, partitions=1)))
-    assert plan_rollback(tables, files, 2).stores == 1
+    assert plan_rollback(tables, files, 2).stores == (f"{NAMESPACE}/0/0/default",)
     file = tmp_path / "checkpoint" / "commits" / "2"
     file.write_text(file.read_text().replace('{"0": [', '{"7": ['))
     with pytest.raises(ConfigurationError, match="the checkpoint lists no store of this namespace batch=2"):
@@ -147,11 +153,12 @@ def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> Non
     """A query that started over with fewer partitions can be taken back: the other stores are not its own."""
     later = datetime(2025, 6, 1, tzinfo=timezone.utc)
     with closing(make_engine(tables, now=lambda: later)) as engine:
-        made = StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2)))
+        ids = {"run": "run-2", "query": str(UUID(int=2)), "location": location_in(tmp_path)}
+        made = StoreBuilder(engine, f"{NAMESPACE}/0/0/default", **ids)
         for version in range(1, BATCHES + 1):
             made.commit(by=attempt(version + 100))
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
-    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == 1
+    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (f"{NAMESPACE}/0/0/default",)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +191,37 @@ def test_checkpoints_of_hadoops_names_of_s3_are_looked_at(scheme: str, monkeypat
     with pytest.raises(ConfigurationError, match=f"cannot be looked at from here location={scheme}://bucket/orders"):
         Checkpoint(f"{scheme}://bucket/orders")
     assert seen == ["s3://bucket/orders"]
+
+
+def test_a_batch_that_commits_after_the_plan(tables: MemoryTables, tmp_path: Path) -> None:
+    """Its offsets or its commit: nothing is deleted, since a gap would be left."""
+    checkpoint = make_checkpoint(tmp_path)
+    (checkpoint / "commits" / "5").rename(tmp_path / "commit of 5")
+    files = Checkpoint(str(checkpoint))
+    plan = plan_rollback(tables, files, 2)
+    (checkpoint / "offsets" / "6").write_text((checkpoint / "offsets" / "5").read_text())
+    for is_next in (True, False):
+        before = {name: names(checkpoint, name) for name in ("offsets", "commits")}
+        with pytest.raises(ConfigurationError, match="has begun or committed a batch since this was planned"):
+            roll_back(files, plan)
+        assert {name: names(checkpoint, name) for name in ("offsets", "commits")} == before
+        if is_next:
+            (checkpoint / "offsets" / "6").unlink()
+            (tmp_path / "commit of 5").rename(checkpoint / "commits" / "5")
+    roll_back(files, plan_rollback(tables, files, 2))
+    assert names(checkpoint, "commits") == ["0", "1", "2"]
+
+
+def test_a_copied_checkpoint_is_refused(tables: MemoryTables, tmp_path: Path) -> None:
+    """Its files name the stores of the query that it was copied from."""
+    copied = tmp_path / "copied"
+    shutil.copytree(make_checkpoint(tmp_path), copied)
+    with pytest.raises(ConfigurationError, match=f"which belongs to the checkpoint file:{tmp_path}/checkpoint. If"):
+        plan_rollback(tables, Checkpoint(str(copied)), 2)
+
+
+def test_a_relative_path(tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_checkpoint(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert plan_rollback(tables, Checkpoint("checkpoint"), 2).undone == (3, 4, 5)
+    assert plan_rollback(tables, Checkpoint(f"file://{tmp_path}/checkpoint"), 2).undone == (3, 4, 5)
