@@ -432,6 +432,27 @@ def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: M
     assert graph(memory, store).is_empty
 
 
+def test_a_late_snapshot_of_a_dropped_query(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seed 121327: of a higher epoch than the next query's, it ended every clean-up, and was there for good."""
+    engine, made = engines(), [EMPTY]
+    for run in range(1, 5):
+        made += write_versions(engine, store, 2, made[-1], run=f"run-{run}")[1:]
+
+    def drop_and_start_over() -> None:
+        drop_stores(memory, [store], Meter())
+        made[:] = write_versions(engines(), store, 4, run="run-9")
+
+    late = engines(Overtaken(memory, drop_and_start_over, before="put_new"))
+    assert take_snapshot(late, store, made[8], numbers(8), run="run-4") is not None
+    assert [each.epoch for each in graph(memory, store).snapshots()] == [4]
+    fresh = engines()
+    save_snapshot(fresh, store, made[4], numbers(4), run="run-9")
+    made += write_versions(fresh, store, 2, made[4], run="run-9")[1:]
+    fresh.clean_up(store, "run-9", *made[6], retain=2, least=1, most=0)
+    assert [(each.version, each.epoch) for each in graph(memory, store).snapshots()] == [(4, 1)]
+    assert graph(memory, store).versions() == [5, 6]
+
+
 def delete_the_first_snapshot(engine: Engine, store: str, made: list[VersionId]) -> None:
     save_snapshot(engine, store, made[8], numbers(8))
     engine.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)

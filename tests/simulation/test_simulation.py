@@ -19,7 +19,7 @@ from tests.simulation.runs import digest_of, failure_of, failures, processes
 SEED = 0
 RUNS = 1_000
 #: Schedules that failed once; they run each time.
-ONCE_FAILED = (7, 119, 780, 2601, 16630, 17113, 17526, 100685, 100773, 101068, 101292, 101605)
+ONCE_FAILED = (7, 119, 780, 2601, 16630, 17113, 17526, 100685, 100773, 101068, 101292, 101605, 121327)
 #: Schedules from the known seed on that are tried until one finds a mutation.
 TRIES = 600
 

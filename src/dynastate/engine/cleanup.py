@@ -151,7 +151,7 @@ class CleanUp:
                 self._manifest(snapshot)
 
     def remove_snapshots(self, retention: Retention, epoch: int) -> None:
-        """Delete the snapshots that are not retained, and unfinished ones of runs older than that of `epoch`.
+        """Delete the snapshots that are not retained, and unfinished ones of other runs than that of `epoch`.
 
         1. Mark a snapshot in its item as being deleted: readers no longer take it, and no writer can finish it.
            Those that a fork depends on are left.
@@ -164,7 +164,7 @@ class CleanUp:
         for snapshot in self._graph.snapshots():
             if snapshot.is_pinned:
                 continue
-            is_dead = snapshot.stage == WRITING and snapshot.epoch < epoch
+            is_dead = snapshot.stage == WRITING and snapshot.epoch != epoch
             if is_dead or snapshot.stage == DELETING or not retention.retains_snapshot(snapshot.of):
                 after = replace(snapshot, stage=DELETING)
                 if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after, self._meter):  # 1

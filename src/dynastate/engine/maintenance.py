@@ -16,6 +16,7 @@ from dynastate.engine.opening import VersionOpener
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
+from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import newest_epoch, parse_meta
@@ -134,9 +135,8 @@ class Maintenance:
     ) -> tuple[Meter, int]:
         meter = Meter()
         graph = self._opener.graph(store, 0, VERSION_MAX, meter)  # 1
-        epoch = newest_epoch(graph.meta, run_id)  # 2
-        # The Query returns snapshots after the meta item: a newer run may have made one in between.
-        if epoch is None or any(each.epoch > epoch for each in graph.snapshots()):
+        epoch = self._epoch_of_newest(graph, run_id, meter)  # 2
+        if epoch is None:
             return meter, 0
         if not cleanup.is_surely_newest(graph, version, attempt, epoch):
             return meter, 0
@@ -175,6 +175,17 @@ class Maintenance:
             account.learn(kept)
         account.cleaned(graph, deleted, steps.deleted)
         return meter, left
+
+    def _epoch_of_newest(self, graph: VersionGraph, run_id: str, meter: Meter) -> int | None:
+        """The epoch of a run; None: it is not the newest.
+
+        The Query returns snapshots after the meta item: a newer run may have made one in between. If none has entered,
+        such a snapshot is of a query that was dropped, whose last requests are late.
+        """
+        epoch = newest_epoch(graph.meta, run_id)
+        if epoch is not None and any(each.epoch > epoch for each in graph.snapshots()):
+            return self._newest_epoch(graph.store, run_id, meter)
+        return epoch
 
     def _newest_epoch(self, store: str, run_id: str, meter: Meter) -> int | None:
         key = meta_key(store)
