@@ -347,6 +347,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       open.flush()
       val next = open.fold(Attempt.random(), "")
       same(next.number, base.number + 1)
+      same(next.added, (model.size - rows.size).toLong, s"values that version $next adds")
       // Every third commit fails: its version is discarded, and the others are unchanged.
       if (random.nextInt(3) > 0) held = held :+ ((next, model))
       if (held.size > 8) held = held.patch(random.nextInt(held.size), Nil, 1)
@@ -835,6 +836,7 @@ object MemoryChecks {
       val next = open.fold(Attempt.random(), "")
       memory.durable(next, model)
       same(next.keys.lift(Family).getOrElse(0L), model.size.toLong, s"keys at turn $turn")
+      same(next.added, model.values.map(_.size).sum.toLong - before.values.map(_.size).sum, s"values added at turn $turn")
       if (random.nextInt(3) > 0) held = (held :+ ((next, model))).takeRight(5)
       held.foreach { case (version, expected) => compare(new VersionOverlay(version, Ignored), expected, s"version $version at turn $turn") }
       snapshot(held.last._1, held.last._2)
