@@ -7,7 +7,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
@@ -171,7 +171,7 @@ class Schedule:
         self.zombies: list[Executor] = []
         #: Attempts of tasks that were killed.
         self.killed: set[Attempt] = set()
-        self._runs = self._queries = self._processes = self._attempts = 0
+        self._runs = self._queries = self._processes = self._clocks = self._attempts = 0
         self._auditor: Engine | None = None
 
     def __str__(self) -> str:
@@ -563,10 +563,17 @@ class Schedule:
         own: dict[str, Any] = {"shards": self.shards, "parallel_requests": 2}
         if self.seed % STREAMED_OF in STREAMED and self._streams.random() < 0.7:
             own |= BLOCKS
-        engine = Engine(both, replace(self.settings, **own), lambda: NOW)
+        engine = Engine(both, replace(self.settings, **own), self._clock())
         limit_cache(engine, cache_bytes)
         engine.commits.inline_bytes = INLINE_BYTES if self.seed % INLINED_OF in INLINED else 0
         return engine
+
+    def _clock(self) -> Callable[[], datetime]:
+        """The clock of one machine: up to more than a year off, and jumping by minutes, backwards too."""
+        self._clocks += 1
+        chance = random.Random(f"clock {self._clocks} of {self.seed}")  # noqa: S311  # others draw as without clocks
+        start = NOW + timedelta(days=chance.choice((-400, -1, 0, 0, 1, 400)))
+        return lambda: start + timedelta(seconds=chance.uniform(-600, 600))
 
     # ------------------------------------------------------------------------------------------------------------ audit
 
