@@ -98,7 +98,9 @@ class Settings:
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
-    """US dollars for a million write units, for metrics only. The defaults are us-east-1's on demand."""
+    """US dollars for a million write units, for metrics; with `blocks`, it also decides what goes to S3.
+
+    The defaults are us-east-1's on demand."""
     read_price: Decimal = field(default=Decimal("0.125"), metadata={"range": _PRICES})
     """US dollars for a million read units."""
     storage_price: Decimal = field(default=Decimal("0.25"), metadata={"range": _PRICES})

@@ -150,6 +150,51 @@ def test_completion_in_bash() -> None:
     assert done.stdout.split() == ["top", "--looks"], done
 
 
+def test_the_command_line_imports_little() -> None:
+    """What needs no table needs neither botocore, nor DuckDB, nor Rich, whose imports take longer than all else."""
+    script = "import dynastate.cli.app, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"botocore", "duckdb", "pyarrow", "pyspark", "rich.console"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("after_s", [0.01, 0.05, 0.2])
+def test_ctrl_c_while_it_starts_is_quiet(after_s: float) -> None:
+    """From its first line on: one line, no trace, and 130."""
+    script = f"""
+import os, signal, sys, threading
+sys.argv = ["dynastate", "top", "look", "--endpoint", "http://127.0.0.1:9"]
+from dynastate.cli.__main__ import main
+os.environ["AWS_REGION"] = "{REGION}"
+timer = threading.Timer({after_s}, os.kill, (os.getpid(), signal.SIGINT))
+timer.daemon = True
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+timer.start()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stderr) in [(130, "dynastate: interrupted\n"), (0, "")]  # `top` ends so
+
+
+def test_a_transfer_is_checked_before_spark_starts(tmp_path: Path) -> None:
+    """A missing checkpoint, a missing Region: within seconds, whichever command it is."""
+    (tmp_path / "old" / "offsets").mkdir(parents=True)
+    spark_never_starts = {"PYSPARK_GATEWAY_PORT": "1", "PYSPARK_GATEWAY_SECRET": "none"}
+    for words, says in {
+        ("import", "missing", "new", "--region", REGION): "there is no checkpoint in this folder checkpoint=missing",
+        ("recover", "orders", "missing", "new", "--region", REGION): "there is no checkpoint in this folder",
+        ("repartition", str(tmp_path / "old"), "new", "--partitions", "2"): "no AWS Region is known",
+    }.items():
+        assert says in refused(*words, env=os.environ | spark_never_starts)
+
+
+def test_a_region_that_the_embedded_dynamodb_lacks(database: EmbeddedDynamoDB) -> None:
+    """It has no tables there, at the first try; the server does not fail."""
+    said = refused("stores", "--endpoint", database.endpoint, "--region", "us-east-99")
+    assert "does not exist in the Region us-east-99" in said
+
+
 def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
     """`-` is standard input."""
     with open(reported(tmp_path, 4)) as lines:  # noqa: PTH123  # a child's standard input

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dynastate.settings import Settings
 from tests.support.command_line import run, shown
 from tests.support.dynoxide import Dynoxide
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Rule, error
+from tests.support.jvm import ROOT
 from tests.support.processes import free_port
 
 OK = 200
@@ -58,10 +60,21 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
 
 def test_dynoxide_passes(tmp_path: Path) -> None:
     """The engine of our tests of Spark, without a warning."""
-    with Dynoxide(tmp_path / "dynoxide") as running:
+    written = 0
+
+    def count(request: Request, forward: Forward) -> Reply:
+        nonlocal written
+        written += int(request.headers["content-length"])
+        return forward(request)
+
+    with Dynoxide(tmp_path / "dynoxide") as running, FaultProxy(running.endpoint, count) as proxy:
         running.create_tables()
-        found = check(running.settings)
+        found = check(replace(running.settings, endpoint=proxy.endpoint))
     assert {each.verdict for each in found.checks} == {"pass"}
+    page = (ROOT / "docs" / "engines.md").read_text()
+    assert f"{len(CHECKS)} times" in page
+    assert written < 20_000_000
+    assert "writes below 20 MB" in page
 
 
 def test_stock_moto_fails() -> None:

@@ -123,7 +123,7 @@ def test_description_leads_to_the_repository(metadata: Message) -> None:
 
 def test_command_is_installed(wheel: dict[str, bytes], metadata: Message) -> None:
     """`dynastate` is on the path of who installs it, and pyspark only with an extra."""
-    assert b"dynastate = dynastate.cli.app:main" in wheel[f"dynastate-{__version__}.dist-info/entry_points.txt"]
+    assert b"dynastate = dynastate.cli.__main__:main" in wheel[f"dynastate-{__version__}.dist-info/entry_points.txt"]
     asked = metadata.get_all("Requires-Dist") or []
     assert "pyspark<4.4,>=4.0.1; extra == 'spark'" in asked
     assert not [text for text in asked if text.startswith("pyspark") and "extra ==" not in text]

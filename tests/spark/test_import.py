@@ -357,8 +357,8 @@ def test_the_program_on_the_page_runs(
 ) -> None:
     """The program of docs/import.md, but for folders, Region and namespace, runs in the existing session."""
     names = {
-        "s3://old/checkpoint": str(stopped),
-        "s3://new/checkpoint": str(folder / "new"),
+        "s3a://old/checkpoint": str(stopped),
+        "s3a://new/checkpoint": str(folder / "new"),
         "eu-west-1": database.settings.region,
         '"orders"': '"orders-by-program"',
     }

@@ -1,5 +1,27 @@
-"""`python -m dynastate.cli`: the command `dynastate`."""
+"""`python -m dynastate.cli`, and the entry point of `dynastate`: Ctrl-C ends it at any time, with one line."""
 
-from dynastate.cli.app import main
+from __future__ import annotations
 
-main()
+import signal
+import sys
+from typing import NoReturn
+
+#: Exit code of what Ctrl-C ended, as a shell has it.
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run the command line. What the commands import is imported in here, so that Ctrl-C may come meanwhile."""
+    try:
+        from dynastate.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("dynastate: interrupted\n")
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is the interpreter's end
+
+
+if __name__ == "__main__":
+    main()

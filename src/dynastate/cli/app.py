@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import io
+import json
 import sys
 import traceback
+from codecs import register_error  # type: ignore[attr-defined]  # the stubs lack it
 from collections.abc import Sequence
-from typing import Annotated, Final, NoReturn, cast
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
@@ -27,12 +30,13 @@ from dynastate.cli import (
     transfer,
     ui,
 )
+from dynastate.cli.__main__ import INTERRUPTED
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
-from dynastate.errors import DynastateError
+from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.redaction import redact_stderr
 
-INTERRUPTED: Final = 130
+_SHELLS: Final = ("bash", "zsh", "fish", "powershell", "pwsh")
 EXIT_CODES: Final = """\
 Exit codes:
   0    Done, and nothing is wrong.
@@ -94,23 +98,39 @@ def _options(
     pass
 
 
+def _complete(option: str, shell: str) -> None:
+    """Print or install completion for a shell that is named; Typer itself knows only the one that runs."""
+    completion: Any = import_module("typer.completion")
+    if shell not in _SHELLS:
+        raise ConfigurationError(f"there is completion for {', '.join(_SHELLS)}", got=shell)
+    names = {"prog_name": "dynastate", "complete_var": "_DYNASTATE_COMPLETE", "shell": shell}
+    if option == "--show-completion":
+        typer.echo(completion.get_completion_script(**names))
+    else:
+        typer.echo(f"{shell} completion installed in {completion.install(**names)[1]}")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Characters that the encoding of the output lacks, as JSON escapes them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code. An error is one line on standard error."""
     redact_stderr()
+    if isinstance(sys.stdout, TextIOWrapper):
+        register_error("dynastate.escaped", _escaped)
+        sys.stdout.reconfigure(errors="dynastate.escaped")
     code, said = 2, ""
-    for out in (sys.stdout, sys.stderr):
-        if isinstance(out, io.TextIOWrapper):
-            # A letter that the terminal's encoding does not have is printed as its number.
-            out.reconfigure(errors="backslashreplace")
+    words = [_as_utf8(each) for each in (sys.argv[1:] if words is None else words)]
     try:
-        code = (
-            app(
-                args=[_as_utf8(word) for word in (sys.argv[1:] if words is None else words)],
-                prog_name="dynastate",
-                standalone_mode=False,
-            )
-            or 0
-        )
+        if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
+            _complete(*words)
+            code = 0
+        else:
+            code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0
     except DynastateError as error:
         said = error_text(error)
     except _Refused as refused:

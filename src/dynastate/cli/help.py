@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Any, Final
 
 import typer
@@ -63,7 +64,10 @@ def _options(command: Any, ctx: Any) -> Iterator[str]:
         if not each.is_flag:
             names += f" {each.metavar}"
             if each.default is not None and each.default != "":
-                described += f" Default: {each.default}".removesuffix(".0") + "."
+                default = each.default.value if isinstance(each.default, Enum) else each.default
+                described += f" Default: {default}".removesuffix(".0") + "."
+            if each.envvar:
+                described += f" Or {each.envvar}."
         panels[getattr(each, "rich_help_panel", None) or "Options"].append((names, described))
     yield from (_section(title, found) for title, found in panels.items() if found)
 

@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
-from dynastate.cli.output import dollars, progress
+from dynastate.cli.output import dollars, json_text, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
-from dynastate.engine import catalog
 from dynastate.errors import ConfigurationError
-from dynastate.format.keys import Role
-from dynastate.operations.export import Format
-from dynastate.reader.json_rows import json_text, parse_json
+from dynastate.operations.choices import Format
 
 if TYPE_CHECKING:
+    from dynastate.format.keys import Role
     from dynastate.operations.inspect import StoreSummary
     from dynastate.reader.view import StateView
 
@@ -45,7 +42,7 @@ _ABANDONED: Final = headers("namespace", "stores", "bytes", dollars="storage,\n$
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
 _IN_S3: Final = {"object_bytes": "bytes\nin S3"}
 _VERSION: Final = headers(
-    "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current"
+    "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current", "committed"
 )
 
 
@@ -126,6 +123,8 @@ def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
 @command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
     from dynastate.operations.inspect import inspect_store
 
     with call.tables() as tables:
@@ -186,6 +185,8 @@ def _type_text(kind: Any) -> str:
 @command(app, "versions orders/0/17/default", "versions orders/0/17/default --wide")
 def versions(call: Call, store: Store) -> None:
     """List the committed attempts of a store. The newest version depends on those that are current."""
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine import catalog
     from dynastate.operations.inspect import list_versions
 
     with call.tables() as tables:
@@ -215,21 +216,32 @@ def get(call: Call, store: Stores, key: Key, *, version: Version = None, family:
 
 @command(app, """history orders/0 '{"user": "a"}'""", """history orders/0 '{"user": "a"}' --json | jq '.[-1].row'""")
 def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None:
-    """Show the row of a key at the oldest version, and wherever it changed since.
+    """Show the row of a key at the oldest version, and wherever it changed since, with the times of the commits.
 
     Exit code 1: there was no such row at any version that can be read.
     """
+    from dynastate.operations.inspect import iso_time
     from dynastate.reader.json_rows import key_from_json, row_to_json
 
     wanted = _parse(key)
     with _opened(call, store, family, None) as state, progress("versions") as report:
         columns = state.columns
         past = state.history(key_from_json(state.key_columns, wanted), report)
-    found = [{"version": each.version, "row": row_to_json(columns, each.row)} for each in past]
+        committed: dict[int, int] = {}
+        for _, entry, _ in state.listed():  # a version is there when the last partition has committed it
+            committed[entry.version] = max(entry.time_ms, committed.get(entry.version, 0))
+    found = [
+        {
+            "version": each.version,
+            "committed": iso_time(committed[each.version]) if each.version in committed else None,
+            "row": row_to_json(columns, each.row),
+        }
+        for each in past
+    ]
     if not call.json(found):
         for each in found:
             row = "removed" if each["row"] is None else json_text(each["row"])
-            call.say(f"{each['version']:>8}  {row}", indent=" " * 10)
+            call.say(f"{each['version']:>8}  {each['committed'] or '-':25}  {row}", indent=" " * 10)
     if not found:
         typer.echo("it was not there at any version that can be read", err=True)
         raise typer.Exit(1)
@@ -331,6 +343,8 @@ def _opened(call: Call, store: str, family: str, version: int | None) -> Iterato
 
 def _parse(key: str) -> Any:
     try:
+        from dynastate.reader.json_rows import parse_json
+
         return parse_json(key)
     except ValueError as malformed:
         raise ConfigurationError(

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from dynastate.cli.options import Call, command
+from dynastate.cli.output import json_text
 from dynastate.errors import ConfigurationError
-from dynastate.reader.json_rows import json_text
 from dynastate.settings import PREFIX
 
 app = typer.Typer(rich_help_panel="Set up")

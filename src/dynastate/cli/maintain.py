@@ -12,8 +12,6 @@ from dynastate.cli.output import progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
-from dynastate.engine.catalog import every_store
 from dynastate.progress import ProgressCallback
 
 if TYPE_CHECKING:
@@ -91,6 +89,7 @@ def clean(
     checkpoint was deleted, are listed first; it asks, and looks for 5 to 30 seconds whether a query writes to them.
     Exit code 1: it was not confirmed, and nothing was deleted.
     """
+    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.clean import clean_earlier, clean_store, describe_earlier, refuse_running
     from dynastate.operations.drop import look
     from dynastate.operations.scope import stores_in
@@ -159,6 +158,7 @@ def fork(
     The fork shares parts and buckets with the query, which may run on: each has its own changes from then on, and
     clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
     """
+    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.fork import fork_namespace
 
     with call.tables() as tables, progress("stores") as report:
@@ -184,6 +184,8 @@ def adopt(
 
     The old location is refused from then on, also a run that is under way there. Exit code 1: it was not confirmed.
     """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine.catalog import every_store
     from dynastate.operations.adopt import adopt_stores, locations_of, state_location
 
     meter = Meter()
@@ -227,6 +229,8 @@ def drop(
     It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one writes. Exit code
     1: it was not confirmed.
     """
+    from dynastate.dynamodb.meter import Meter
+    from dynastate.engine.catalog import every_store
     from dynastate.operations.drop import drop_stores, look, refuse_made_meanwhile, refuse_written, seconds_to_look
     from dynastate.operations.pins import refuse_forked
 

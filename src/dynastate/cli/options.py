@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from dynastate.dynamodb.boto_tables import BotoTables
     from dynastate.engine.engine import Engine
 
+#: Begins the environment variables that stand for options.
+VARIABLES: Final = "DYNASTATE_"
 #: Exit code of a command whose output is no longer read, as a shell has it of one that SIGPIPE ended.
 PIPE_CLOSED: Final = 141
 
@@ -63,7 +66,14 @@ Family = Annotated[str, typer.Option(metavar="NAME", help="Column family. By def
 
 
 def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None = None) -> inspect.Parameter:
-    declared = typer.Option(f"--{name}", metavar=metavar, help=help_, rich_help_panel="Common options")
+    declared = typer.Option(
+        f"--{name}",
+        metavar=metavar,
+        help=help_,
+        rich_help_panel="Common options",
+        # What names the tables is the same for many commands.
+        envvar=f"{VARIABLES}{name.replace('-', '_').upper()}" if metavar else None,
+    )
     own_name = "as_json" if name == "json" else name.replace("-", "_")
     return inspect.Parameter(
         own_name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
@@ -127,6 +137,7 @@ def command(
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
+            given = {name: _from_home(value) for name, value in given.items()}
             values = {each.name: given.pop(each.name) for each in shared}
             output = {key: values.pop(key) for key in ("as_json", "wide") if key in values}
             with _ends_with_the_reader():
@@ -140,6 +151,12 @@ def command(
         return function
 
     return register
+
+
+def _from_home(value: Any) -> Any:
+    """A file or folder below `~`, which a shell leaves as it is behind `=`; any other value as it is."""
+    is_below = isinstance(value, (str, Path)) and str(value).startswith("~/")
+    return type(value)(Path(value).expanduser()) if is_below else value
 
 
 @contextmanager

@@ -10,15 +10,17 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.console import Console
 
 from dynastate.cli.table import Table
 from dynastate.errors import DynastateError
-from dynastate.reader.json_rows import json_text
 from dynastate.settings import PREFIX
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SETTING: Final = re.compile(rf"{re.escape(PREFIX)}(endpoint|region|namespace|(?:\w+)(?:Table|Price))\b")
 
@@ -114,14 +116,27 @@ def dollars(amount: float | None, digits: int = 4) -> str:
     return f"< {least:.{digits}f}" if 0 < amount < least else f"{amount:,.{digits}f}"
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command, which has an exit code for it."""
-        raise BrokenPipeError
+@lru_cache(maxsize=1)
+def _console_class() -> type[Console]:
+    from rich.console import Console
+
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave it to the command, which has an exit code for it."""
+            raise BrokenPipeError
+
+    return PipedConsole
 
 
 def console(*, stderr: bool = False) -> Console:
-    return _Console(highlight=False, soft_wrap=True, stderr=stderr)
+    return _console_class()(highlight=False, soft_wrap=True, stderr=stderr)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON, as all commands spell it."""
+    from dynastate.reader import json_rows
+
+    return json_rows.json_text(value, indent)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from dynastate.cli.output import progress
 from dynastate.cli.scope import Scope, current_stores
 from dynastate.cli.table import headers
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
 
 if TYPE_CHECKING:
     from dynastate.operations.skew import GroupSkew, KeySkew, Limit
@@ -48,6 +47,7 @@ def skew(
     partitions first; and the days until a limit is reached, if the growth of the retained versions goes on: the 1,000
     write units a second of one of DynamoDB's partition keys, half of --heap, and --budget.
     """
+    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.skew import limits_of, no_forecast, read_keys, read_loads, skew_of
     from dynastate.prices import Prices
 

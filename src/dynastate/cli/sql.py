@@ -9,8 +9,8 @@ import typer
 
 from dynastate.cli.inspect import Version
 from dynastate.cli.options import Call, Family, Stores, command, number
+from dynastate.cli.output import json_text
 from dynastate.counts import plural
-from dynastate.reader.json_rows import json_text
 
 if TYPE_CHECKING:
     from dynastate.reader.sql import Answer

@@ -47,14 +47,17 @@ class Table:
         """Make the table narrower until it fits, in this order.
 
         Shorten `ids`; put the store name of column `group` on a line above its partitions; leave out columns that are
-        `optional`, one after the other. Where that is not enough, `lines` puts further columns into a table below.
+        `optional`, one after the other, where the table has them. Where that is not enough, `lines` puts further
+        columns into a table below.
         """
         if self._is_too_wide():
-            self._groups = {"": [row | {key: row[key][:ID_CHARS] for key in ids} for row in self._groups[""]]}
+            self._groups = {
+                "": [row | {key: row[key][:ID_CHARS] for key in ids if key in row} for row in self._groups[""]]
+            }
         if group and self._is_too_wide():
             self._group_by(group)
         for key in optional:
-            if self._is_too_wide():
+            if key in self._headers and self._is_too_wide():
                 del self._headers[key]
         return self
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,8 +18,10 @@ from dynastate.cli.options import Call, Namespace, command, number
 from dynastate.cli.output import console, dollars
 from dynastate.cli.table import Table, headers
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
-from dynastate.operations.monitor import Order, StoreActivity
+from dynastate.operations.choices import Order
+
+if TYPE_CHECKING:
+    from dynastate.operations.monitor import StoreActivity
 
 app = typer.Typer(rich_help_panel="Inspect")
 
@@ -66,6 +68,7 @@ def top(
     throttles, are not in the tables: give Spark's progress reports for them. In a terminal, q ends it, and s sorts by
     the next column.
     """
+    from dynastate.dynamodb.meter import Meter
     from dynastate.engine import catalog
     from dynastate.operations.monitor import Monitor, in_order, with_report
     from dynastate.operations.reports import ReportFile

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +21,7 @@ from dynastate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dynastate.progress import ProgressCallback
+    from dynastate.settings import Settings
     from dynastate.spark.transfer.repartition import Estimate
     from dynastate.spark.transfer.rows import Change, Difference
     from dynastate.spark.transfer.steps import Moved
@@ -51,7 +55,7 @@ Store = Annotated[
 
 @command(
     app,
-    "import s3://old/checkpoint s3://new/checkpoint --namespace orders",
+    "import s3a://old/checkpoint s3a://new/checkpoint --namespace orders",
     "import old new --conf spark.hadoop.fs.s3a.endpoint=http://127.0.0.1",
     name="import",
 )
@@ -67,7 +71,7 @@ def import_(
 
     It starts a local Spark; on a cluster call dynastate.import_checkpoint(spark, OLD, NEW) instead.
     """
-    with _spark(call, "import", conf, namespace) as (spark, report):
+    with _spark(call, "import", old, conf, namespace) as (spark, report):
         from dynastate.spark.transfer.importing import import_checkpoint
 
         done = import_checkpoint(spark, old, new, namespace, report)
@@ -76,7 +80,7 @@ def import_(
 
 @command(
     app,
-    "repartition s3://old s3://new --partitions 400 --namespace orders2",
+    "repartition s3a://old s3a://new --partitions 400 --namespace orders2",
     "repartition old new --partitions 8 --namespace orders-8 --yes",
 )
 def repartition(
@@ -108,7 +112,7 @@ def repartition(
         if not yes:
             typer.confirm(f"Repartition to {plural(partitions, 'partition')}?", err=True, abort=True)
 
-    with _spark(call, "repartition", conf, namespace) as (spark, report):
+    with _spark(call, "repartition", old, conf, namespace) as (spark, report):
         from dynastate.spark.transfer.repartition import repartition as run
 
         done = run(spark, old, new, partitions, namespace, report, confirm)
@@ -117,7 +121,7 @@ def repartition(
 
 @command(
     app,
-    "export-checkpoint s3://old s3://new --store rocksdb",
+    "export-checkpoint s3a://old s3a://new --store rocksdb",
     "export-checkpoint old new --store hdfs",
     name="export-checkpoint",
 )
@@ -134,7 +138,7 @@ def export_checkpoint(
     The state in DynamoDB and OLD are only read. It starts a local Spark; on a cluster call
     dynastate.export_checkpoint(spark, OLD, NEW, STORE) instead.
     """
-    with _spark(call, "export-checkpoint", conf) as (spark, report):
+    with _spark(call, "export-checkpoint", old, conf) as (spark, report):
         from dynastate.spark.transfer.export import export_checkpoint as run
 
         done = run(spark, old, new, store, report)
@@ -169,7 +173,7 @@ def migrate(
     starts a local Spark; on a cluster call dynastate.migrate(spark, OLD, NEW, function, schema) instead.
     """
     change = _function(with_)
-    with _spark(call, "migrate", conf, namespace) as (spark, report):
+    with _spark(call, "migrate", old, conf, namespace) as (spark, report):
         from dynastate.spark.transfer.rows import migrate as run
         from dynastate.spark.transfer.rows import preview
 
@@ -201,7 +205,7 @@ def bootstrap(
     The rows have the columns key and value as structs, or the columns of both. It starts a local Spark; on a cluster
     call dynastate.bootstrap(spark, TEMPLATE, NEW, frame) instead, with any DataFrame.
     """
-    with _spark(call, "bootstrap", conf, namespace) as (spark, report):
+    with _spark(call, "bootstrap", template, conf, namespace) as (spark, report):
         from dynastate.spark.transfer.jvm import errors_of_spark
         from dynastate.spark.transfer.rows import bootstrap as run
 
@@ -230,7 +234,7 @@ def recover(
     Offsets and watermark are those of TEMPLATE. It starts a local Spark; on a cluster call
     dynastate.recover_checkpoint(spark, NAMESPACE, TEMPLATE, NEW) instead.
     """
-    with _spark(call, "recover", conf, namespace) as (spark, report):
+    with _spark(call, "recover", template, conf, namespace) as (spark, report):
         from dynastate.spark.transfer.recovery import recover_checkpoint
 
         done = recover_checkpoint(spark, lost, template, new, namespace, report)
@@ -264,7 +268,7 @@ def _show(call: Call, differences: list[Difference]) -> None:
 
 @contextmanager
 def _spark(
-    call: Call, name: str, conf: list[str] | None, namespace: str | None = None
+    call: Call, name: str, old: str, conf: list[str] | None, namespace: str | None = None
 ) -> Iterator[tuple[Any, ProgressCallback]]:
     """A local Spark for one command, and what reports its progress."""
     from dynastate.spark.java import check_java
@@ -274,8 +278,21 @@ def _spark(
 
     pairs = dict(_pair(each) for each in conf or [])
     settings = replace(call.settings, namespace=namespace or "")
+    _check(settings, old, pairs)
     with local_session(f"dynastate {name}", pairs, settings) as spark, progress("tasks") as report:
         yield spark, report
+
+
+def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
+    """Refuse what needs no Spark to be seen: Spark takes half a minute to start."""
+    from dynastate.dynamodb.client import Client
+    from dynastate.spark.transfer.steps import no_checkpoint
+
+    Client(settings).close()
+    is_default = "HADOOP_CONF_DIR" not in os.environ and "spark.hadoop.fs.defaultFS" not in conf
+    folder = old.removeprefix("file:") if old.startswith("file:/") else old if is_default and ":" not in old else None
+    if folder is not None and not Path(re.sub("^/+", "/", folder), "offsets").is_dir():
+        raise no_checkpoint(old)
 
 
 def _end(call: Call, done: Moved, verb: str) -> None:

@@ -8,11 +8,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dynastate.errors import ConfigurationError
+from dynastate.operations.choices import Format
 from dynastate.progress import ProgressCallback
 from dynastate.reader.arrow import write_parquet
 from dynastate.reader.json_rows import json_text, row_to_json
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 #: Rows between two reports of progress.
 _REPORT_ROWS: Final = 1_000
-
-
-class Format(str, Enum):
-    """The file format of an export."""
-
-    PARQUET = "parquet"
-    NDJSON = "ndjson"
 
 
 def export_rows(state: StateView, form: Format, output: Path | None, progress: ProgressCallback) -> int:

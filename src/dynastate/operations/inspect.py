@@ -89,6 +89,8 @@ class CommittedAttempt:
     bytes: int
     has_snapshot: bool
     is_current: bool
+    committed: str
+    """When, in ISO 8601, UTC, by the clock of its executor."""
 
 
 def inspect_lists(tables: Tables, store: str, meter: Meter) -> tuple[StoreSummary, list[CommittedAttempt]]:
@@ -161,10 +163,11 @@ def last_commit(lineage: Sequence[VersionEntry]) -> LastCommit:
         return LastCommit()
     last = lineage[-1].time_ms
     until = last + max(ACTIVE_MIN_MS, 3 * longest_gap_ms(lineage))
-    return LastCommit(_iso(last), _iso(until), time.time_ns() // 1_000_000 <= until)
+    return LastCommit(iso_time(last), iso_time(until), time.time_ns() // 1_000_000 <= until)
 
 
-def _iso(time_ms: int) -> str:
+def iso_time(time_ms: int) -> str:
+    """A time in ISO 8601, UTC, to the second."""
     return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
 
 
@@ -225,6 +228,7 @@ def _attempts(graph: VersionGraph) -> list[CommittedAttempt]:
             bytes=each.stored_bytes,
             has_snapshot=graph.snapshot(each.version, each.attempt) is not None,
             is_current=each.id in current,
+            committed=iso_time(each.time_ms),
         )
         for each in graph.entries()
     ]

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from enum import Enum
 from math import inf
 from typing import Final
 
@@ -17,6 +16,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.format.version_list import VersionEntry
+from dynastate.operations.choices import Order
 from dynastate.operations.inspect import families_of, rows_of
 from dynastate.operations.prediction import DAY_S
 from dynastate.operations.scope import STORES_AT_ONCE
@@ -61,21 +61,6 @@ class StoreActivity:
     @property
     def operator(self) -> int:
         return int(self.stores.split("/")[1])
-
-
-class Order(str, Enum):
-    """The column by which operators are sorted: by name, or the largest first."""
-
-    NAME = "name"
-    VERSION = "version"
-    LAG = "lag"
-    ROWS = "rows"
-    BATCH = "batch"
-    CHANGES = "changes"
-    UNITS = "units"
-    DOLLARS = "dollars"
-    COMMIT = "commit"
-    THROTTLES = "throttles"
 
 
 #: What is compared.

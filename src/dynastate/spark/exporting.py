@@ -31,10 +31,10 @@ def export_metrics(spark: SparkSession, target: str) -> MetricsExport:
     - `file:PATH`: each batch's progress report as a line of JSON, for `dynastate cost --progress`.
 
     A thread of its own exports: a query never waits, and never fails, for a target. What cannot be exported is dropped,
-    with one warning.
+    with one warning, and so is everything for a port that is taken, or a file that cannot be written.
 
     Raises:
-        ConfigurationError: it is no target, its package is not installed, or it cannot be opened.
+        ConfigurationError: it is no target, or its package is not installed.
     """
     return MetricsExport(spark, target)
 

@@ -49,6 +49,20 @@ def test_help_fits_80_columns(name: str) -> None:
         assert {word for word in words if word.startswith("-")} <= known, example
 
 
+def test_defaults_and_variables_are_shown_as_they_are_typed() -> None:
+    """The default of a choice is its word; an option with a variable names it."""
+    shown = " ".join(run("top", "--help").out.split())
+    assert "with the largest first. Default: name." in shown
+    assert "--region REGION AWS Region. By default AWS_REGION, or the profile's. Or DYNASTATE_REGION." in shown
+
+
+def test_completion_of_a_shell_that_is_named() -> None:
+    """Whichever shell runs: its script; of any other a message."""
+    assert "complete --command dynastate" in run("--show-completion", "fish").out
+    assert "#compdef dynastate" in run("--show-completion", "zsh").out
+    assert "there is completion for bash, zsh, fish" in run("--show-completion", "nu").err
+
+
 def test_commands_are_in_groups() -> None:
     """As in docs/cli.md."""
     groups = re.findall(r"^## (Inspect|Maintain|Set up)$", (DOCS / "cli.md").read_text(), re.MULTILINE)

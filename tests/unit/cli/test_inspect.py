@@ -142,6 +142,7 @@ def test_versions(store: str) -> None:
         (3, 2, 1, True),
     ]
     assert run("versions", store).out.count("yes") == 3
+    assert {each["committed"] for each in found} == {"2025-01-01T00:00:00+00:00"}
     assert "the tables hold nothing of this store" in refused("versions", f"{store}-none")
 
 
@@ -202,10 +203,28 @@ def test_get(store: str) -> None:
 def test_history(store: str) -> None:
     """Version by version; exit code 1 where the key never was there."""
     found = shown("history", store, '{"user": "b"}')
-    assert found == [{"version": 1, "row": {"user": "b", "count": 1, "note": ""}}, {"version": 3, "row": None}]
-    assert run("history", store, '{"user": "b"}').lines[1].split() == ["3", "removed"]
+    committed = "2025-01-01T00:00:00+00:00"
+    assert found == [
+        {"version": 1, "committed": committed, "row": {"user": "b", "count": 1, "note": ""}},
+        {"version": 3, "committed": committed, "row": None},
+    ]
+    assert run("history", store, '{"user": "b"}').lines[1].split() == ["3", committed, "removed"]
     assert shown("history", store, '{"user": "d"}', code=1) == []
     assert "the key is no JSON" in refused("history", store, "{")
+
+
+def test_tables_are_named_in_the_environment(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option that says where the tables are has a variable; the option counts first, and an empty one is none."""
+    assert shown("versions", store)
+    monkeypatch.setenv("DYNASTATE_DELTA_TABLE", "wrong/name")
+    assert "--delta-table must be 3 to 255 characters" in refused("versions", store)
+    assert shown("versions", store, "--delta-table", "right-name")
+    monkeypatch.setenv("DYNASTATE_DELTA_TABLE", "")
+    assert shown("versions", store)
+    for name in ("ENDPOINT", "REGION", "SNAPSHOT_TABLE", "BLOCKS", "BLOCKS_ENDPOINT"):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"DYNASTATE_{name}", "a/b")
+            assert "must be" in refused("versions", store)
 
 
 def test_diff(store: str) -> None:

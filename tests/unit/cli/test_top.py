@@ -16,7 +16,8 @@ import pytest
 from dynastate.cli import top
 from dynastate.cli.keys import pressed
 from dynastate.engine.engine import Engine
-from dynastate.operations.monitor import Monitor, Order, StoreActivity, in_order
+from dynastate.operations.choices import Order
+from dynastate.operations.monitor import Monitor, StoreActivity, in_order
 from tests.support.command_line import refused, reported, run
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -39,6 +40,16 @@ def test_top(engine: Engine, tmp_path: Path) -> None:
     assert "no store of this namespace" in refused("top", "missing", "--looks", "1")
     missing = str(tmp_path / "missing")
     assert "cannot be read" in refused("top", "busy", "--looks", "1", "--progress", missing)
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "60"])
+def test_top_in_a_narrow_terminal(engine: Engine, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that only reports have need not be there to be left out."""
+    StoreBuilder(engine, "slim/0/0/default").count_to(1)
+    monkeypatch.setenv("COLUMNS", columns)
+    done = run("top", "slim", "--looks", "1")
+    assert (done.code, done.err) == (0, "")
+    assert "slim/0/*/default" in done.out
 
 
 def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -238,9 +239,7 @@ def test_file(exported: Callable[..., Target], tmp_path: Path) -> None:
         ("file:", "a target is prometheus:PORT"),
         ("prometheus", "a target for Prometheus is prometheus:PORT"),
         ("prometheus:99999", "a target for Prometheus is prometheus:PORT"),
-        ("prometheus:203.0.113.1:0", "the metrics for Prometheus cannot be served"),
         ("otlp:localhost:4318", "a target for OpenTelemetry is otlp:URL"),
-        ("file:/nonexistent/metrics", "the file for metrics cannot be written"),
     ],
 )
 def test_wrong_targets_are_refused(where: str, said: str) -> None:
@@ -250,6 +249,22 @@ def test_wrong_targets_are_refused(where: str, said: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_target_that_cannot_be_opened_fails_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    """A port that another program has, an address that is not here, a file that cannot be written: a warning each."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        places = (f"prometheus:127.0.0.1:{port}", "prometheus:203.0.113.1:0", "file:/nonexistent/metrics")
+        for where in places:
+            exporter = Exporter(make_target(where))
+            exporter.report(lambda: json.dumps(report(0)))
+            exporter.wait()
+            exporter.close()
+    said = [str(each.message) for each in recwarn]
+    assert len(said) == len(places)
+    assert f"the metrics for Prometheus cannot be served at port {port}: " in said[0]
+    assert "the file for metrics cannot be written: " in said[2]
 
 
 class Failing(Target):

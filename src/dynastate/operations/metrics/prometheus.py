@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dynastate.errors import ConfigurationError
 from dynastate.operations.metrics.table import BUCKETS_S, METRICS, Report, Sample
@@ -31,13 +32,16 @@ class PrometheusTarget(Target):
                 self._metrics[each.name] = prometheus.Histogram(
                     each.name, each.help, each.labels, registry=registry, buckets=BUCKETS_S
                 )
+        self._server: Any
         try:
             self._server, self._thread = prometheus.start_http_server(port, host or "0.0.0.0", registry)  # noqa: S104
         except OSError as wrong:
-            raise ConfigurationError(
-                f"the metrics for Prometheus cannot be served: {wrong}; take another port, or 0 for one that is free",
-                port=port,
-            ) from wrong
+            self._server = None
+            self.problem = (
+                f"the metrics for Prometheus cannot be served at port {port}: {wrong}; take another port, or 0 for one "
+                "that is free"
+            )
+            return
         self.address = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
 
     def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
@@ -54,6 +58,8 @@ class PrometheusTarget(Target):
                 child.observe(value)
 
     def close(self) -> None:
+        if self._server is None:
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

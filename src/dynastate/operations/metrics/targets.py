@@ -40,6 +40,8 @@ class Target(ABC):
 
     #: Where it can be found, if that was not given: the address of a server.
     address: str = ""
+    #: Why it takes nothing, from its start on; empty: it does.
+    problem: str = ""
 
     @abstractmethod
     def add(self, report: Report, found: Sequence[Sample], text: str) -> None:
@@ -59,7 +61,7 @@ def make_target(where: str) -> Target:
     """Make the target of a text: prometheus:[HOST:]PORT, otlp:URL, emf or file:PATH.
 
     Raises:
-        ConfigurationError: it is none of these, its package is not installed, or it cannot be opened.
+        ConfigurationError: it is none of these, or its package is not installed.
     """
     kind, _, place = where.partition(":")
     match kind:
@@ -89,11 +91,11 @@ class FileTarget(Target):
     """One line a batch: its report as Spark spells it, which `dynastate cost` and `top` read with --progress."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path = path.expanduser()
         try:
             path.open("a").close()
         except OSError as wrong:
-            raise ConfigurationError(f"the file for metrics cannot be written: {wrong}") from wrong
+            self.problem = f"the file for metrics cannot be written: {wrong}"
 
     def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # as Spark has them
         with self._path.open("a", encoding="utf-8") as file:
@@ -151,6 +153,8 @@ class Exporter:
         self._names: dict[str, tuple[str, ...]] = {}
         self._thread = threading.Thread(target=self._run, name="dynastate-metrics", daemon=True)
         self._thread.start()
+        if target.problem:
+            self._warn(target.problem)
 
     def report(self, text: Callable[[], str]) -> None:
         """Take a progress report, as JSON, which is asked for in the exporter's thread."""

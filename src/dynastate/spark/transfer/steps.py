@@ -85,6 +85,11 @@ class Source:
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
 
 
+def no_checkpoint(folder: str) -> ConfigurationError:
+    """The error for a folder without one."""
+    return ConfigurationError("there is no checkpoint in this folder", checkpoint=folder)
+
+
 class Transfer:
     """One transfer of a stopped query's state, from `old` to `new`: folders of checkpoints, as Spark names them.
 
@@ -196,7 +201,7 @@ class Transfer:
     def _describe(self) -> dict[str, Any]:
         there = self.jvm.names(self.source)
         if "offsets" not in there:
-            raise ConfigurationError("there is no checkpoint in this folder", checkpoint=self.source)
+            raise no_checkpoint(self.source)
         if "commits" not in there:
             raise ConfigurationError(_NOTHING, checkpoint=self.source)
         plan: dict[str, Any] = json.loads(self.jvm.transfer.describe(self.jvm.session, self.source))

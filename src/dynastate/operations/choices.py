@@ -1,0 +1,27 @@
+"""Options with a fixed set of values, apart from what they choose between, which takes time to import."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Order(str, Enum):
+    """The column by which operators are sorted: by name, or the largest first."""
+
+    NAME = "name"
+    VERSION = "version"
+    LAG = "lag"
+    ROWS = "rows"
+    BATCH = "batch"
+    CHANGES = "changes"
+    UNITS = "units"
+    DOLLARS = "dollars"
+    COMMIT = "commit"
+    THROTTLES = "throttles"
+
+
+class Format(str, Enum):
+    """The file format of an export."""
+
+    PARQUET = "parquet"
+    NDJSON = "ndjson"
