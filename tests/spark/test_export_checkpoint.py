@@ -80,6 +80,27 @@ def test_same_results_after_import_and_export(
     step(STEPS[2], "after", conf)
 
 
+@pytest.mark.parametrize(
+    "case", ["dropDuplicates with a watermark", "global aggregation", "stream-stream join, left outer"]
+)
+def test_a_query_that_began_here_continues_on_the_hdfs_backed_store(
+    case: str, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """Checkpoint format v2, with which queries begin here, becomes v1: each batch has the results of a twin there."""
+    sources = make_sources(folder, seed=9, files=4)
+
+    def step(files: int, checkpoint: str, own: Mapping[str, str]) -> None:
+        sources.release(files)
+        moves = CASES[case].start(sessions(own), sources, folder / checkpoint).finish()
+        stays = CASES[case].start(sessions(ON_HDFS), sources, folder / "stays").finish()
+        assert (moves.rows, moves.state) == (stays.rows, stays.state)
+
+    step(2, "here", {f"{CONF}.checkpointFormatVersion": "2"})
+    done = export(sessions, environment, folder / "here", folder / "there", "hdfs")
+    assert done.confs == ON_HDFS
+    step(4, "there", done.confs)
+
+
 @pytest.fixture
 def stopped(sessions: Sessions, folder: Path) -> Path:
     """A checkpoint of a query with column families that has stopped."""

@@ -125,7 +125,12 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     val renamed = ids.filter(_ => StoreEnd.hasIds(provider)).map(_.map { case (operator, before) =>
       operator -> idsOf(operator, before, partitions, made)
     })
-    val ended = commitLog(newRoot, readOnly = false).add(lastCommitted, committed.withStateUniqueIds(renamed))
+    // Spark resumes with the checkpoint format that the kind of the last commit shows: v2 is that of ids.
+    val own = committed match {
+      case _: CommitMetadataV2 if renamed.isEmpty => CommitMetadata(committed.nextBatchWatermarkMs)
+      case other => other.withStateUniqueIds(renamed)
+    }
+    val ended = commitLog(newRoot, readOnly = false).add(lastCommitted, own)
     mustBeNew(ended, newRoot)
   }
 

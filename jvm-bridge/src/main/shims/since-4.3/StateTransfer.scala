@@ -95,6 +95,7 @@ object StateTransfer {
     writes.setConf(SQLConf.STATE_STORE_PROVIDER_CLASS, provider)
     // So that a store of ours reports the id of its commit.
     if (StoreEnd.isOurs(provider)) writes.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
+    if (!StoreEnd.hasIds(provider)) writes.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 1)
     if (!ids.isEmpty) reads.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
     val conf = session.sessionState.newHadoopConf()
     conf.set(ProviderSettings.QueryId, old.queryId)
