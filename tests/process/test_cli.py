@@ -25,6 +25,7 @@ from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET, REGION, EmbeddedDynamoDB, credentials
 from dynastate.settings import Settings
+from dynastate.spark import session
 from dynastate.spark.configure import plain_conf
 from tests.support.command_line import command, reported
 from tests.support.engine_driver import make_engine
@@ -175,6 +176,21 @@ main()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
     assert (done.returncode, done.stderr) in [(130, "dynastate: interrupted\n"), (0, "")]  # `top` ends so
+
+
+def test_ctrl_c_leaves_no_jvm_that_starts() -> None:
+    """Ctrl-C counts once Spark's JVM is there, so that it can be ended; a JVM whose start is cut off stays for good."""
+    steps: list[str] = []
+
+    def start() -> None:
+        with session._interrupts_deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_transfer_is_checked_before_spark_starts(tmp_path: Path) -> None:

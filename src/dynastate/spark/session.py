@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -46,11 +47,33 @@ def _start_jvm(builder: SparkSession.Builder) -> None:
     conf = SparkConf().setAll(list(builder._options.items()))  # noqa: SLF001  # a builder has no getter
     reader, writer = os.pipe()
     threading.Thread(target=_pass_on, args=(reader,), name="spark-stderr", daemon=True).start()
+    gateway: Any = None
     try:
-        gateway = launch_gateway(conf, {"stderr": writer})  # type: ignore[no-untyped-call]
+        with _interrupts_deferred():
+            gateway = launch_gateway(conf, {"stderr": writer})  # type: ignore[no-untyped-call]
+    except KeyboardInterrupt:
+        if gateway is not None:
+            gateway.proc.kill()
+        raise
     finally:
         os.close(writer)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001  # a session takes the gateway that is there
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a Ctrl-C at the end of the block: a JVM that starts would be left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _pass_on(reader: int) -> None:
