@@ -39,7 +39,12 @@ _VARIABLES: Final = (
 )
 #: `name=value,name=value`.
 _HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
-_URL: Final = re.compile(r"(?is)\w+_PROXY|AWS_ENDPOINT_URL\w*|AWS_\w+_(?:ENDPOINT|URI)")
+#: URLs that may have a user and a password.
+_URLS: Final = (
+    *("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"),
+    *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS"),
+    *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+)
 _USER: Final = re.compile(r"(?s)//(.*)@")
 
 #: One character as it may be spelt, or what may stand between two.
@@ -47,17 +52,12 @@ _PIECE: Final = re.compile(
     r"(?is)(?P<between>\s+|\\+[nrtabfv]|\\+x[01][0-9a-f]|\\+u00[01][0-9a-f]|%(?:25)*[01][0-9a-f]|[\x00-\x1f]|\\+(?=[\W_]))"
     r"|%(?:25)*(?P<url>[0-9a-f]{2})|\\+x(?P<hex>[0-9a-f]{2})|\\+u(?P<unicode>[0-9a-f]{4})|(?P<html>&#?\w{2,6};)|."
 )
-#: What is secret because of the name before it, or as the password of a URL.
-_PLACES: Final = (
-    (re.compile(r"://[^\s/@:'\"]*:[^\s/@'\"]*@"), f"://{MASK}@"),
-    (
-        re.compile(
-            r"(?i)\b(x-amz-security-token|(?:proxy-)?authorization|x-aws-ec2-metadata-token|aws_?secret_?access_?key"
-            r"|secretaccesskey|aws_?session_?token|sessiontoken|webidentitytoken)"
-            r"(\\*[\"']?\s*[:=>]\s*(?:b(?=\\*[\"']))?\\*[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"'<>\\,;&]+"
-        ),
-        rf"\1\2{MASK}",
-    ),
+_URL_WITH_PASSWORD: Final = re.compile(r"://[^\s/@:'\"]*:[^\s/@'\"]*@")
+#: What is secret because of the name before it.
+_NAMED: Final = re.compile(
+    r"(?i)\b(x-amz-security-token|(?:proxy-)?authorization|x-aws-ec2-metadata-token|aws_?secret_?access_?key"
+    r"|secretaccesskey|aws_?session_?token|sessiontoken|webidentitytoken)"
+    r"(\\*[\"']?\s*[:=>]\s*(?:b(?=\\*[\"']))?\\*[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"'<>\\,;&]+"
 )
 
 _given: Final = deque[str](maxlen=_REMEMBERED_MAX)
@@ -76,9 +76,13 @@ def redact(text: str) -> str:
     for secret in secrets:
         if len(secret) >= _LENGTH_MIN:
             text = text.replace(secret, MASK)
-    text = _hide(text, {form for secret in secrets for form in _forms(secret)})
-    for place, masked in _PLACES:
-        text = place.sub(masked, text)
+    if forms := {form for secret in secrets for form in _forms(secret)}:
+        text = _hide(text, forms)
+    if "://" in text:
+        text = _URL_WITH_PASSWORD.sub(f"://{MASK}@", text)
+    lower = text.lower()
+    if any(word in lower for word in ("token", "authorization", "secret")):
+        text = _NAMED.sub(rf"\1\2{MASK}", text)
     return text
 
 
@@ -152,12 +156,11 @@ def _known() -> list[str]:
     """The secrets in use, and those of the environment as it is now; the longest first, which may contain others."""
     with _lock:
         known = set(_given)
-    for name, value in os.environ.items():
-        if name in _VARIABLES:
-            known.add(value)
-        elif name in _HEADERS:
-            known |= {unquote(each.partition("=")[2]) for each in value.split(",")}
-        elif _URL.fullmatch(name) and (user := _USER.search(value)):
+    known |= {os.environ.get(name, "") for name in _VARIABLES}
+    for name in _HEADERS:
+        known |= {unquote(each.partition("=")[2]) for each in os.environ.get(name, "").split(",")}
+    for name in _URLS:
+        if user := _USER.search(os.environ.get(name, "")):
             known |= {user[1], user[1].partition(":")[2]}
     return sorted(known, key=len, reverse=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import re
@@ -191,6 +192,15 @@ def test_ctrl_c_leaves_no_jvm_that_starts() -> None:
         start()
     assert steps == ["started"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_a_call_of_spark_is_quiet() -> None:
+    """py4j logs the trace of a Ctrl-C, and of what follows; other errors that it logs stay."""
+    interrupt, broken = KeyboardInterrupt(), BrokenPipeError()
+    broken.__context__ = interrupt
+    for error, is_shown in ((interrupt, False), (broken, False), (OSError(), True), (None, True)):
+        record = logging.LogRecord("", logging.ERROR, "", 1, "", (), (type(error), error, None) if error else None)
+        assert session._is_of_no_interrupt(record) is is_shown
 
 
 def test_a_transfer_is_checked_before_spark_starts(tmp_path: Path) -> None:

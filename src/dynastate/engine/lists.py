@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -13,8 +12,9 @@ from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import VersionId, group_key, meta_key, versions_of
 from dynastate.format.meta import EPOCHS_KEPT, FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
+from dynastate.redaction import get_logger
 
-log = logging.getLogger("dynastate.store")
+log = get_logger("dynastate.store")
 
 #: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
 LISTED_MAX: Final = 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -35,6 +36,8 @@ def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Ite
         "spark.ui.showConsoleProgress": "false",
         _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {conf.get(_JAVA_OPTIONS, '')}".rstrip(),
     }
+    for logger in ("", "py4j.clientserver"):
+        logging.getLogger(logger or None).addFilter(_is_of_no_interrupt)
     builder = configure(SparkSession.builder.master("local[*]").appName(name))
     builder.config(map={**conf, **quiet, **settings.to_spark()})
     _start_jvm(builder)
@@ -58,6 +61,14 @@ def _start_jvm(builder: SparkSession.Builder) -> None:
     finally:
         os.close(writer)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001  # a session takes the gateway that is there
+
+
+def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
+    """Whether a log record is not of a Ctrl-C, of which py4j logs the trace, and of what followed from it."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is None
 
 
 @contextmanager
