@@ -138,13 +138,18 @@ def test_messages_of_spark_are_its_own() -> None:
             names = [
                 name
                 for name in archive.namelist()
-                if re.search(r"OffsetSeqMetadata\$|BackendNotSupported|RowChecksumVerificationFailed", name)
+                if re.search(
+                    r"OffsetSeqMetadata\$|BackendNotSupported|RowChecksumVerificationFailed|/StateStoreWriter.class",
+                    name,
+                )
             ]
             texts += map(archive.read, names)
     quoted = [re.findall(r"`([^`]+)`", row.split(" | ")[0])[0] for row in table]
-    assert len(quoted) == 4
+    assert len(quoted) == 5
     for message in quoted:
-        piece = re.search(r"\w+Exception|[\w.]+NOT_SUPPORTED\w+|^\w+_FAILED$|^[A-Z][^']*'", message)
+        piece = re.search(
+            r"\w+Exception|[\w.]+NOT_SUPPORTED\w+|^\w+_FAILED$|CheckpointInfo length: |^[A-Z][^']*'", message
+        )
         assert piece is not None
         assert any(piece[0].encode() in text for text in texts), message
     assert {f"{provider}.scala" for provider in re.findall(r"DynamoDB\w+Provider", quoted[0])} <= {

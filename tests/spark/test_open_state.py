@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,8 @@ from dynastate.engine.engine import Engine
 from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.verify import verify
+from dynastate.reader.json_rows import key_from_json, parse_json, row_to_json
+from dynastate.reader.sql import answer
 from tests.spark.conftest import CONF, Database, Open, Sessions
 from tests.spark.operators import CASES, sums
 from tests.spark.state_reader import parts_of, read_metadata, read_state
@@ -196,3 +199,86 @@ def test_a_query_runs_on_beside_compact_and_clean(
         state.refresh()
         assert flat(list(state)) == flat(expected)
         assert all(verify(tables, store).is_whole for store in state.stores)
+
+
+#: Columns of a key with values that Python's types cannot hold, or that Spark takes for equal to others, and the
+#: number that Spark stores for them, by Spark's own functions. `number` is 0, 1 or 2.
+EXTREME_KEYS = {
+    "far": (
+        "timestamp_micros(array(1700000000000000000, -62135596800000001, 1714564800000001)[number])",
+        "unix_micros({})",
+    ),
+    "ntz": (
+        "cast(timestamp_micros(array(1700000000000000000, -62135596800000001, 0)[number]) as timestamp_ntz)",
+        "unix_micros(cast({} as timestamp))",
+    ),
+    "day": ("date_from_unix_date(array(10000000, -719163, 0)[number])", "unix_date({})"),
+    "clock": (
+        "cast(concat('12:00:00.12345', array('6789', '6001', '6002')[number]) as time(9))",
+        "cast({} as string)",
+    ),
+    "zero": ("array(double('-0.0'), double('NaN'), double('Infinity'))[number]", "{}"),
+    "single": ("array(float('-0.0'), float('NaN'), float('0.1'))[number]", "{}"),
+    "long": ("cast(number || '2345678901234567890.123456789012345678' as decimal(38, 18))", "{}"),
+    # So Spark calls a map by which it groups.
+    "_groupingmapsort": ("map(double('NaN'), 1, double('-0.0'), 2, double(number + 1), 3)", "to_json({})"),
+    "gap": ("make_dt_interval(number, 1, 2, 3.456789)", "{}"),
+    "userId": ("cast(number as string)", "{}"),
+    "userid": ("cast(-number as string)", "{}"),
+}
+
+
+def map_text(value: dict[float, int]) -> str:
+    """A map as Spark's `to_json` has it."""
+    return "{" + ",".join(f'"{str(key).replace("nan", "NaN")}":{each}' for key, each in value.items()) + "}"
+
+
+@pytest.fixture
+def times(spark: SparkSession) -> Iterator[None]:
+    """Columns of type time in every session. A streaming query asks the first one whether it may have them."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.timeType.enabled")
+
+
+def test_extreme_values_are_those_of_sparks_reader(times: None, sessions: Sessions, opened: Open, folder: Path) -> None:
+    """All in one key: each is Spark's number, is found by what a reader gave, and by what Spark takes for equal."""
+    conf = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.timeType.enabled": "true",
+    }
+    session = sessions(conf | {"spark.sql.shuffle.partitions": "2"})
+    source = make_source(folder / "files", seed=9, files=1)
+    source.release()
+    source.stream(session).selectExpr("cast(id % 3 as int) as number").createOrReplaceTempView("numbers")
+    columns = ", ".join(f"{sql} as `{name}`" for name, (sql, _) in EXTREME_KEYS.items())
+    session.sql(f"select {columns} from numbers").createOrReplaceTempView("extremes")  # noqa: S608  # our own
+    names = ", ".join(f"`{name}`" for name in EXTREME_KEYS)
+    counts = session.sql(f"select {names}, count(*) as n from extremes group by {names}")  # noqa: S608  # our own
+    run(counts.select("n"), folder / "checkpoint")  # Python could not collect the others
+    state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
+    found = list(state)
+    assert len(found) == 3
+    kinds = dict(zip(state.columns.names, state.columns.types, strict=True))
+    frame = read_state(session, folder / "checkpoint")
+    numbers = [stored.format(f"key.`{name}`") for name, (_, stored) in EXTREME_KEYS.items()]
+    expected = [tuple(row) for row in frame.selectExpr(*numbers, "value.*").collect()]
+    texts: dict[str, Any] = {"clock": kinds["clock"].to_json, "_groupingmapsort": map_text}
+    for name in ("far", "ntz", "day"):
+        texts[name] = kinds[name].give  # type: ignore[attr-defined]
+    rows = [tuple(texts.get(name, lambda value: value)(value) for name, value in row.items()) for row in found]
+    assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+    with answer(state, "from state") as asked:
+        spelt = list(asked.as_json())
+    for row, of_sql in zip(found, spelt, strict=True):
+        key = {name: row[name] for name in EXTREME_KEYS}
+        in_json = row_to_json(state.key_columns, key)
+        assert repr(state.get(key)) == repr(row)
+        assert repr(state.get(key_from_json(state.key_columns, parse_json(json.dumps(in_json))))) == repr(row)
+        like = key | {"zero": key["zero"] or -0.0, "_groupingmapsort": dict(reversed(key["_groupingmapsort"].items()))}
+        assert repr(state.get(like)) == repr(row)
+        assert {name: of_sql[name] for name in ("far", "ntz", "day", "clock")} == {
+            name: (in_json or {})[name] for name in ("far", "ntz", "day", "clock")
+        }
+    assert state.to_arrow().num_rows == 3

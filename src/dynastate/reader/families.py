@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -13,7 +13,6 @@ from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, schema_id
 from dynastate.format.version_list import VersionEntry
 from dynastate.unsaferow.evolution import EarlierSchema
-from dynastate.unsaferow.examples import example
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.nested import Array, Struct, unique
 from dynastate.unsaferow.schema import described_families, parse_schema
@@ -53,22 +52,35 @@ class Family:
         """The column with the list of values, in a family with lists."""
         return unique([*self.encoder.columns.names, VALUES])[-1]
 
-    def encode(self, key: Mapping[str, Any]) -> bytes:
-        """Encode a key.
+    def find(self, key: Mapping[str, Any]) -> Iterator[tuple[Row, bytes]]:
+        """A key as it is, then as Spark stores all that it groups as equal to it, where that differs; with its bytes.
 
         Raises:
             ConfigurationError: a column is missing, unknown, or its value is not of its type; with an example.
         """
+        encoder = self.encoder
         try:
             if not isinstance(key, Mapping):
                 raise ConfigurationError("a key is a dict of its columns", got=repr(key)[:100])
-            return self.encoder.encode(key)
+            raw = encoder.encode(key)
         except ConfigurationError as wrong:
-            add_example(wrong, repr(example(self.encoder.columns)))
+            add_example(wrong, repr(encoder.columns.example))
             raise
+        given = encoder.decode(raw)
+        yield given, raw
+        normal = encoder.columns.normal(given)
+        if (other := encoder.encode(normal)) != raw:
+            yield normal, other
 
     def row(self, raw: bytes, value: RowValue) -> Row:
         key = self.encoder.decode(raw)
+        try:
+            return self._row(key, value)
+        except CorruptStateError as corrupt:
+            corrupt.facts["key"] = repr(key)[:200]
+            raise
+
+    def _row(self, key: Row, value: RowValue) -> Row:
         if self.multiple:
             values = value if isinstance(value, list) else [value]
             return key | {self.list_column: [self._value(each) for each in values]}

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
 
 from dynastate.errors import ConfigurationError
 from dynastate.reader.families import Row, add_example
-from dynastate.unsaferow import types
-from dynastate.unsaferow.examples import example
-from dynastate.unsaferow.nested import Array, Map, Struct, hashable
-
-
-def to_json(kind: types.DataType, value: Any) -> Any:
-    """Convert a value to JSON's types."""
-    match kind, value:
-        case _, float() if not math.isfinite(value):
-            return str(value)
-        case _, Decimal():
-            return f"{value:f}"
-        case _, bytes():
-            return base64.b64encode(value).decode()
-        case _, date() | time():
-            return value.isoformat().replace("+00:00", "Z")
-        case _, timedelta():
-            return value // timedelta(microseconds=1)
-        case _, types.CalendarInterval() | types.Variant():
-            return {name: to_json(kind, part) for name, part in value._asdict().items()}
-        case Struct(), dict():
-            return {n: to_json(each, value[n]) for n, each in zip(kind.names, kind.types, strict=True)}
-        case Array(element=element), list():
-            return [to_json(element, each) for each in value]
-        case Map(key=key, value=inner), dict():
-            entries = [(to_json(key, kind.unhashed(each)), to_json(inner, held)) for each, held in value.items()]
-            return dict(entries) if isinstance(key, types.String) else [list(entry) for entry in entries]
-    return value
+from dynastate.unsaferow.nested import Struct, or_none
+from dynastate.unsaferow.types import DataType
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -57,14 +28,12 @@ def parse_json(text: str) -> Any:
 
 
 def row_to_json(columns: Struct, row: Row | None) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    kinds = dict(zip(columns.names, columns.types, strict=True))
-    return {name: to_json(kinds[name], value) for name, value in row.items()}
+    """A row, or a part of its columns, in JSON's types."""
+    return None if row is None else columns.to_json(row)
 
 
 def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
-    """Convert a JSON object to a key, with values as `to_json` gives them.
+    """Convert a JSON object to a key, with values as `row_to_json` gives them.
 
     Raises:
         ConfigurationError: it is not an object, or does not have these columns, or values of other types; with an
@@ -74,53 +43,20 @@ def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
     try:
         if not isinstance(given, Mapping):
             raise ConfigurationError("a key is an object of JSON", got=repr(given)[:100])
-        key = {name: _column_from_json(name, kinds[name], value) for name, value in given.items() if name in kinds}
-        columns.encode({**given, **key})
+        columns.check(given)
+        key = {name: _column_from_json(name, kinds[name], value) for name, value in given.items()}
+        columns.encode(key)
     except ConfigurationError as wrong:
-        add_example(wrong, f"'{json_text(to_json(columns, example(columns)))}'")
+        add_example(wrong, f"'{json_text(columns.to_json(columns.example))}'")
         raise
     return key
 
 
-def _column_from_json(name: str, kind: types.DataType, value: Any) -> Any:
+def _column_from_json(name: str, kind: DataType, value: Any) -> Any:
     try:
-        return _from_json(kind, value)
-    except (ValueError, TypeError, KeyError, AttributeError, InvalidOperation) as wrong:
+        return or_none(kind.from_json, value)
+    except (ValueError, TypeError) as wrong:
+        such = json_text(or_none(kind.to_json, kind.example))
         raise ConfigurationError(
-            f"column {name} of the key cannot be read: {wrong!r}", value=repr(value)[:100]
+            f"column {name} of the key must be of type {kind.name}, such as {such}: {wrong}", value=repr(value)[:100]
         ) from wrong
-
-
-def _from_json(kind: types.DataType, value: Any) -> Any:
-    if value is None:
-        return None
-    match kind:
-        case types.ShortDecimal() | types.LongDecimal():
-            return Decimal(str(value))
-        case Struct():
-            kinds = dict(zip(kind.names, kind.types, strict=True))
-            return {name: _from_json(kinds[name], each) for name, each in value.items()}
-        case Array(element=element):
-            return [_from_json(element, each) for each in value]
-        case Map(key=key, value=inner):
-            entries: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
-            return {hashable(_from_json(key, each)): _from_json(inner, held) for each, held in entries}
-    converted = _FROM_JSON.get(kind.name)
-    return converted(value) if converted else value
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-_FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
-    "float": float,
-    "double": float,
-    "binary": lambda text: base64.b64decode(text, validate=True),
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timestamp": _moment,
-    "timestamp_ntz": datetime.fromisoformat,
-    "duration": lambda micros: timedelta(microseconds=micros),
-    "interval": lambda parts: types.CalendarInterval(**parts),
-}

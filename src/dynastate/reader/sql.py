@@ -15,14 +15,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, cast
-from uuid import UUID
 
 from dynastate.errors import ConfigurationError, DynastateError
-from dynastate.reader.arrow import arrow_schema, batches, stream
+from dynastate.reader.arrow import arrow_schema, batches, extra, stream
 from dynastate.reader.families import DEFAULT_FAMILY, Row
-from dynastate.reader.json_rows import to_json
-from dynastate.unsaferow import types
+from dynastate.reader.sql_values import is_in_arrow, to_json
 from dynastate.unsaferow.nested import Struct, unique
 from dynastate.unsaferow.schema import parse_schema
 
@@ -39,10 +38,11 @@ MEMORY_MB: Final = 1024
 FETCH_ROWS: Final = 10_000
 #: The type of a statement that answers with rows: select, from, with, values, describe, show, summarize.
 _QUERY: Final = "SELECT"
-#: Advice for DuckDB's errors, by their classes.
+_MEMORY: Final = "Out of Memory Error"
+#: Advice for DuckDB's errors, by what their texts begin with.
 _ADVICE: Final = {
-    "PermissionException": "; --external-access, or external_access=True, lets it use files and extensions",
-    "OutOfMemoryException": (
+    "Permission Error": "; --external-access, or external_access=True, lets it use files and extensions",
+    _MEMORY: (
         "; rows never wait on disk: --memory-mb, or memory_mb, lets it take more memory, and a condition, fewer"
         " columns or a limit need less"
     ),
@@ -82,7 +82,7 @@ def connect(
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a query: the names of its columns, and its rows, which are read as they are fetched."""
+    """The answer to a query: the names of its columns, and its rows in JSON's types, read as they are fetched."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
@@ -90,7 +90,7 @@ class Answer:
     def as_json(self) -> Iterator[dict[str, Any]]:
         """The rows as JSON objects, with values as `dynastate get` has them."""
         names = unique(self.columns)
-        return (dict(zip(names, map(_value_to_json, row), strict=True)) for row in self.rows)
+        return (dict(zip(names, row, strict=True)) for row in self.rows)
 
 
 @contextmanager
@@ -116,9 +116,19 @@ def answer(
         if len(statements) != 1 or statements[0].type.name != _QUERY:
             given = ", ".join(each.type.name.lower() for each in statements) or "nothing"
             raise ConfigurationError("give one query, as in: select count(*) from state; state is only read", got=given)
-        connection.execute(statements[0])
-        columns = tuple(column[0] for column in connection.description or ())
-        yield Answer(columns, _fetched(connection, tables, query))
+        relation = connection.sql(query)
+        columns, kinds = tuple(relation.columns), list(relation.types)
+        if not all(map(is_in_arrow, kinds)):
+            relation = relation.project(", ".join(_readable(n, kind) for n, kind in enumerate(kinds, 1)))
+            kinds = list(relation.types)
+        rows = _fetched(relation, kinds, tables, query)
+        first = list(islice(rows, 1))  # what fails, fails before anything is printed
+        yield Answer(columns, chain(first, rows))
+
+
+def _readable(number: int, kind: Any) -> str:
+    """A column by its number; as text, if Arrow does not hold its values."""
+    return f"#{number} as c{number}" if is_in_arrow(kind) else f"cast(#{number} as varchar) as c{number}"
 
 
 def _is_broken(query: str) -> bool:
@@ -126,28 +136,34 @@ def _is_broken(query: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in query)
 
 
-def _fetched(connection: Connection, tables: Mapping[str, _Table], query: str) -> Iterator[tuple[Any, ...]]:
+def _fetched(
+    relation: Any, kinds: Sequence[Any], tables: Mapping[str, _Table], query: str
+) -> Iterator[tuple[Any, ...]]:
     with _errors(tables, query):
-        while rows := connection.fetchmany(FETCH_ROWS):
-            yield from rows
+        for batch in relation.to_arrow_reader(FETCH_ROWS):
+            columns = [to_json(kind, column) for kind, column in zip(kinds, batch.columns, strict=True)]
+            yield from zip(*columns, strict=True)
 
 
 @contextmanager
 def _errors(tables: Mapping[str, _Table], query: str) -> Iterator[None]:
     """Convert DuckDB's errors: to that of the table that could not be read, or to one that says what to do."""
-    duckdb = _duckdb()
     try:
         yield
-    except duckdb.Error as wrong:
+    # Arrow has DuckDB's error, by its text, where it strikes while rows are fetched.
+    except (_duckdb().Error, extra("pyarrow").ArrowException, OSError) as wrong:
         for table in tables.values():
             if table.failed is not None:
                 raise table.failed from None
         # Where in the query it is stands below; of memory, settings that are locked.
-        is_memory = isinstance(wrong, duckdb.OutOfMemoryException)
-        said = str(wrong).partition("\n" if is_memory else "\nLINE ")[0]
-        advice = next((text for kind, text in _ADVICE.items() if isinstance(wrong, getattr(duckdb, kind))), "")
-        advice = f"; tables are {', '.join(tables)}" if isinstance(wrong, duckdb.CatalogException) else advice
-        advice = _quoting(tables, query) if isinstance(wrong, duckdb.ParserException) else advice
+        text = str(wrong)
+        kind = next((kind for kind in _ADVICE if kind in text), "")
+        said = text.partition("\n" if kind == _MEMORY else "\nLINE ")[0]
+        advice = _ADVICE.get(kind, "")
+        if "Catalog Error" in said:
+            advice = f"; tables are {', '.join(tables)}"
+        elif "Parser Error" in said:
+            advice = _quoting(tables, query)
         raise ConfigurationError(f"the query fails: {' '.join(said.split()).rstrip('!')}{advice}") from wrong
 
 
@@ -180,15 +196,15 @@ class _Table:
         self.failed: Exception | None = None
 
     def __arrow_c_schema__(self) -> object:
-        return arrow_schema(self.columns).__arrow_c_schema__()
+        return arrow_schema(self.columns, sql=True).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return stream(self.columns, self._batches()).__arrow_c_stream__(requested_schema)
+        return stream(arrow_schema(self.columns, sql=True), self._batches()).__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[Any]:
         """The batches of one scan. DuckDB may scan two tables in two threads, and the state has one reader."""
         self.failed = None
-        found = batches(self.columns, self._rows())
+        found = batches(self.columns, self._rows(), sql=True)
         try:
             while True:
                 with self._lock:
@@ -279,23 +295,6 @@ def _typed(columns: Mapping[str, str]) -> Struct:
 
 def _joined(own: Mapping[str, str], columns: Struct) -> tuple[Struct, tuple[str, ...]]:
     """Columns of ours before those of a row, and their names: where a row has that name, ours is numbered."""
-    names = unique([*columns.names, *own])[len(columns.names) :]
+    names = unique([*columns.names, *own], str.casefold)[len(columns.names) :]
     fields = [*zip(names, _typed(own).types, strict=True), *zip(columns.names, columns.types, strict=True)]
     return Struct(fields), names
-
-
-def _value_to_json(value: Any) -> Any:
-    match value:
-        case dict():
-            if all(isinstance(key, str) for key in value):
-                return {key: _value_to_json(each) for key, each in value.items()}
-            return [[_value_to_json(key), _value_to_json(each)] for key, each in value.items()]
-        case list() | tuple():
-            return [_value_to_json(each) for each in value]
-        case UUID():
-            return str(value)
-    return to_json(_ANY, value)
-
-
-#: The type of a value that is no struct, array or map.
-_ANY: Final = types.Binary()

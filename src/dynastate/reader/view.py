@@ -134,17 +134,19 @@ class StateView:
     def get(self, key: Mapping[str, Any]) -> Row | None:
         """Get the row of a key, which is given by its columns; None: it is not there.
 
+        A key that Spark takes for equal is found as well: -0.0 for 0.0, a map whose entries are in another order.
+
         It reads one bucket of the newest snapshot and the changes since, as far as they are not cached, in the
         partition where Spark has the key.
         """
         family = self._schema
-        raw = family.encode(key)
-        with self._reading():
-            for number in self._placement.find(self._partitions, self.version, family, key, raw):
-                partition = self._partitions[number]
-                value = partition.value(partition.lineage.find(self.version), raw)
-                if value is not None:
-                    return family.row(raw, value)
+        for given, raw in family.find(key):
+            with self._reading():
+                for number in self._placement.find(self._partitions, self.version, family, given, raw):
+                    partition = self._partitions[number]
+                    value = partition.value(partition.lineage.find(self.version), raw)
+                    if value is not None:
+                        return family.row(raw, value)
         return None
 
     def __iter__(self) -> Iterator[Row]:
@@ -203,14 +205,14 @@ class StateView:
         It reads the changes of all versions that are retained; `progress` gets the versions of one partition.
         """
         family = self._schema
-        raw = family.encode(key)
-        with self._reading():
-            for number in self._placement.find(self._partitions, self.version, family, key, raw):
-                partition = self._partitions[number]
-                newest = self._partition(self._source.engine.lineage(partition.store))
-                found = newest.history(raw, progress)
-                if past := [Past(entry.version, known.row_or_none(raw, value)) for entry, known, value in found]:
-                    return past
+        for given, raw in family.find(key):
+            with self._reading():
+                for number in self._placement.find(self._partitions, self.version, family, given, raw):
+                    partition = self._partitions[number]
+                    newest = self._partition(self._source.engine.lineage(partition.store))
+                    found = newest.history(raw, progress)
+                    if past := [Past(entry.version, known.row_or_none(raw, value)) for entry, known, value in found]:
+                        return past
         return []
 
     def diff(

@@ -13,8 +13,8 @@ Everything is little-endian but the bytes of a decimal with more than 18 digits,
 | decimal | Decimal, with the scale of its type |
 | string, char, varchar | str; bytes that are not UTF-8 as surrogates (PEP 383) |
 | binary | bytes |
-| date, time, timestamp_ntz | date, time, datetime without a zone |
-| timestamp | datetime in UTC |
+| date, time, timestamp_ntz | date, time, datetime without a zone; RawNumber, where these cannot hold it |
+| timestamp | datetime in UTC; RawNumber, where it cannot hold it |
 | interval of days and seconds; of years and months | timedelta; int, in months |
 | interval | CalendarInterval |
 | struct | dict; repeated field names become name#2, name#3 |

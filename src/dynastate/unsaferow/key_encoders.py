@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.unsaferow import scalars
 from dynastate.unsaferow.nested import Struct
-from dynastate.unsaferow.types import Binary, DataType, Fixed
+from dynastate.unsaferow.types import Binary, DataType, Fixed, Floating
 
 #: The seed of the hash by which Spark distributes rows over partitions.
 SEED: Final = 42
@@ -113,9 +114,10 @@ class TimedKeys(KeyEncoder):
 
     def encode(self, key: Mapping[str, Any]) -> bytes:
         self.columns.check(key)
-        number = key[self._time]
-        if not isinstance(number, int):
-            raise ConfigurationError(f"column {self._time} is a time in a long", value=repr(number))
+        try:
+            number = scalars.from_whole(key[self._time])
+        except TypeError as wrong:
+            raise ConfigurationError(f"column {self._time} is a time in a long", value=repr(key[self._time])) from wrong
         at = ((number & (1 << 64) - 1) ^ _SIGN).to_bytes(8, "big")
         others = _VERSION + self._others.encode({name: key[name] for name in self._others.names})
         return at + others if self._in_front else others + at
@@ -157,7 +159,7 @@ def signed(number: int, bits: int = 32) -> int:
 
 def to_ordered(kind: DataType, value: Any) -> bytes:
     """A number as bytes that sort as numbers do. Refuse a type that Spark does not order keys by."""
-    if type(kind) is not Fixed or kind.name in ("boolean", "void"):
+    if type(kind) not in (Fixed, Floating) or not isinstance(kind, Fixed) or kind.name in ("boolean", "void"):
         raise ConfigurationError("Spark orders keys by numbers only")
     if value is None:
         return _NULL + bytes(kind.width)
@@ -171,7 +173,7 @@ def to_ordered(kind: DataType, value: Any) -> bytes:
 
 
 def from_ordered(kind: DataType, raw: bytes | None) -> Any:
-    if raw is None or type(kind) is not Fixed or len(raw) != 1 + kind.width:
+    if raw is None or not isinstance(kind, Fixed) or len(raw) != 1 + kind.width:
         raise CorruptStateError("a column that orders keys has the wrong length", bytes=len(raw or b""))
     sign, number = raw[:1], raw[1:]
     if sign == _NULL:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.unsaferow import scalars
-from dynastate.unsaferow.types import U32, WORD, DataType, Variable
+from dynastate.unsaferow.types import U32, WORD, DataType, String, Variable
 
 
 class Array(Variable):
@@ -49,9 +50,31 @@ class Array(Variable):
     def mix(self, value: Any, seed: int) -> int:
         return mix_all(((self.element, each) for each in value), seed)
 
+    @property
+    def example(self) -> Any:
+        return [self.element.example]
+
+    def order(self, value: Any) -> Any:
+        return tuple(_in_order(self.element, each) for each in value)
+
+    def normal(self, value: Any) -> Any:
+        return [or_none(self.element.normal, each) for each in value]
+
+    def to_json(self, value: Any) -> Any:
+        return [or_none(self.element.to_json, each) for each in value]
+
+    def from_json(self, given: Any) -> Any:
+        return [or_none(self.element.from_json, each) for each in scalars.checked(given, "a list", list)]
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.list_(self.element.arrow(pa, sql=sql))
+
+    def to_arrow(self, value: Any) -> Any:
+        return [or_none(self.element.to_arrow, each) for each in value]
+
 
 class Map(Variable):
-    """Two arrays of equal length. Entries are written in the order of their keys, as Spark has them in keys."""
+    """Two arrays of equal length. In keys, Spark has entries in the order of their own keys: the normal form."""
 
     name = "map"
 
@@ -70,17 +93,57 @@ class Map(Variable):
             raise CorruptStateError(
                 "a map has a null as a key, or not as many keys as values", keys=len(keys), values=len(values), at=begin
             )
-        return dict(zip(map(hashable, keys), values, strict=True))
+        entries = dict(zip(map(hashable, keys), values, strict=True))
+        if len(entries) != len(keys):
+            raise CorruptStateError("a map has a key twice", keys=len(keys), at=begin)
+        return entries
 
     def dump(self, value: Any) -> bytes:
-        entries = _in_order(value)
-        keys = self._keys.dump_all([self.unhashed(key) for key, _ in entries])
+        entries = self._entries(value)
+        keys = self._keys.dump_all([key for key, _ in entries])
         return WORD.pack(len(keys)) + keys + self._values.dump_all([each for _, each in entries])
 
     def mix(self, value: Any, seed: int) -> int:
-        for key, each in _in_order(value):
-            seed = mix_all([(self.key, self.unhashed(key)), (self.value, each)], seed)
+        for key, each in self._entries(value):
+            seed = mix_all([(self.key, key), (self.value, each)], seed)
         return seed
+
+    def _entries(self, value: Any) -> list[tuple[Any, Any]]:
+        """The entries of a map, whose keys are as values of their type; of pairs, too, as pandas has maps."""
+        if isinstance(value, Mapping):
+            return [(self.unhashed(key), each) for key, each in value.items()]
+        return [(key, each) for key, each in scalars.checked(value, "a dict", (list, tuple))]
+
+    @property
+    def example(self) -> Any:
+        return {hashable(self.key.example): self.value.example}
+
+    def order(self, value: Any) -> Any:
+        return tuple((self.key.order(key), _in_order(self.value, each)) for key, each in self._entries(value))
+
+    def normal(self, value: Any) -> Any:
+        # Spark keeps the zeros of keys apart, and takes those of values for one.
+        entries = [(key, or_none(self.value.normal, each)) for key, each in self._entries(value)]
+        return {hashable(key): each for key, each in sorted(entries, key=lambda entry: self.key.order(entry[0]))}
+
+    def to_json(self, value: Any) -> Any:
+        entries = [(self.key.to_json(key), or_none(self.value.to_json, each)) for key, each in self._entries(value)]
+        return dict(entries) if isinstance(self.key, String) else [list(entry) for entry in entries]
+
+    def from_json(self, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            given = list(given.items())
+        pairs = [scalars.checked(pair, "a pair", (list, tuple)) for pair in scalars.checked(given, "a map", list)]
+        entries = {hashable(self.key.from_json(key)): or_none(self.value.from_json, each) for key, each in pairs}
+        if len(entries) != len(pairs):
+            raise ValueError("a key of a map twice")
+        return entries
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.map_(self.key.arrow(pa, sql=sql), self.value.arrow(pa, sql=sql))
+
+    def to_arrow(self, value: Any) -> Any:
+        return [(self.key.to_arrow(key), or_none(self.value.to_arrow, each)) for key, each in self._entries(value)]
 
     def unhashed(self, key: Any) -> Any:
         """The value of a key that `hashable` made."""
@@ -127,7 +190,8 @@ class Struct(Variable):
                 kind.write(value, out, at)
             except (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, struct.error) as wrong:
                 raise ConfigurationError(
-                    f"column {name} must be of type {kind.name}: {wrong}", value=repr(value)[:100]
+                    f"column {name} must be of type {kind.name}, such as {kind.example!r}: {wrong}",
+                    value=repr(value)[:100],
                 ) from wrong
         return bytes(out)
 
@@ -147,8 +211,16 @@ class Struct(Variable):
                 name: None if raw[begin + byte] & bit else kind.read(raw, begin + at, begin, end)
                 for name, kind, byte, bit, at in self._columns
             }
-        except struct.error as short:
-            raise CorruptStateError(f"a row ends too early: {short}", bytes=end - begin) from short
+        except (struct.error, CorruptStateError) as wrong:
+            raise self._located(raw, begin, end) or wrong from wrong
+
+    def _located(self, raw: bytes, begin: int, end: int) -> CorruptStateError | None:
+        """The error of the first column that cannot be read, with its name."""
+        columns = ((name, kind, at) for name, kind, byte, bit, at in self._columns if not raw[begin + byte] & bit)
+        for name, kind, at in columns:
+            if (corrupt := _fault(kind, raw, begin + at, begin, end)) is not None:
+                return CorruptStateError(f"column {name}: {corrupt.args[0]}", **corrupt.facts)
+        return None
 
     def dump(self, value: Any) -> bytes:
         return self.encode(scalars.checked(value, "a dict", Mapping))
@@ -156,15 +228,67 @@ class Struct(Variable):
     def mix(self, value: Any, seed: int) -> int:
         return mix_all(zip(self.types, (value[name] for name in self.names), strict=True), seed)
 
+    @property
+    def example(self) -> Any:
+        return {name: kind.example for name, kind in zip(self.names, self.types, strict=True)}
 
-def unique(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, with repeated ones numbered: name#2, name#3."""
-    seen: dict[str, int] = {}
-    found: list[str] = []
-    for name in names:
-        count = seen[name] = seen.get(name, 0) + 1
-        found.append(name if count == 1 else f"{name}#{count}")
-    return tuple(found)
+    def order(self, value: Any) -> Any:
+        return tuple(_in_order(kind, value[name]) for name, kind in zip(self.names, self.types, strict=True))
+
+    def normal(self, value: Any) -> Any:
+        return {name: or_none(kind.normal, value[name]) for name, kind in zip(self.names, self.types, strict=True)}
+
+    def to_json(self, value: Any) -> Any:
+        kinds = dict(zip(self.names, self.types, strict=True))
+        return {name: or_none(kinds[name].to_json, each) for name, each in value.items()}
+
+    def from_json(self, given: Any) -> Any:
+        kinds = dict(zip(self.names, self.types, strict=True))
+        values = scalars.checked(given, f"an object with {', '.join(self.names) or 'nothing'}", Mapping)
+        self.check(values)
+        return {name: or_none(kinds[name].from_json, each) for name, each in values.items()}
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.struct(self.arrow_fields(pa, sql=sql))
+
+    def arrow_fields(self, pa: Any, *, sql: bool = False) -> list[tuple[str, Any]]:
+        """Names and types in Arrow. For DuckDB, which ignores case, the second of two names is numbered."""
+        names = unique(self.names, str.casefold) if sql else self.names
+        return [(name, kind.arrow(pa, sql=sql)) for name, kind in zip(names, self.types, strict=True)]
+
+    def to_arrow(self, value: Any) -> Any:
+        return tuple(or_none(kind.to_arrow, value[name]) for name, kind in zip(self.names, self.types, strict=True))
+
+
+def _fault(kind: DataType, raw: bytes, at: int, begin: int, end: int) -> CorruptStateError | None:
+    """The error of a value that cannot be read."""
+    try:
+        kind.read(raw, at, begin, end)
+    except struct.error as short:
+        return CorruptStateError(f"a row ends too early: {short}", bytes=end - begin)
+    except CorruptStateError as corrupt:
+        return corrupt
+    return None
+
+
+def unique(names: Iterable[str], fold: Callable[[str], str] = str) -> tuple[str, ...]:
+    """The names, with repeated ones numbered: name#2, name#3, but by no number that gives the name of another."""
+    given = list(names)
+    taken, seen = set(map(fold, given)), set[str]()
+    chosen: list[str] = []
+    for name in given:
+        unlike = name
+        if fold(name) in seen:
+            unlike = next(other for n in count(2) if fold(other := f"{name}#{n}") not in taken)
+        seen.add(fold(unlike))
+        taken.add(fold(unlike))
+        chosen.append(unlike)
+    return tuple(chosen)
+
+
+def or_none(function: Callable[[Any], Any], value: Any) -> Any:
+    """The function's result for a value; a null stays one."""
+    return None if value is None else function(value)
 
 
 def _nulls_bytes(count: int) -> int:
@@ -178,13 +302,9 @@ def hashable(value: Any) -> Any:
     return tuple(map(hashable, value)) if isinstance(value, list) else value
 
 
-def _in_order(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """A map's entries in the order of their keys, as Spark orders them: a null in a key comes first."""
-    return sorted(value.items(), key=lambda entry: _ordered(entry[0]))
-
-
-def _ordered(key: Any) -> Any:
-    return (key is not None, tuple(map(_ordered, key)) if isinstance(key, tuple) else key)
+def _in_order(kind: DataType, value: Any) -> tuple[Any, ...]:
+    """A value that sorts as in Spark: a null comes first."""
+    return (False,) if value is None else (True, kind.order(value))
 
 
 def _keyed(kind: DataType, value: Any) -> Any:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import CorruptStateError
 
 _EPOCH_DATE: Final = date(1970, 1, 1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -48,19 +48,25 @@ def shortest(number: int) -> bytes:
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
 
+def plain(value: Any) -> Any:
+    """A value of Python for one of numpy."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def checked(value: Any, what: str, of: type | tuple[type, ...], but: type | tuple[type, ...] = ()) -> Any:
-    """A value that is of some type, and not of a type `but`.
+    """A value that is of some type, and not of a type `but`. A number of numpy is one of Python, an array a list.
 
     Raises:
         TypeError: another value.
     """
+    value = plain(value)
     if not isinstance(value, of) or isinstance(value, but):
         raise TypeError(f"not {what}")
     return value
 
 
 def from_whole(value: Any) -> int:
-    return int(checked(value, "an int", int, bool))
+    return int(checked(value, "a whole number", int, bool))
 
 
 def from_boolean(value: Any) -> bool:
@@ -68,54 +74,89 @@ def from_boolean(value: Any) -> bool:
 
 
 def from_floating(value: Any) -> float:
-    """The number; one NaN for all."""
+    """The number as it is: a NaN keeps its bits."""
     number: float = checked(value, "a number", (int, float), bool)
-    return number if number == number else float("nan")  # noqa: PLR0124  # a NaN is not equal to itself
+    return number
 
 
 def from_void(value: Any) -> None:
     checked(value, "None", type(None))
 
 
-def _after(epoch: Moment, unit: timedelta, kind: str, number: int) -> Moment:
+class RawNumber(NamedTuple):
+    """A value that no type of Python can hold, as the number that Spark stores.
+
+    A date is in days since 1970, a timestamp in microseconds since then, a time in nanoseconds since midnight.
+    """
+
+    type: str
+    number: int
+
+
+def raw_number(kind: str, value: Any) -> int | None:
+    """The number of a value that Python's types cannot hold; None: it is another value."""
+    if not isinstance(value, RawNumber):
+        return None
+    if value.type != kind:
+        raise TypeError(f"the number of a {value.type}")
+    return value.number
+
+
+def _after(epoch: Moment, unit: timedelta, kind: str, number: int) -> Moment | RawNumber:
     try:
         return epoch + number * unit
     except OverflowError:
-        raise ConfigurationError(
-            f"a {kind} lies outside the years 1 to 9999, which Python cannot hold; read this state with Spark",
-            value=number,
-        ) from None
+        return RawNumber(kind, number)
 
 
-to_date: Callable[[int], date] = partial(_after, _EPOCH_DATE, timedelta(days=1), "date")
-to_timestamp: Callable[[int], datetime] = partial(_after, _EPOCH, _MICROSECOND, "timestamp")
-to_timestamp_ntz: Callable[[int], datetime] = partial(_after, _EPOCH_NTZ, _MICROSECOND, "timestamp_ntz")
+to_date: Callable[[int], date | RawNumber] = partial(_after, _EPOCH_DATE, timedelta(days=1), "date")
+to_timestamp: Callable[[int], datetime | RawNumber] = partial(_after, _EPOCH, _MICROSECOND, "timestamp")
+to_timestamp_ntz: Callable[[int], datetime | RawNumber] = partial(_after, _EPOCH_NTZ, _MICROSECOND, "timestamp_ntz")
 
 
 def from_date(value: Any) -> int:
+    if (number := raw_number("date", value)) is not None:
+        return number
     return int((checked(value, "a date", date, datetime) - _EPOCH_DATE).days)
 
 
-def _micros(epoch: datetime, zone: str, value: Any) -> int:
+def _micros(epoch: datetime, kind: str, zone: str, value: Any) -> int:
+    if (number := raw_number(kind, value)) is not None:
+        return number
+    value = plain(value)
     if not isinstance(value, datetime) or (value.tzinfo is None) != (epoch.tzinfo is None):
         raise TypeError(f"not a datetime {zone}")
+    if getattr(value, "nanosecond", 0):
+        raise ValueError("more digits than microseconds")
     return (value - epoch) // _MICROSECOND
 
 
-from_timestamp: Callable[[Any], int] = partial(_micros, _EPOCH, "with a time zone")
-from_timestamp_ntz: Callable[[Any], int] = partial(_micros, _EPOCH_NTZ, "without a time zone")
+from_timestamp: Callable[[Any], int] = partial(_micros, _EPOCH, "timestamp", "with a time zone")
+from_timestamp_ntz: Callable[[Any], int] = partial(_micros, _EPOCH_NTZ, "timestamp_ntz", "without a time zone")
+
+
+def to_duration(micros: int) -> timedelta:
+    return micros * _MICROSECOND
 
 
 def from_duration(value: Any) -> int:
+    if getattr(value, "nanoseconds", 0):
+        raise ValueError("more digits than microseconds")
     return int(checked(value, "a timedelta", timedelta) // _MICROSECOND)
 
 
-def to_time(nanos: int) -> time:
+def to_time(nanos: int) -> time | RawNumber:
     if not 0 <= nanos < _DAY_NANOS:
         raise CorruptStateError("a time lies outside the day", nanoseconds=nanos)
+    if nanos % 1000:
+        return RawNumber("time", nanos)
     return (datetime.min + timedelta(microseconds=nanos // 1000)).time()
 
 
 def from_time(value: Any) -> int:
+    if (number := raw_number("time", value)) is not None:
+        return number
     at: time = checked(value, "a time", time)
+    if at.tzinfo is not None:
+        raise TypeError("a time with a zone")
     return (((at.hour * 60 + at.minute) * 60 + at.second) * 1_000_000 + at.microsecond) * 1000

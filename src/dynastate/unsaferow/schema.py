@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, time, timedelta, timezone
+from functools import partial
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.unsaferow import scalars, types
+from dynastate.unsaferow import scalars, texts, types
 from dynastate.unsaferow.nested import Array, Map, Struct
 
 #: Digits of the largest decimal that lies in its slot, as a long; and of the largest that Spark has.
@@ -17,26 +19,86 @@ _DIGITS_MAX: Final = 38
 #: Nested columns. Each level takes some frames of Python's stack.
 _LEVELS_MAX: Final = 100
 
+_NOON: Final = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
+
+
+def _date_text(value: Any) -> str:
+    return texts.date_text(scalars.from_date(value))
+
+
+def _timestamp_text(value: Any) -> str:
+    return f"{texts.timestamp_text(scalars.from_timestamp(value) * 1000)}Z"
+
+
+def _timestamp_ntz_text(value: Any) -> str:
+    return texts.timestamp_text(scalars.from_timestamp_ntz(value) * 1000)
+
+
+def _parsed(parse: Callable[[str], int], take: Callable[[int], Any], what: str) -> Callable[[Any], Any]:
+    """Parse the text of a value."""
+    return lambda given: take(parse(scalars.checked(given, f"a text such as {what}", str)))
+
+
+def _time(name: str, *arrow: str, unit: int) -> types.Fixed:
+    """The type of a time of so many digits, which Arrow has in a unit of nanoseconds."""
+    at = time(12)
+    load = _parsed(texts.parse_time, scalars.to_time, "12:00:00")
+    give, take, dump = scalars.from_time, scalars.to_time, lambda value: texts.time_text(scalars.from_time(value))
+    return types.Fixed(name, "q", take, give, at, dump, load, arrow, arrow_unit=unit)
+
+
+#: Types by their names in Spark's schemas: number in a slot, value of Python, example, JSON, type of Arrow and DuckDB.
 _SIMPLE: Final[dict[str, types.DataType]] = {
-    "boolean": types.Fixed("boolean", "?", None, scalars.from_boolean),
-    "byte": types.Fixed("byte", "b"),
-    "short": types.Fixed("short", "h"),
-    "integer": types.Fixed("integer", "i"),
-    "long": types.Fixed("long", "q"),
-    "float": types.Fixed("float", "f", None, scalars.from_floating),
-    "double": types.Fixed("double", "d", None, scalars.from_floating),
+    "boolean": types.Fixed(
+        "boolean", "?", None, scalars.from_boolean, True, None, scalars.from_boolean, in_arrow=("bool_",)
+    ),
+    "byte": types.Fixed("byte", "b", in_arrow=("int8",)),
+    "short": types.Fixed("short", "h", in_arrow=("int16",)),
+    "integer": types.Fixed("integer", "i", in_arrow=("int32",)),
+    "long": types.Fixed("long", "q", in_arrow=("int64",)),
+    "float": types.Floating("float", "f", None, scalars.from_floating, 1.5, in_arrow=("float32",)),
+    "double": types.Floating("double", "d", None, scalars.from_floating, 1.5, in_arrow=("float64",)),
     "string": types.String(),
     "binary": types.Binary(),
-    "date": types.Fixed("date", "i", scalars.to_date, scalars.from_date),
-    "timestamp": types.Fixed("timestamp", "q", scalars.to_timestamp, scalars.from_timestamp),
-    "timestamp_ntz": types.Fixed("timestamp_ntz", "q", scalars.to_timestamp_ntz, scalars.from_timestamp_ntz),
+    "date": types.Fixed(
+        *("date", "i", scalars.to_date, scalars.from_date, _NOON.date(), _date_text),
+        _parsed(texts.parse_date, scalars.to_date, "2024-05-01"),
+        ("date32",),
+        arrow_unit=1,
+    ),
+    "timestamp": types.Fixed(
+        *("timestamp", "q", scalars.to_timestamp, scalars.from_timestamp, _NOON, _timestamp_text),
+        _parsed(partial(texts.parse_timestamp, has_zone=True), scalars.to_timestamp, "2024-05-01T12:00:00Z"),
+        ("timestamp", "us", "UTC"),
+        arrow_unit=1,
+    ),
+    "timestamp_ntz": types.Fixed(
+        *("timestamp_ntz", "q", scalars.to_timestamp_ntz, scalars.from_timestamp_ntz, _NOON.replace(tzinfo=None)),
+        _timestamp_ntz_text,
+        _parsed(partial(texts.parse_timestamp, has_zone=False), scalars.to_timestamp_ntz, "2024-05-01T12:00:00"),
+        ("timestamp", "us"),
+        arrow_unit=1,
+    ),
     "interval": types.Interval(),
     "variant": types.VariantType(),
-    "void": types.Fixed("void", "q", lambda _: None, scalars.from_void),
+    "void": types.Fixed(
+        "void", "q", lambda _: None, scalars.from_void, None, None, scalars.from_void, in_arrow=("null",)
+    ),
 }
-_DAY_TIME: Final = types.Fixed("duration", "q", lambda micros: timedelta(microseconds=micros), scalars.from_duration)
-_YEAR_MONTH: Final = types.Fixed("months", "i")
-_TIME: Final = types.Fixed("time", "q", scalars.to_time, scalars.from_time)
+#: DuckDB's own interval wraps around in Arrow, so DuckDB gets the microseconds, as JSON has them.
+_DAY_TIME: Final = types.Fixed(
+    *("duration", "q", scalars.to_duration, scalars.from_duration, timedelta(seconds=1), scalars.from_duration),
+    lambda micros: scalars.to_duration(scalars.from_whole(micros)),
+    ("duration", "us"),
+    ("int64",),
+    arrow_unit=1,
+)
+_YEAR_MONTH: Final = types.Fixed("months", "i", in_arrow=("int32",))
+_TIME: Final = _time("time", "time64", "us", unit=1000)
+#: Times of more than 6 digits, which Python's do not have.
+_TIME_NANOS: Final = _time("time", "time64", "ns", unit=1)
+_TIMES: Final = re.compile(r"time\(([0-9])\)")
+_MICROS_DIGITS: Final = 6
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}),(-?[0-9]{1,2})\)")
 
 
@@ -123,16 +185,18 @@ def _simple(name: str) -> types.DataType:
     if known is not None:
         return known
     if (number := _DECIMAL.fullmatch(name)) is not None:
-        digits, scale = int(number[1]), int(number[2])
-        if not 0 < digits <= _DIGITS_MAX:
+        precision, scale = int(number[1]), int(number[2])
+        if not 0 < precision <= _DIGITS_MAX:
             raise _unread(name)
-        return types.ShortDecimal(digits, scale) if digits <= _LONG_DIGITS else types.LongDecimal(digits, scale)
+        if precision <= _LONG_DIGITS:
+            return types.ShortDecimal(precision, scale)
+        return types.LongDecimal(precision, scale)
     if name.startswith(("char(", "varchar(", "string collate ")):
         return _SIMPLE["string"]
     if name.startswith("interval "):
         return _YEAR_MONTH if name.split()[1] in ("year", "month") else _DAY_TIME
-    if name.startswith("time("):
-        return _TIME
+    if (digits := _TIMES.fullmatch(name)) is not None:
+        return _TIME if int(digits[1]) <= _MICROS_DIGITS else _TIME_NANOS
     raise _unread(name)
 
 

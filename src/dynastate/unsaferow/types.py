@@ -1,12 +1,18 @@
-"""Types of columns that hold one value. `nested` has rows, arrays and maps."""
+"""Types of columns that hold one value. `nested` has rows, arrays and maps, `schema` the table of plain types.
+
+Each type has all that readers need: how a value is read from a row and written as part of a key, its hash and order,
+its JSON, and its types and values in Arrow and DuckDB.
+"""
 
 from __future__ import annotations
 
+import base64
+import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +61,11 @@ class DataType(ABC):
     name: str
     width: int = 8
 
+    @property
+    def example(self) -> Any:
+        """A value, for messages that show what a key looks like."""
+        return 1
+
     @abstractmethod
     def read(self, raw: bytes, at: int, begin: int, end: int) -> Any:
         """The value of the slot at `at` of a row or array from `begin` to `end`."""
@@ -78,18 +89,56 @@ class DataType(ABC):
     def mix(self, value: Any, seed: int) -> int:
         """Spark's hash of a value that is not null: Murmur3Hash with this seed, from 0 to 2^32 - 1."""
 
+    # Values that are not null, here and below.
+
+    def order(self, value: Any) -> Any:
+        """A value of Python that sorts as this one does in Spark."""
+        return value
+
+    def normal(self, value: Any) -> Any:
+        """The value that Spark stores for all that it takes for equal to this one, where it groups by them."""
+        return value
+
+    def to_json(self, value: Any) -> Any:
+        """The value in JSON's types."""
+        return value
+
+    @abstractmethod
+    def from_json(self, given: Any) -> Any:
+        """The value that `to_json` spells so.
+
+        Raises:
+            TypeError, ValueError: it is of no such form.
+        """
+
+    @abstractmethod
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        """The type of Arrow, by its module; with `sql` as DuckDB gets it."""
+
+    def to_arrow(self, value: Any) -> Any:
+        """The value as pyarrow takes it."""
+        return value
+
 
 @dataclass(eq=False)
 class Fixed(DataType):
     """A value stored as a number in its slot. `take` and `give` convert the number to the value and back.
 
-    `code` is the number's in `struct`.
+    `code` is the number's in `struct`. `dump_json` and `load_json` convert the value to JSON and back. `in_arrow` is
+    the function of pyarrow that makes the type, and its arguments; `in_sql` the same for DuckDB, where it differs. With
+    `arrow_unit` Arrow gets the number, divided by that unit.
     """
 
     name: str
     code: str
     take: Callable[[Any], Any] | None = None
     give: Callable[[Any], Any] = scalars.from_whole
+    sample: Any = 1
+    dump_json: Callable[[Any], Any] | None = None
+    load_json: Callable[[Any], Any] = scalars.from_whole
+    in_arrow: tuple[str, ...] = ()
+    in_sql: tuple[str, ...] = ()
+    arrow_unit: int = 0
 
     def __post_init__(self) -> None:
         self._struct = struct.Struct(f"<{self.code}")
@@ -102,11 +151,50 @@ class Fixed(DataType):
     def write(self, value: Any, out: bytearray, at: int) -> None:
         self._struct.pack_into(out, at, self.give(value))
 
+    @property
+    def example(self) -> Any:
+        return self.sample
+
     def mix(self, value: Any, seed: int) -> int:
-        """Spark hashes a number of less than 4 bytes as one of 4, and -0.0 as 0.0."""
-        raw = self._struct.pack(self.give(value) + 0)
+        """Spark hashes a number of less than 4 bytes as one of 4, and numbers that it takes for equal as one."""
+        raw = self._struct.pack(self.give(self.normal(value)))
         number = int.from_bytes(raw, "little", signed=True)
         return mix_bytes(number.to_bytes(max(4, self.width), "little", signed=True), seed)
+
+    def order(self, value: Any) -> Any:
+        return self.give(value)
+
+    def to_json(self, value: Any) -> Any:
+        return value if self.dump_json is None else self.dump_json(value)
+
+    def from_json(self, given: Any) -> Any:
+        return self.load_json(given)
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        function, *arguments = (self.in_sql if sql else ()) or self.in_arrow
+        return getattr(pa, function)(*arguments)
+
+    def to_arrow(self, value: Any) -> Any:
+        return self.give(value) // self.arrow_unit if self.arrow_unit else value
+
+
+class Floating(Fixed):
+    """A float or double: all NaN are equal and the largest, and -0.0 is equal to 0.0."""
+
+    def order(self, value: Any) -> Any:
+        return (value != value, value)  # noqa: PLR0124  # a NaN is not equal to itself
+
+    def normal(self, value: Any) -> Any:
+        return math.nan if value != value else value + 0.0  # noqa: PLR0124
+
+    def to_json(self, value: Any) -> Any:
+        return value if math.isfinite(value) else str(value)
+
+    def from_json(self, given: Any) -> Any:
+        number = float(scalars.checked(given, "a number", (int, float, Decimal, str), bool))
+        if math.isinf(number) and not isinstance(given, str):
+            raise ValueError("too large a number")
+        return number
 
 
 class ShortDecimal(Fixed):
@@ -118,6 +206,19 @@ class ShortDecimal(Fixed):
         super().__init__(f"decimal({digits},{scale})", "q", take, give)
         self.digits = digits
         self.scale = scale
+
+    @property
+    def example(self) -> Any:
+        return Decimal(1).scaleb(-self.scale)
+
+    def to_json(self, value: Any) -> Any:
+        return f"{value:f}"
+
+    def from_json(self, given: Any) -> Any:
+        return _decimal(given)
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.decimal128(self.digits, self.scale)
 
 
 class Variable(DataType):
@@ -162,6 +263,19 @@ class Binary(Variable):
     def dump(self, value: Any) -> bytes:
         return bytes(scalars.checked(value, "bytes", (bytes, bytearray)))
 
+    @property
+    def example(self) -> Any:
+        return b"a"
+
+    def to_json(self, value: Any) -> Any:
+        return base64.b64encode(value).decode()
+
+    def from_json(self, given: Any) -> Any:
+        return base64.b64decode(scalars.checked(given, "a text of base64", str), validate=True)
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.binary()
+
 
 class String(Variable):
     """UTF-8."""
@@ -173,6 +287,23 @@ class String(Variable):
 
     def dump(self, value: Any) -> bytes:
         return bytes(scalars.checked(value, "a str", str).encode(errors="surrogateescape"))
+
+    @property
+    def example(self) -> Any:
+        return "a"
+
+    def order(self, value: Any) -> Any:
+        return self.dump(value)
+
+    def from_json(self, given: Any) -> Any:
+        return scalars.checked(given, "a text", str)
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.string()
+
+    def to_arrow(self, value: Any) -> Any:
+        r"""Arrow has no bytes that are not UTF-8: they are spelt as in JSON, as \\udcff."""
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
 
 
 class LongDecimal(Variable):
@@ -187,6 +318,19 @@ class LongDecimal(Variable):
         if not 0 < end - begin <= _DECIMAL_BYTES:
             raise CorruptStateError("a decimal has no bytes, or more than its row", at=begin, bytes=end - begin)
         return scalars.scaled(int.from_bytes(raw[begin:end], "big", signed=True), self.digits, self.scale)
+
+    @property
+    def example(self) -> Any:
+        return Decimal(1).scaleb(-self.scale)
+
+    def to_json(self, value: Any) -> Any:
+        return f"{value:f}"
+
+    def from_json(self, given: Any) -> Any:
+        return _decimal(given)
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.decimal128(self.digits, self.scale)
 
     def dump(self, value: Any) -> bytes:
         return scalars.shortest(scalars.unscaled(value, self.digits, self.scale))
@@ -217,6 +361,26 @@ class Interval(Variable):
     def dump(self, value: Any) -> bytes:
         return _INTERVAL.pack(*value)
 
+    @property
+    def example(self) -> Any:
+        return CalendarInterval(0, 1, 0)
+
+    def to_json(self, value: Any) -> Any:
+        return value._asdict()
+
+    def from_json(self, given: Any) -> Any:
+        parts = scalars.checked(given, "an object with months, days and microseconds", Mapping)
+        if set(parts) != set(CalendarInterval._fields):
+            raise ValueError("it needs months, days and microseconds")
+        return CalendarInterval(**{name: scalars.from_whole(part) for name, part in parts.items()})
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        """A struct, since Arrow's own interval is in nanoseconds, which do not reach as far."""
+        return pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
+
+    def to_arrow(self, value: Any) -> Any:
+        return tuple(value)
+
     def write_null(self, out: bytearray, at: int) -> None:
         self._append(bytes(16), out, at)
 
@@ -239,5 +403,31 @@ class VariantType(Variable):
     def dump(self, value: Any) -> bytes:
         return len(value.value).to_bytes(4, "little") + bytes(value.value) + bytes(value.metadata)
 
+    @property
+    def example(self) -> Any:
+        return Variant(b"\x0c\x01", b"\x01\0\0")
+
+    def to_json(self, value: Any) -> Any:
+        return {name: base64.b64encode(part).decode() for name, part in value._asdict().items()}
+
+    def from_json(self, given: Any) -> Any:
+        parts = scalars.checked(given, "an object with value and metadata", Mapping)
+        if set(parts) != set(Variant._fields):
+            raise ValueError("it needs value and metadata, in base64")
+        return Variant(**{name: base64.b64decode(part, validate=True) for name, part in parts.items()})
+
+    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
+        return pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+
+    def to_arrow(self, value: Any) -> Any:
+        return tuple(value)
+
     def mix(self, value: Any, seed: int) -> int:
         raise ConfigurationError("Spark has no hash of a variant, and so no partition for a key with one")
+
+
+def _decimal(given: Any) -> Decimal:
+    try:
+        return Decimal(str(scalars.checked(given, "a decimal", (int, float, Decimal, str), bool)))
+    except InvalidOperation as wrong:
+        raise ValueError("no decimal") from wrong

@@ -179,7 +179,9 @@ def test_numbers_of_a_key_lose_no_digit(engine: Engine) -> None:
     assert shown("history", "digits/0", f'{{"d": {digits}, "x": 1e-1, "f": 0.1}}')[0]["version"] == 1
     beside = f"{digits[:-1]}9"
     assert run("get", "digits/0", f'{{"d": {beside}, "x": 0.1, "f": 0.1}}').code == 1
-    assert "column x of the key cannot be read" in refused("get", "digits/0", '{"d": 1, "x": [1.5], "f": 1}')
+    assert "column x of the key must be of type double, such as 1.5: not a number" in refused(
+        "get", "digits/0", '{"d": 1, "x": [1.5], "f": 1}'
+    )
     assert "a key is an object of JSON" in refused("get", "digits/0", "1.5")
 
 
@@ -195,7 +197,9 @@ def test_get(store: str) -> None:
     shape = """a key looks like '{"user": "a"}'"""
     assert f"a key is an object of JSON; {shape} got=[1]" in refused("get", store, "[1]")
     assert f"the columns are user; unknown are name; {shape}" in refused("get", store, '{"name": "a"}')
-    assert f"column user must be of type string: not a str; {shape} value=1" in refused("get", store, '{"user": 1}')
+    assert f'column user of the key must be of type string, such as "a": not a text; {shape} value=1' in refused(
+        "get", store, '{"user": 1}'
+    )
     assert "versions=1-3" in refused("get", store, '{"user": "a"}', "--version", "9")
     assert "no column family x" in refused("get", store, '{"user": "a"}', "--family", "x")
 

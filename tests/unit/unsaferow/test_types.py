@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.reader.json_rows import key_from_json, row_to_json, to_json
-from dynastate.unsaferow.examples import example
+from dynastate.reader.json_rows import key_from_json, row_to_json
 from dynastate.unsaferow.key_encoders import SEED, KeyEncoder, make_encoder, signed
 from dynastate.unsaferow.nested import Struct
-from dynastate.unsaferow.scalars import shortest
+from dynastate.unsaferow.scalars import RawNumber, shortest
 from dynastate.unsaferow.schema import parse_schema
 from dynastate.unsaferow.types import CalendarInterval
 
@@ -52,7 +51,7 @@ def test_rows_of_spark(vector: dict[str, Any]) -> None:
         assert signed(columns.mix(values, SEED)) == vector["hash"]
     assert len(raw) % 8 == 0
     assert repr(columns.decode(raw + b"\xff" * 4)) == repr(values)
-    shown = json.loads(json.dumps(to_json(columns, values)))
+    shown = json.loads(json.dumps(row_to_json(columns, values)))
     if "parse_json" not in vector["sql"]:
         assert columns.encode(key_from_json(columns, shown)) == raw
 
@@ -190,7 +189,7 @@ def test_a_value_of_another_type_is_refused(kind: Any, wrong: Any) -> None:
 def test_an_example_is_a_row_of_its_columns(schema: Any) -> None:
     """It can be written and read again, and shown as JSON and given as a key, but for a variant."""
     columns = parse_schema(schema)
-    shown = example(columns)
+    shown = columns.example
     assert columns.decode(columns.encode(shown)) == shown
     if "variant" not in str(schema):
         assert key_from_json(columns, row_to_json(columns, shown)) == shown
@@ -250,14 +249,16 @@ def test_elements_that_share_their_bytes_take_no_memory() -> None:
 
 
 def test_a_null_within_the_key_of_a_map() -> None:
-    """It is there, can be shown, is written as it was, and comes before others, as Spark orders them."""
+    """It is there, can be shown, is written as it was, and in the normal form comes first, as Spark orders entries."""
     inner = {"type": "struct", "fields": [{"name": "b", "type": "long"}]}
     key = {"type": "struct", "fields": [{"name": "a", "type": inner}]}
     columns = of(("m", {"type": "map", "keyType": key, "valueType": "long"}))
-    raw = columns.encode({"m": {((1,),): 1, (None,): 2}})
-    assert list(columns.decode(raw)["m"].items()) == [((None,), 2), (((1,),), 1)]
+    given = {"m": {((1,),): 1, (None,): 2}}
+    raw = columns.encode(given)
     assert columns.encode(columns.decode(raw)) == raw
-    assert to_json(columns, columns.decode(raw)) == {"m": [[{"a": None}, 2], [{"a": {"b": 1}}, 1]]}
+    assert list(columns.decode(raw)["m"].items()) == [(((1,),), 1), ((None,), 2)]
+    assert list(columns.normal(given)["m"].items()) == [((None,), 2), (((1,),), 1)]
+    assert row_to_json(columns, columns.normal(given)) == {"m": [[{"a": None}, 2], [{"a": {"b": 1}}, 1]]}
 
 
 def test_columns_within_columns_end_somewhere() -> None:
@@ -269,17 +270,36 @@ def test_columns_within_columns_end_somewhere() -> None:
     for _ in range(99):
         value = [value]
     columns = of(("c", kind))
-    assert to_json(columns, columns.decode(columns.encode({"c": value}))) == {"c": value}
+    assert row_to_json(columns, columns.decode(columns.encode({"c": value}))) == {"c": value}
     with pytest.raises(ConfigurationError, match="columns within columns of more than 100 levels"):
         of(("c", {"type": "array", "elementType": kind}))
 
 
-def test_what_python_cannot_hold_is_said() -> None:
-    """A time outside the years 1 to 9999 is no other time."""
-    with pytest.raises(ConfigurationError, match="outside the years 1 to 9999"):
-        of(("t", "timestamp")).decode(bytes(8) + (2**62).to_bytes(8, "little"))
-    with pytest.raises(ConfigurationError, match="outside the years 1 to 9999"):
-        of(("d", "date")).decode(bytes(8) + (2**30).to_bytes(8, "little"))
+def test_what_python_cannot_hold_is_a_number() -> None:
+    """A time outside the years 1 to 9999, or of nanoseconds, is what Spark stores, and as a text of JSON exact."""
+    raw = [1_700_000_000_000_000_000, -(2**63), 10_000_000, 43_200_123_456_789]
+    columns = of(("t", "timestamp"), ("n", "timestamp_ntz"), ("d", "date"), ("c", "time(9)"))
+    row = columns.decode(slots(0, *raw))
+    assert row == {
+        "t": RawNumber("timestamp", raw[0]),
+        "n": RawNumber("timestamp_ntz", raw[1]),
+        "d": RawNumber("date", raw[2]),
+        "c": RawNumber("time", raw[3]),
+    }
+    assert columns.encode(row) == slots(0, *raw)
+    texts = row_to_json(columns, row)
+    assert texts == {
+        "t": "+55840-11-08T22:13:20Z",
+        "n": "-290308-12-21T19:59:05.224192",
+        "d": "+29349-01-26",
+        "c": "12:00:00.123456789",
+    }
+    assert key_from_json(columns, texts) == row
+    for name, wrong in (("t", row["n"]), ("c", "12:00:00.1234567891"), ("t", "2024-05-01T12:00:00.1234567Z")):
+        with pytest.raises(ConfigurationError, match=f"column {name} "):
+            key_from_json(columns, texts | {name: wrong})
+    with pytest.raises(ConfigurationError, match="the number of a timestamp_ntz"):
+        columns.encode(row | {"t": row["n"]})
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)))

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
-from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json, to_json
+from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json
 from dynastate.reader.view import StateView
 from dynastate.ui.page import Ask, Page, counted
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site
 from dynastate.ui.texts import shown
 from dynastate.unsaferow import types
-from dynastate.unsaferow.examples import example
+from dynastate.unsaferow.nested import or_none
 
 #: Types whose JSON is a text.
 _TEXTS: Final = ("string", "binary", "date", "timestamp", "timestamp_ntz", "time")
@@ -47,7 +47,7 @@ def view(site: Site, ask: Ask) -> Page:
                 "type": kind.name,
                 "given": ask.text(f"k.{name}"),
                 "is_null": bool(ask.text(f"n.{name}")),
-                "example": _typed(to_json(kind, example(kind))),
+                "example": _typed(or_none(kind.to_json, kind.example)),
             }
             for name, kind in columns.items()
         ]

@@ -1,0 +1,102 @@
+"""Dates and times as text: ISO 8601, as JSON and SQL spell them, in all years that Spark has.
+
+date       year-month-day             a year before 0 or after 9999 with its sign: +55840-11-08
+time       hours:minutes:seconds      with 6 or 9 digits behind a point, where there are some
+timestamp  date T time, and Z or an offset where it has a zone
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Final
+
+#: The Gregorian calendar repeats itself: years, and days in them.
+_CYCLE_YEARS: Final = 400
+_CYCLE_DAYS: Final = 146_097
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_DAY_S: Final = 86_400
+_MICROS: Final = 1_000_000
+_DATE: Final = r"([+-]?\d{4,7})-(\d\d)-(\d\d)"
+_TIME: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
+_ZONE: Final = r"(Z|[+-]\d\d(?::?\d\d)?)?"
+_DATES: Final = re.compile(_DATE)
+_TIMES: Final = re.compile(_TIME)
+_TIMESTAMPS: Final = re.compile(f"{_DATE}[T ]{_TIME}{_ZONE}")
+
+
+def date_text(days: int) -> str:
+    """The text of a day by its number since 1970."""
+    cycles, rest = divmod(days, _CYCLE_DAYS)
+    day = date.fromordinal(_EPOCH + rest)
+    year = day.year + cycles * _CYCLE_YEARS
+    shown = f"+{year}" if year > 9999 else f"{year:05d}" if year < 0 else f"{year:04d}"
+    return f"{shown}{day.isoformat()[4:]}"
+
+
+def time_text(nanos: int) -> str:
+    """The text of a time by its nanoseconds since midnight."""
+    seconds, rest = divmod(nanos, 10**9)
+    digits = f".{rest:09d}" if rest % 1000 else f".{rest // 1000:06d}" if rest else ""
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{digits}"
+
+
+def timestamp_text(nanos: int) -> str:
+    """The text of a timestamp by its nanoseconds since 1970, without a zone."""
+    days, rest = divmod(nanos, _DAY_S * 10**9)
+    return f"{date_text(days)}T{time_text(rest)}"
+
+
+def parse_date(text: str) -> int:
+    """The number of days since 1970.
+
+    Raises:
+        ValueError: it is no date.
+    """
+    if (matched := _DATES.fullmatch(text)) is None:
+        raise ValueError("no such date")
+    return _days(*map(int, matched.groups()))
+
+
+def parse_time(text: str) -> int:
+    """The nanoseconds since midnight.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if (matched := _TIMES.fullmatch(text)) is None:
+        raise ValueError("no such time")
+    return _nanos(*matched.groups())
+
+
+def parse_timestamp(text: str, *, has_zone: bool) -> int:
+    """The microseconds since 1970, in UTC where it has a zone.
+
+    Raises:
+        ValueError: it is no timestamp, is more exact than microseconds, or has no zone, or has one.
+    """
+    if (matched := _TIMESTAMPS.fullmatch(text)) is None:
+        raise ValueError("no such timestamp")
+    *parts, zone = matched.groups()
+    if (zone is not None) != has_zone:
+        raise ValueError("it needs a zone, as in 2024-05-01T12:00:00Z" if has_zone else "it has no zone")
+    nanos = _nanos(*parts[3:])
+    if nanos % 1000:
+        raise ValueError("Spark's timestamps have no more digits than microseconds")
+    micros = _days(*map(int, parts[:3])) * _DAY_S * _MICROS + nanos // 1000
+    if zone is None or zone == "Z":
+        return micros
+    minutes = int(zone[1:3]) * 60 + int(zone[3:].lstrip(":") or 0)
+    return micros - (minutes if zone[0] == "+" else -minutes) * 60 * _MICROS
+
+
+def _days(year: int, month: int, day: int) -> int:
+    cycles, rest = divmod(year - 1970, _CYCLE_YEARS)
+    return date(1970 + rest, month, day).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
+
+
+def _nanos(hours: str, minutes: str, seconds: str | None, digits: str | None) -> int:
+    parts = int(hours), int(minutes), int(seconds or 0)
+    if not (parts[0] < 24 and parts[1] < 60 and parts[2] < 60):
+        raise ValueError("no such time")
+    return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 10**9 + int((digits or "").ljust(9, "0"))
