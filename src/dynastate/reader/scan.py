@@ -1,17 +1,16 @@
 """All rows of one column family in one store, in bounded memory: one range of key hashes after the other.
 
 A version is a snapshot, in buckets by hash, and changes since, in the order of their commits. The changes are read
-once, and wait in a temporary file for each range, as in a hash join that does not fit into memory; then the rows of
-each range are read from the snapshot, and its changes applied.
+once, and wait in an encrypted temporary file for each range, as in a hash join that does not fit into memory; then the
+rows of each range are read from the snapshot, and its changes applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
-from tempfile import SpooledTemporaryFile
-from typing import IO, Final
+from typing import Final
 
 from dynastate.engine.opening import ROUTES_MAX, Opening
 from dynastate.errors import ConfigurationError, RouteInvalidError
@@ -20,6 +19,7 @@ from dynastate.format.parts import StoredChunk
 from dynastate.format.version_list import VersionEntry
 from dynastate.reader.families import Family
 from dynastate.reader.partition import Encoded, Partition, fold
+from dynastate.reader.spill import SpillFile
 
 #: Buckets of half a megabyte, before compression, whose rows are in memory together.
 RANGE_BUCKETS_BITS: Final = 4
@@ -67,7 +67,7 @@ class _Ranges:
         opening = self._partition.source.engine.open(self._partition.store, self._entry.version, self._entry.attempt)
         with ExitStack() as opened:
             memory = MEMORY_BYTES >> self._bits
-            files = [opened.enter_context(SpooledTemporaryFile(memory)) for _ in range(1 << self._bits)]
+            files = [opened.enter_context(closing(SpillFile(memory))) for _ in range(1 << self._bits)]
             self._spread(opening, files)
             while self._done < len(files):
                 found = self._range(self._done, opening.snapshot, files[self._done])
@@ -75,7 +75,7 @@ class _Ranges:
                 yield from found.items()
                 del found  # before that of the next range is there
 
-    def _spread(self, opening: Opening, files: Sequence[IO[bytes]]) -> None:
+    def _spread(self, opening: Opening, files: Sequence[SpillFile]) -> None:
         try:
             for change in self._own(opening.chunks, opening):
                 files[self._number(change.key)].write(encode_changes([change]))
@@ -85,7 +85,7 @@ class _Ranges:
                 store=self._partition.store,
             ) from full
 
-    def _range(self, number: int, snapshot: int, file: IO[bytes]) -> Encoded:
+    def _range(self, number: int, snapshot: int, file: SpillFile) -> Encoded:
         """The rows of one range: those of the snapshot, and then the changes in the file."""
         engine, store, entry = self._partition.source.engine, self._partition.store, self._entry
         opening = engine.buckets(store, entry.version, entry.attempt, self._bits, [number])
@@ -97,7 +97,6 @@ class _Ranges:
         for change in self._own(opening.snapshot_chunks, opening):
             if is_exact or self._number(change.key) == number:
                 apply_change(found, change.key, change)
-        file.seek(0)
         fold(found, decode_changes(file.read()), self._family.id)
         return found
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.manifest import bits_for
 from dynastate.operations.compact import compact_store
-from dynastate.reader import scan
+from dynastate.reader import scan, spill
+from dynastate.reader.spill import SpillFile
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.fakes import MemoryTables
@@ -105,14 +107,47 @@ def test_a_lost_part_is_an_error(memory: MemoryTables, written: StoreBuilder) ->
         rows_of(memory, written.store, "default")
 
 
+def test_changes_on_disk_are_encrypted(
+    memory: MemoryTables, written: StoreBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows are read from the files, in which none of them can be read."""
+    files: list[BytesIO] = []
+
+    class Kept(BytesIO):
+        def close(self) -> None:
+            files.append(BytesIO(self.getvalue()))
+
+    monkeypatch.setattr(spill, "TemporaryFile", Kept)
+    assert rows_of(memory, written.store, "default") == expected(5)
+    raw = b"".join(each.getvalue() for each in files)
+    assert len(raw) > 200 * 20
+    assert b"user-" not in raw
+
+
+def test_blocks_are_encrypted_each_by_its_own_stream() -> None:
+    """Equal blocks differ on disk, and what is read is what was appended, in memory or not."""
+    for memory, count in ((0, 50), (100, 50), (10**6, 50)):
+        with closing(SpillFile(memory)) as file:
+            for number in range(count):
+                file.write(bytes([number]) * 7)
+            assert file.read() == file.read() == b"".join(bytes([number]) * 7 for number in range(count))
+    with closing(SpillFile(0)) as file:
+        for _ in range(2):
+            file.write(bytes(64))
+        on_disk = file._file
+        assert on_disk is not None
+        on_disk.seek(0)
+        assert len({on_disk.read(64), on_disk.read(64), bytes(64)}) == 3
+
+
 def test_a_full_disk_is_an_error(memory: MemoryTables, written: StoreBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says where to make room."""
 
-    class Full(tempfile.SpooledTemporaryFile[bytes]):
+    class Full(BytesIO):
         def write(self, _: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(scan, "SpooledTemporaryFile", Full)
+    monkeypatch.setattr(spill, "TemporaryFile", Full)
     with pytest.raises(ConfigurationError, match="No space left on device; set TMPDIR"):
         rows_of(memory, written.store, "default")
 

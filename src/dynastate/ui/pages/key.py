@@ -58,7 +58,7 @@ def view(site: Site, ask: Ask) -> Page:
             "newest": reader.version,
         }
         values["oldest"] = reader.versions()[0]
-        examples = {name: to_json(kind, example(kind)) for name, kind in columns.items()}
+        examples = {name: or_none(kind.to_json, kind.example) for name, kind in columns.items()}
         command = _command(stores, examples, ask, None)
         if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in columns):
             wanted = {name: _value(ask, name, kind) for name, kind in columns.items()}
