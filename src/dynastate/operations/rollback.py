@@ -250,8 +250,8 @@ def _refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: Checkpoint) 
             namespace = key.namespace
             raise ConfigurationError(
                 f"this checkpoint names the state of namespace {namespace}, which belongs to the checkpoint "
-                f"{other.removesuffix('/state') or '(none yet)'}. If this is a copy: delete its files "
-                "'state/*/*/dynastate', and start the query on its fork once. If the checkpoint was moved: dynastate "
+                f"{other.removesuffix('/state') or '(none yet)'}. If this is a copy: start the query on its "
+                "fork once, so that it names the fork's state. If the checkpoint was moved: dynastate "
                 f"adopt {namespace} --checkpoint {location.removesuffix('/state')}",
                 checkpoint=checkpoint.location,
             )

@@ -1,8 +1,11 @@
 package io.dynastate.spark
 
+import java.io.FileNotFoundException
+import java.nio.charset.StandardCharsets.UTF_8
+
 import io.dynastate.DynastateException
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.Path
+import org.apache.hadoop.fs.{FileSystem, Path}
 
 import org.apache.spark.sql.dynastate.{ChangeIterator, SparkInternals}
 import org.apache.spark.sql.execution.streaming.state._
@@ -143,16 +146,27 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[spark] def reportCommit(newVersion: Long): Unit = Spark41.reportCommit(newVersion, id, conf, hadoopConf)
 
   /**
-   * Leave a file in the partition's folder, once. Spark's state reader lists folders to find partitions, and would otherwise silently
-   * read partition 0 only.
+   * Leave a file in the partition's folder, once, that names the store. Spark's state reader lists folders to find partitions, and
+   * would otherwise silently read partition 0 only. In a copied checkpoint the file names the store of the query that it was copied from:
+   * it is written again.
    */
   private[spark] def writeMarker(): Unit = if (!markerIsWritten) {
     val marker = new Path(new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString), "dynastate")
     val fileSystem = marker.getFileSystem(hadoopConf)
-    if (!fileSystem.exists(marker)) {
+    val text = s"state of this partition is in DynamoDB store=${client.store}\n"
+    // Stores of a join share the folder: any of them may be named.
+    if (!beginsWith(fileSystem, marker, text.substring(0, text.lastIndexOf('/') + 1).getBytes(UTF_8))) {
       val out = fileSystem.create(marker, true)
-      try out.writeBytes(s"state of this partition is in DynamoDB store=${client.store}\n") finally out.close()
+      try out.write(text.getBytes(UTF_8)) finally out.close()
     }
     markerIsWritten = true
   }
+
+  private[this] def beginsWith(fileSystem: FileSystem, file: Path, bytes: Array[Byte]): Boolean =
+    try {
+      val in = fileSystem.open(file)
+      try in.readNBytes(bytes.length).sameElements(bytes) finally in.close()
+    } catch {
+      case _: FileNotFoundException => false
+    }
 }
