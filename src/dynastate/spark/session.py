@@ -42,6 +42,9 @@ def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Ite
     builder.config(map={**conf, **quiet, **settings.to_spark()})
     _start_jvm(builder)
     with builder.getOrCreate() as spark:
+        if threading.current_thread() is threading.main_thread():
+            # PySpark's own handler calls the JVM within a call that it interrupts; `stop` ends all jobs as well.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield spark
 
 
