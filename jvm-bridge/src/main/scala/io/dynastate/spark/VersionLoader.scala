@@ -140,7 +140,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   private def openCold(version: Long, attempt: Attempt): (Version, Option[Load]) = {
     val started = System.nanoTime()
     val (answer, content, cost) = find(version, attempt)
-    if (content.keys.sum < BackgroundRowsMin) {
+    if (content.keys.sum < backgroundRowsMin) {
       val (loaded, load) = loadOrRead(version, answer.attempt, Nil, content.keys)
       (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
     } else {
@@ -200,9 +200,9 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 private[spark] object VersionLoader {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
   /** Smaller versions are loaded before reading single buckets would pay. */
-  private val BackgroundRowsMin = 100000L
+  @volatile private[spark] var backgroundRowsMin = 100000L
   /** A thread for each load in the background: at most one for each store of the executor. */
-  private val loaders: ExecutorService = Executors.newCachedThreadPool { task =>
+  private[spark] val loaders: ExecutorService = Executors.newCachedThreadPool { task =>
     val thread = new Thread(task, "dynastate-loader")
     thread.setDaemon(true)
     thread

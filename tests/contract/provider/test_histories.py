@@ -1,0 +1,69 @@
+"""Random histories of the provider on real parts, each from a seed; scala/Histories.scala plays them.
+
+Each run plays six known seeds and a new one. `make histories SEED=17 RUNS=100` plays other seeds, and a
+failure prints the command that plays its history alone, and then shows all of its steps.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+#: Histories of every run, with each tier, and a number of new ones.
+KNOWN = range(1, 7)
+NEW = 1
+#: Far more than a history takes, also on a busy machine.
+HISTORY_DEADLINE_S = 60
+SEED = int(os.environ.get("DYNASTATE_SEED", "0"))
+#: So many from that seed on, in place of the others; 0: not asked for.
+RUNS = int(os.environ.get("DYNASTATE_HISTORIES", "0"))
+pytestmark = pytest.mark.timeout(300 + max(RUNS, len(KNOWN) + NEW) * HISTORY_DEADLINE_S)
+
+
+def seeds() -> Sequence[int]:
+    """The histories of this run."""
+    if RUNS > 0:
+        return range(SEED, SEED + RUNS)
+    first = random.SystemRandom().randrange(10**6, 10**9)
+    return [*KNOWN, *range(first, first + NEW)]
+
+
+def play(
+    command: Callable[..., list[str]],
+    dynamodb: dict[str, str],
+    environment: dict[str, str],
+    folder: Path,
+    played: Sequence[int],
+) -> tuple[int, str]:
+    """Play histories, up to the first that fails; the exit code, and what was printed."""
+    arguments = [f"root={folder.as_uri()}", f"seeds={','.join(map(str, played))}"]
+    arguments += [f"{name}={value}" for name, value in dynamodb.items()]
+    with (folder / "log").open("w") as log:
+        done = subprocess.run(
+            command("Histories", *arguments),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            timeout=200 + len(played) * HISTORY_DEADLINE_S,
+            check=False,
+        )
+    return done.returncode, done.stdout
+
+
+def test_no_history_differs_from_the_model(
+    java: Callable[..., list[str]], dynamodb: dict[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Every get, list and iterator of many stores gives what a plain model has, wherever their rows are."""
+    played = seeds()
+    code, printed = play(java, dynamodb, environment, tmp_path, played)
+    print(printed)  # noqa: T201  # pytest shows it if it fails
+    ended = [line.split("\t")[:2] for line in printed.splitlines() if line.startswith(("ok\t", "failed\t"))]
+    failed = next((seed for verdict, seed in ended if verdict == "failed"), "")
+    assert code == 0, f"replay it: make histories SEED={failed or played[0]} RUNS=1\n{printed[-6000:]}"
+    assert ended == [["ok", str(seed)] for seed in played]

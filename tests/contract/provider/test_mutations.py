@@ -1,0 +1,59 @@
+"""Each mutation of the provider is found, by a history or by a check within the JVM."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contract.provider.mutations import MUTATIONS, compile_all
+from tests.contract.provider.test_histories import play
+from tests.support.jvm import ROOT, build_jar, java_command
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def mutants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By mutation, the folder of its classes."""
+    build_jar()
+    return compile_all(tmp_path_factory.mktemp("mutants"))
+
+
+@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.check is None])
+def test_a_history_finds_the_mutation(
+    name: str,
+    mutants: dict[str, Path],
+    java: Callable[..., list[str]],
+    dynamodb: dict[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """The history of the known seed, which is one of those of every run, differs from the model."""
+    seed = MUTATIONS[name].seed
+    code, printed = play(lambda *of: before_others(java(*of), mutants[name]), dynamodb, environment, tmp_path, [seed])
+    assert code == 1, printed
+    assert f"failed\t{seed}\t" in printed
+
+
+@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.check is not None])
+def test_a_check_finds_the_mutation(
+    name: str, mutants: dict[str, Path], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The check in `tests/spark/scala` fails; `test_jvm.py` shows that it passes without the mutation."""
+    check = MUTATIONS[name].check
+    words = ["endpoint=", "python=", f"vectors={ROOT / 'tests' / 'vectors'}", f"scratch={tmp_path}", "seed=1"]
+    command = java_command("io.dynastate.tests.Main", tmp_path, [*words, "only=memory", f"named={check}"])
+    done = subprocess.run(
+        before_others(command, mutants[name]), env=environment, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert [line.split("\t")[:2] for line in done.stdout.splitlines()[1:]] == [["failed", check]], done.stdout
+
+
+def before_others(command: list[str], classes: Path) -> list[str]:
+    """A command of java that finds these classes first."""
+    at = command.index("-cp") + 1
+    return [*command[:at], f"{classes}{os.pathsep}{command[at]}", *command[at + 1 :]]
