@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -229,6 +230,14 @@ def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, mov
     CASES["dropDuplicates"].start(sessions(ON_ROCKSDB), sources, folder / "old").finish()
     with pytest.raises(ConfigurationError, match="the query keeps its state in a store of Spark's own"):
         move(folder / "old", folder / "new", 3, "another")
+
+
+def test_a_copied_checkpoint_is_refused(stopped: Path, folder: Path, move: Move) -> None:
+    """Its files name the state of the original: that of a query which may have gone on since."""
+    shutil.copytree(stopped, folder / "copy")
+    with pytest.raises(ConfigurationError, match=r"names the state of namespace .*, which belongs to the checkpoint"):
+        move(folder / "copy", folder / "new", 3, "another")
+    assert not (folder / "new").exists()
 
 
 def test_operators_of_one_partition_are_refused(sessions: Sessions, folder: Path, move: Move) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import VersionId, location_of, meta_key
-from dynastate.format.meta import parse_meta
+from dynastate.format.keys import VersionId
 from dynastate.operations.inspect import read_lists
+from dynastate.operations.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -223,7 +223,7 @@ def plan_rollback(
     namespace = checkpoint.namespace()
     wanted = committed_ids(checkpoint, to)
     stores = wanted.listed(of_namespace(tables, namespace, Meter()).current)
-    _refuse_copy(tables, stores, checkpoint)
+    refuse_copy(tables, stores, checkpoint.location)
     require = partial(_require, tables, version=to + 1, wanted=wanted)
     each_store(tables, stores, require, progress, until_failure=True).all()
     last = max(offsets)
@@ -239,22 +239,6 @@ def plan_rollback(
         tuple(stores),
         f"{COPY}{moment:%Y%m%dT%H%M%SZ}",
     )
-
-
-def _refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint whose files name stores that belong to another one."""
-    location = location_of(f"{checkpoint.location}/state")
-    for key, item in get_apart(tables, [meta_key(store) for store in stores], Meter()).items():
-        other = parse_meta(key.store_shard.removesuffix("#0"), item).location
-        if other != location:
-            namespace = key.namespace
-            raise ConfigurationError(
-                f"this checkpoint names the state of namespace {namespace}, which belongs to the checkpoint "
-                f"{other.removesuffix('/state') or '(none yet)'}. If this is a copy: start the query on its "
-                "fork once, so that it names the fork's state. If the checkpoint was moved: dynastate "
-                f"adopt {namespace} --checkpoint {location.removesuffix('/state')}",
-                checkpoint=checkpoint.location,
-            )
 
 
 def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import Key, group_key, meta_key, versions_of, where
+from dynastate.format.keys import Key, group_key, location_of, meta_key, versions_of, where
 from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 
@@ -40,6 +40,26 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
             newest=newest.epoch,
         )
     return run
+
+
+def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
+    """Refuse a checkpoint whose files name stores that belong to another one.
+
+    Raises:
+        ConfigurationError: the meta item of a store names the location of another checkpoint, or none.
+    """
+    location = location_of(f"{checkpoint}/state")
+    for key, item in get_apart(tables, [meta_key(store) for store in stores], Meter()).items():
+        owner = parse_meta(key.store_shard.removesuffix("#0"), item).location
+        if owner != location:
+            namespace = key.namespace
+            raise ConfigurationError(
+                f"this checkpoint names the state of namespace {namespace}, which belongs to the checkpoint "
+                f"{owner.removesuffix('/state') or '(none yet)'}. If this is a copy: start the query on its "
+                "fork once, so that it names the fork's state. If the checkpoint was moved: dynastate "
+                f"adopt {namespace} --checkpoint {location.removesuffix('/state')}",
+                checkpoint=checkpoint,
+            )
 
 
 def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> None:

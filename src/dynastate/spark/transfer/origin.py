@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from dynastate.errors import ConfigurationError
-from dynastate.spark.transfer.steps import OURS, Transfer
+from dynastate.operations.runs import refuse_copy
+from dynastate.spark.transfer.steps import OURS, Target, Transfer, tables_of
 
 _STORE: Final = re.compile(r"store=([^/\s]+)/")
 
@@ -15,7 +16,7 @@ def origin_settings(transfer: Transfer) -> dict[str, str]:
     """The session's settings, with the namespace that the old checkpoint's state has.
 
     Raises:
-        ConfigurationError: its state is not in DynamoDB.
+        ConfigurationError: its state is not in DynamoDB, or it is a copy that names the state of its original.
     """
     plan, source = transfer.plan, transfer.source
     if plan["provider"] != OURS:
@@ -34,4 +35,7 @@ def origin_settings(transfer: Transfer) -> dict[str, str]:
             "the old checkpoint does not name its namespace: its file 'dynastate' is gone",
             folder="/".join((source, *below)),
         )
-    return transfer.settings(found[1])
+    settings = transfer.settings(found[1])
+    with tables_of(settings) as tables:
+        refuse_copy(tables, transfer.stores(Target(OURS, namespace=found[1])), source)
+    return settings
