@@ -1,4 +1,7 @@
-"""Room in version lists: attempts that no run will read are deleted from a list before its item is full."""
+"""Room in version lists: attempts that no run will read are deleted from a list before its item is full.
+
+How long a list is decides when; `unneeded` decides what.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import VersionId, group_key, meta_key, versions_of
-from dynastate.format.meta import EPOCHS_KEPT, FORKS, StoreMeta, parse_meta
+from dynastate.format.meta import FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
 from dynastate.redaction import get_logger
 
 log = get_logger("dynastate.store")
 
-#: Above this many entries, attempts of runs that ended long ago are deleted from a version list.
+#: Above this many entries, attempts are deleted from a version list.
 LISTED_MAX: Final = 100
-#: Above this many bytes, more attempts are deleted from it. DynamoDB takes 409,600 bytes, and an entry has 13,000 at
+#: Above this many bytes, too. DynamoDB takes 409,600 bytes, and an entry has 13,000 at
 #: most: several commits still fit after one whose shortening failed.
 LIST_BYTES_MAX: Final = 250_000
 #: A list that is full is shortened to this part of it.
@@ -38,8 +41,8 @@ def is_long(listed: list[bytes]) -> bool:
 def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is_full: bool = False) -> bool:
     """Delete attempts from the version list of an entry, which is listed or about to be; False: none may be deleted.
 
-    Deleted are, as long as the list has too many entries, those at the entry's own version whose epoch is far below;
-    and as long as it has too many bytes, or `is_full`, the `unneeded` ones. Clean-up finds the parts of all of them.
+    As long as the list has too many entries or bytes, or `is_full`, the `unneeded` ones are deleted. Clean-up finds
+    their parts.
 
     Nothing is deleted unless the entry is of the newest run.
 
@@ -95,31 +98,35 @@ _NONE: Final[Item] = {"format": FORMAT, "versions": []}
 def _shortened(
     entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry, most: int
 ) -> list[bytes]:
-    """The entries that are left in a list, in order, `most` bytes if possible.
+    """The entries that are left in a list, in order; `LISTED_MAX` of them and `most` bytes, if possible.
 
     `parents` are those of the entries in the list after it.
     """
     left = dict(entries)
-    if len(left) > LISTED_MAX:
-        oldest = entry.epoch - EPOCHS_KEPT
-        left = {raw: each for raw, each in left.items() if each.version != entry.version or each.epoch > oldest}
-    excess = sum(map(len, left)) - most
-    while excess > 0 and (going := unneeded(left, parents, meta, entry)):
+    entries_over, bytes_over = len(left) - LISTED_MAX, sum(map(len, left)) - most
+    while max(entries_over, bytes_over) > 0 and (going := unneeded(left, parents, meta, entry)):
         for raw in going:
-            if excess > 0:
-                excess -= len(raw)
+            if max(entries_over, bytes_over) > 0:
                 del left[raw]
+                entries_over, bytes_over = entries_over - 1, bytes_over - len(raw)
     return list(left)
 
 
 def unneeded(
     entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry
 ) -> list[bytes]:
-    """The entries of a list that no run will read, the least useful first.
+    """The entries of a list that no run will read, the least useful first: the rule for what may be deleted.
 
-    None of them is the base of another, or was made from another checkpoint, which may be adopted again; and `entry`,
-    of the newest run, is not read from them. They are of runs before the last `RUNS_KEPT`; or of the same run, below
-    the entry's version, so that the driver has chosen others. Of a later version one is left: it is not lost.
+    `entry` is of the newest run, and listed or about to be. That it is written proves that the driver, when this run
+    began, had committed no version from the entry's own on, and that it named the entry's bases. A run that has only
+    entered the store proves nothing. So those may be deleted that another than the driver's choice made:
+
+    - attempts by runs before the last `RUNS_KEPT`, at any version;
+    - attempts by the entry's own run at lower versions.
+
+    Never deleted are the entry and its bases, the base of any listed attempt (`parents` are those of the list after
+    this one), what was made from another checkpoint location, which may be adopted again, and the last attempt at each
+    version above the entry's: such a version is not lost.
     """
     by_id = {each.id: each for each in entries.values()}
     needed = {*parents, *(each.parent_id for each in entries.values()), entry.id}

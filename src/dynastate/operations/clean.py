@@ -14,13 +14,12 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import SHOWN_MAX, of_namespace
 from dynastate.engine.engine import Engine
-from dynastate.engine.lists import shorten
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import parse_meta
 from dynastate.operations.drop import Look, commits_of, delete_meta, empty_store, refuse_written, seconds_to_look
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
-from dynastate.operations.runs import read_meta, writing_run
+from dynastate.operations.runs import writing_run
 from dynastate.operations.scope import Outcomes, each_store
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -46,8 +45,9 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     """Delete what the newest `retain` versions do not need, as `Engine.clean_up` does.
 
     1. Unpin items of this store that are pinned for forks whose meta items were deleted: a pin may be what clean-up
-    fails at. 2. Shorten the version list that the next commits append to, if it has no room; clean up. 3. If the store
-    is a fork, unpin the items of its origin that it no longer needs.
+    fails at. 2. Clean up. 3. If the store is a fork, unpin the items of its origin that it no longer needs.
+
+    A long version list is left to commits, which shorten it: only they prove which attempts the driver did not choose.
 
     Raises:
         VersionMissingError: nothing is committed.
@@ -56,9 +56,8 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     meter = Meter()
     unpin_dropped(tables, store, meter)  # 1
     newest = engine.lineage(store).newest
-    shorten(tables, store, replace(newest, epoch=read_meta(tables, store, meter)[1].epoch), meter)  # 2
     run = writing_run(tables, store, newest)
-    spent, _ = engine.clean_up(store, run, newest.version, newest.attempt, retain, least=1, most=0)
+    spent, _ = engine.clean_up(store, run, newest.version, newest.attempt, retain, least=1, most=0)  # 2
     meter.add(spent)
     unpin_unneeded(tables, store, meter)  # 3
     lineage = engine.lineage(store)

@@ -46,8 +46,10 @@ from dynastate.format.keys import (
 from dynastate.format.meta import EPOCHS_KEPT, parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
 from dynastate.format.version_list import encode_entry, listed_entry
+from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
 from dynastate.operations.drop import drop_stores
+from dynastate.operations.verify import verify
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -404,7 +406,9 @@ def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: s
 
 @pytest.mark.parametrize("how", ["refused", "forks"])
 def test_a_full_list_of_one_run_says_what_to_do(on_memory: Engine, memory: MemoryTables, store: str, how: str) -> None:
-    """What the newest two runs made may be needed, so a commit fails; a later run deletes it, and so does clean-up.
+    """What the newest two runs made may be needed, so a commit fails; the commit of a later run deletes it.
+
+    Clean-up deletes nothing of it: that a run has entered does not prove which attempt the driver has chosen.
 
     Runs that the list refuses stay refused. A list that a fork depends on is left, and the error names the fork.
     """
@@ -422,15 +426,74 @@ def test_a_full_list_of_one_run_says_what_to_do(on_memory: Engine, memory: Memor
         with pytest.raises(ConfigurationError, match=r"no room.*while forks depend on it: other. Drop them"):
             run_three.commit(LARGE, SCHEMA)
         return
-    begin(on_memory, store, C, {b"n": b"2"}, base=base, run="run-3").abort()
-    before = list_bytes(memory, store, 2)
+    run_three = begin(on_memory, store, C, {b"n": b"3"}, base=base, run="run-3")
+    run_three.flush()
+    before = memory.items[key]
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
         clean_store(on_memory, memory, store, 2)
-    assert list_bytes(memory, store, 2) < min(before, LIST_BYTES_MAX + 15_000)
+    assert memory.items[key] == before
     assert read(on_memory, store, *last)
+    run_three.commit(LARGE, SCHEMA)
+    assert list_bytes(memory, store, 2) < LIST_BYTES_MAX + 15_000
     made = write_large(on_memory, store, 3000, base, "run-3")
     assert read(on_memory, store, *made) == {b"1": b"1", b"n": b"3000"}
     assert memory.items[key]["refused"] == frozenset({"other/0/0/default"})
+
+
+@pytest.mark.parametrize("entries", ["many", "large"])
+def test_clean_up_leaves_what_the_driver_may_have_chosen(
+    on_memory: Engine, memory: MemoryTables, store: str, entries: str
+) -> None:
+    """A batch was made again and again, and succeeded; then many runs died before they committed the next one."""
+    base = write_versions(on_memory, store, 2)[-1]
+    if entries == "many":
+        numbers_of_run = {run: range(100 * run, 100 * run + 8) for run in range(2, 20)}
+    else:
+        numbers_of_run = {2: range(1000, 1026)}
+    keys = LARGE if entries == "large" else {0: 1}
+    for run, made_by in numbers_of_run.items():
+        for number in made_by:
+            begun = begin(on_memory, store, attempt(number), {b"n": b"%d" % number}, base=base, run=f"run-{run}")
+            begun.commit(keys, SCHEMA)
+    chosen = VersionId(3, attempt(made_by[0]))
+    last = VersionId(3, attempt(number))
+    for run in range(20, 38):
+        begin(on_memory, store, attempt(9000 + run), {b"x": b"1"}, base=chosen, run=f"run-{run}").flush()
+    with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
+        clean_store(on_memory, memory, store, 100)
+    for each in (chosen, last):
+        assert read(on_memory, store, *each)[b"n"] == b"%d" % int.from_bytes(each.attempt, "big")
+
+
+def commit_120(engine: Engine, store: str, base: VersionId, location: str = CHECKPOINT) -> VersionId:
+    """Commit 120 attempts on one base, six a run; return the last."""
+    for number in range(1000, 1120):
+        run = query_run(f"later-{number // 6}", location)
+        begun = engine.begin(store, run, *base, attempt(number))
+        begun.append(chunk({b"n": b"%d" % number}))
+        begun.commit({0: 1}, SCHEMA)
+    return VersionId(base.version + 1, attempt(number))
+
+
+def test_a_long_list_keeps_the_bases_of_others(on_memory: Engine, memory: MemoryTables, store: str) -> None:
+    """Version 3 of the first run is the base of version 4, which a restart at batch 2 left behind."""
+    made = write_versions(on_memory, store, 4)
+    last = commit_120(on_memory, store, made[2])
+    listed = {each.id for each in graph(memory, store).entries()}
+    assert {made[3], made[4], last} <= listed
+    assert len(listed) <= LISTED_MAX + 1
+    assert [each for each in verify(memory, store).findings if each.what != "orphaned"] == []
+    assert read(on_memory, store, *made[4])[b"4"] == b"4"
+
+
+def test_a_long_list_keeps_what_another_checkpoint_made(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """A copy of the checkpoint fails 120 times, after a restart at batch 2; then the original continues."""
+    made = write_versions(engines(memory), store, 4)
+    adopt_stores(memory, [store], "file:/moved/state", Meter())
+    commit_120(engines(memory), store, made[2], "file:/moved/state")
+    adopt_stores(memory, [store], CHECKPOINT, Meter())
+    last = write(engines(memory), store, A, {b"5": b"5"}, base=made[4], run="run-9")
+    assert read(engines(memory), store, *last) == numbers(5)
 
 
 def test_a_list_that_cannot_be_shortened_fails_no_commit(
