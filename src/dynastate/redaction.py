@@ -1,7 +1,7 @@
 """Secrets, hidden in whatever leaves the process as text: errors, logs, traces and pages all pass `redact`.
 
-It knows the secrets of the environment, and those that were given to `protect`: credentials when they are used, and
-tokens when they are made. It finds them as they are, quoted, URL-encoded, escaped for HTML, in base64, with line breaks
+It knows the secrets of the environment, and those that were given to it: credentials when they are used, and tokens
+when they are made. It finds them as they are, quoted, URL-encoded, escaped for HTML, in base64, with line breaks
 in between, and cut off; and by where they stand, such as the password of a URL.
 """
 
@@ -12,9 +12,8 @@ import os
 import re
 import sys
 import threading
-from base64 import b64encode, urlsafe_b64encode
-from collections import deque
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import unescape
 from io import TextIOBase
@@ -26,8 +25,11 @@ MASK: Final = "***"
 _LENGTH_MIN: Final = 8
 #: So many characters of a secret in a row are hidden, too.
 _WINDOW: Final = 16
-#: Secrets that are remembered; credentials that expire are replaced every few hours.
-_REMEMBERED_MAX: Final = 256
+#: A text is searched for pieces of so many characters, one every `_ANCHOR_STEP` of a secret: each window has one.
+_ANCHOR: Final = 5
+_ANCHOR_STEP: Final = _WINDOW - _ANCHOR + 1
+#: Credentials that are remembered, the last used ones: each rotation brings up to four, and older ones expire.
+_CREDENTIALS_MAX: Final = 64
 
 _VARIABLES: Final = (
     "AWS_ACCESS_KEY_ID",
@@ -47,9 +49,10 @@ _URLS: Final = (
 )
 _USER: Final = re.compile(r"(?s)//(.*)@")
 
-#: One character as it may be spelt, or what may stand between two.
+#: Characters that are spelt plainly, one as it may be spelt else, or what may stand between two.
 _PIECE: Final = re.compile(
-    r"(?is)(?P<between>\s+|\\+[nrtabfv]|\\+x[01][0-9a-f]|\\+u00[01][0-9a-f]|%(?:25)*[01][0-9a-f]|[\x00-\x1f]|\\+(?=[\W_]))"
+    r"(?is)(?P<plain>[^\s\\%&\x00-\x1f]+)"
+    r"|(?P<between>\s+|\\+[nrtabfv]|\\+x[01][0-9a-f]|\\+u00[01][0-9a-f]|%(?:25)*[01][0-9a-f]|[\x00-\x1f]|\\+(?=[\W_]))"
     r"|%(?:25)*(?P<url>[0-9a-f]{2})|\\+x(?P<hex>[0-9a-f]{2})|\\+u(?P<unicode>[0-9a-f]{4})|(?P<html>&#?\w{2,6};)|."
 )
 _URL_WITH_PASSWORD: Final = re.compile(r"://[^\s/@:'\"]*:[^\s/@'\"]*@")
@@ -60,24 +63,39 @@ _NAMED: Final = re.compile(
     r"(\\*[\"']?\s*[:=>]\s*(?:b(?=\\*[\"']))?\\*[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"'<>\\,;&]+"
 )
 
-_given: Final = deque[str](maxlen=_REMEMBERED_MAX)
+#: Anchors, each with the forms of secrets that have it, and its offset there.
+_Index = Mapping[str, Sequence[tuple[str, int]]]
+
+_lasting: Final = set[str]()
+#: The least recently used first.
+_credentials: Final = dict[str, None]()
 _lock: Final = threading.Lock()
 
 
-def protect(*secrets: str | None) -> None:
-    """Hide these from now on."""
+def protect(*secrets: str) -> None:
+    """Hide these for as long as the process runs."""
     with _lock:
-        _given.extend(each for each in secrets if each and each not in _given)
+        _lasting.update(secrets)
+
+
+def protect_credentials(*secrets: str | None) -> None:
+    """Hide these until `_CREDENTIALS_MAX` others have been used since."""
+    used = dict.fromkeys(each for each in secrets if each)
+    with _lock:
+        for each in used:
+            _credentials.pop(each, None)
+        _credentials.update(used)
+        while len(_credentials) > _CREDENTIALS_MAX:
+            del _credentials[next(iter(_credentials))]
 
 
 def redact(text: str) -> str:
     """A text without secrets: each is replaced by `***`."""
-    secrets = _known()
+    secrets, index = _indexed(_known())
     for secret in secrets:
-        if len(secret) >= _LENGTH_MIN:
-            text = text.replace(secret, MASK)
-    if forms := {form for secret in secrets for form in _forms(secret)}:
-        text = _hide(text, forms)
+        text = text.replace(secret, MASK)
+    if index:
+        text = _hide(text, index)
     if "://" in text:
         text = _URL_WITH_PASSWORD.sub(f"://{MASK}@", text)
     lower = text.lower()
@@ -152,41 +170,57 @@ class _Redacted(TextIOBase):
         """Leave the stream open: it is the process's."""
 
 
-def _known() -> list[str]:
-    """The secrets in use, and those of the environment as it is now; the longest first, which may contain others."""
+def _known() -> frozenset[str]:
+    """The secrets in use, and those of the environment as it is now."""
     with _lock:
-        known = set(_given)
+        known = {*_lasting, *_credentials}
     known |= {os.environ.get(name, "") for name in _VARIABLES}
     for name in _HEADERS:
         known |= {unquote(each.partition("=")[2]) for each in os.environ.get(name, "").split(",")}
     for name in _URLS:
         if user := _USER.search(os.environ.get(name, "")):
             known |= {user[1], user[1].partition(":")[2]}
-    return sorted(known, key=len, reverse=True)
+    return frozenset(known)
 
 
-@lru_cache(maxsize=4 * _REMEMBERED_MAX)
+@lru_cache(maxsize=1)
+def _indexed(known: frozenset[str]) -> tuple[Sequence[str], _Index]:
+    """The secrets to hide, the longest first, which may contain others, and the index of all their forms."""
+    index: dict[str, list[tuple[str, int]]] = {}
+    for form in {form for secret in known for form in _forms(secret)}:
+        for offset in range(0, len(form) - _ANCHOR + 1, _ANCHOR_STEP):
+            index.setdefault(form[offset : offset + _ANCHOR], []).append((form, offset))
+    return sorted((each for each in known if len(each) >= _LENGTH_MIN), key=len, reverse=True), index
+
+
+@lru_cache(maxsize=4 * _CREDENTIALS_MAX)
 def _forms(secret: str) -> frozenset[str]:
     """A secret as it is, its parts between line breaks, and in base64 at each alignment, all in plain characters."""
     parts = {secret, unquote(secret), secret.strip(), *re.split(r"[^!-~]+", secret)}
     forms = {_plain(each)[0] for each in parts}
     for data in {each.encode(errors="replace") for each in parts if len(each) >= _LENGTH_MIN}:
-        for encode in (b64encode, urlsafe_b64encode):
-            for before in range(3):
-                # Characters that other bytes take part in are left out.
-                text = encode(bytes(before) + data).decode().rstrip("=")
-                forms.add(text[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6])
+        for before in range(3):
+            # Characters that other bytes take part in are left out.
+            text = b64encode(bytes(before) + data).decode().rstrip("=")
+            forms.add(text[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6])
     return frozenset(each for each in forms if len(each) >= _LENGTH_MIN)
 
 
 def _plain(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """A text with each character spelt plainly, without what may stand between two, and where each one is."""
+    """A text with each character spelt plainly, without what may stand between two, and where each one is.
+
+    The two alphabets of base64 are made one.
+    """
     characters, spans = list[str](), list[tuple[int, int]]()
     for piece in _PIECE.finditer(text):
-        if not piece["between"]:
+        start, stop = piece.span()
+        if piece.lastgroup == "plain":
+            characters.append(piece[0])
+            spans.extend(zip(range(start, stop), range(start + 1, stop + 1), strict=True))
+        elif piece.lastgroup != "between":
             characters.append(_character(piece))
-            spans.append(piece.span())
-    return "".join(characters), spans
+            spans.append((start, stop))
+    return "".join(characters).replace("-", "+").replace("_", "/"), spans
 
 
 def _character(piece: re.Match[str]) -> str:
@@ -197,28 +231,29 @@ def _character(piece: re.Match[str]) -> str:
     return spelt if len(spelt) == 1 else "\0"
 
 
-def _hide(text: str, forms: set[str]) -> str:
-    """A text without these, in whatever spelling, and without long pieces of them."""
+def _hide(text: str, index: _Index) -> str:
+    """A text without the secrets of an index, in whatever spelling, and without long pieces of them."""
     plain, spans = _plain(text)
-    hidden = [span for form in forms for span in _places(plain, form)]
     pieces, end = list[str](), 0
-    for first, last in sorted((spans[start][0], spans[stop - 1][1]) for start, stop in hidden):
+    for first, last in sorted((spans[start][0], spans[stop - 1][1]) for start, stop in _places(plain, index)):
         if first >= end:
             pieces += text[end:first], MASK
         end = max(end, last)
     return "".join([*pieces, text[end:]])
 
 
-def _places(plain: str, form: str) -> Iterator[tuple[int, int]]:
+def _places(plain: str, index: _Index) -> Iterator[tuple[int, int]]:
     """The ranges of a text with pieces of a secret that are as long as a window, or whole."""
-    size = min(len(form), _WINDOW)
-    for offset in range(0, len(form) - size + 1, size):
-        at = plain.find(form[offset : offset + size])
-        while at >= 0:
-            before, after = 0, size
-            while before < min(offset, at) and plain[at - before - 1] == form[offset - before - 1]:
-                before += 1
-            while offset + after < len(form) and plain[at + after : at + after + 1] == form[offset + after]:
-                after += 1
-            yield at - before, at + after
-            at = plain.find(form[offset : offset + size], at + after)
+    end = 0
+    for at in range(len(plain) - _ANCHOR + 1):
+        # Before that, each window is in the range that ends there.
+        if (anchor := plain[at : at + _ANCHOR]) in index and at > end - _WINDOW:
+            for form, offset in index[anchor]:
+                before, after = 0, _ANCHOR
+                while before < min(offset, at) and plain[at - before - 1] == form[offset - before - 1]:
+                    before += 1
+                while offset + after < len(form) and plain[at + after : at + after + 1] == form[offset + after]:
+                    after += 1
+                if before + after >= min(len(form), _WINDOW):
+                    end = max(end, at + after)
+                    yield at - before, at + after

@@ -6,15 +6,19 @@ import base64
 import html
 import json
 import logging
+import random
 import re
+import time
 import traceback
 from pathlib import Path
+from string import ascii_letters, digits
 from urllib.parse import quote, quote_plus
 
 import pytest
 
+from dynastate import redaction
 from dynastate.errors import ConfigurationError
-from dynastate.redaction import as_cause, get_logger, redact
+from dynastate.redaction import as_cause, get_logger, protect, protect_credentials, redact
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "dynastate"
 TOKEN = "FwoGZXIvYXdzEBYaD/+=" + "".join(f"{n * 7919 % 9973:04x}" for n in range(100)) + "&%\"'"
@@ -41,6 +45,60 @@ def test_a_secret_is_hidden_however_it_is_spelt(spelt: str, monkeypatch: pytest.
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"{TOKEN}\n")
     shown = redact(f"before {SPELT[spelt]} after")
     assert re.fullmatch(r"before .{0,6}\*\*\*\S{0,6}\s* after", shown), shown
+
+
+@pytest.mark.parametrize("length", [40, 900])
+def test_each_long_piece_of_a_secret_is_hidden(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen characters in a row are hidden wherever they begin, and fifteen are other text."""
+    secret = random_secret(length)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    for size in (16, 17, 23, 30):
+        pieces = [secret[at : at + size] for at in range(length - size + 1)]
+        assert {redact(f"<{piece}>") for piece in pieces} == {"<***>"}
+    for at in range(length - 14):
+        text = f"<{secret[at : at + 15]}>"
+        assert redact(text) == text
+
+
+def test_pieces_of_two_secrets_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins within another one is hidden to its end."""
+    first = random_secret(40)
+    for shared in range(16):
+        second = first[40 - shared :] + random_secret(60, seed=1)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", first)
+        monkeypatch.setenv("AWS_SESSION_TOKEN", second)
+        shown = redact(f"<{first[5:]}{second[shared:16]}>")
+        assert shown in ("<***>", "<******>"), (shared, shown)
+
+
+def test_secrets_of_a_process_whose_credentials_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens, the credentials of now, and those that are used beside them are hidden; those of long ago are not kept.
+
+    A line of a log takes at most a millisecond, and a page of 39 KB at most fifty.
+    """
+    monkeypatch.setattr(redaction, "_lasting", set())
+    monkeypatch.setattr(redaction, "_credentials", {})
+    token, beside = random_secret(32), random_secret(40, seed=1)
+    protect(token)
+    for seed in range(2, 300):
+        protect_credentials(f"IQoJb3JpZ2luX2Vj{random_secret(900, seed=seed)}", None)
+        protect_credentials(beside)
+    newest, oldest = random_secret(900, seed=299), random_secret(900, seed=2)
+    assert redact(f"{token} {beside} {newest}") == "*** *** ***"
+    assert redact(oldest) == oldest
+    page = "<tr><td>9f2c0c64c9d2a24f3d2d7f3e6f0b8a11/0/17/default</td><td>1,234</td></tr>\n" * 500
+    for text, limit_s in ((page[:200], 0.001), (page, 0.05)):
+        taken_s = []
+        for _ in range(5):
+            began_s = time.thread_time()
+            assert redact(text) == text
+            taken_s.append(time.thread_time() - began_s)
+        assert min(taken_s) < limit_s
+
+
+def random_secret(length: int, seed: int = 0) -> str:
+    """A secret of letters and digits."""
+    return "".join(random.Random(seed).choices(ascii_letters + digits, k=length))  # noqa: S311  # to be the same again
 
 
 def test_secrets_are_known_by_their_places(monkeypatch: pytest.MonkeyPatch) -> None:

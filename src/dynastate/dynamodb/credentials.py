@@ -7,7 +7,7 @@ import re
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError
-from dynastate.redaction import protect
+from dynastate.redaction import protect_credentials
 from dynastate.settings import is_endpoint, without_user
 
 _USABLE: Final = re.compile(r"[!-~]+")
@@ -27,7 +27,7 @@ def check_credentials(credentials: Any) -> Any:
         ConfigurationError: one has a character that cannot be sent, or that makes its signature wrong.
     """
     frozen = credentials.get_frozen_credentials()
-    protect(frozen.access_key, frozen.secret_key, frozen.token)
+    protect_credentials(frozen.access_key, frozen.secret_key, frozen.token)
     for name, variable, value in (
         ("access key", "AWS_ACCESS_KEY_ID", frozen.access_key),
         ("secret access key", "AWS_SECRET_ACCESS_KEY", frozen.secret_key),
@@ -80,4 +80,4 @@ def _before_sign(request_signer: Any, **_: object) -> None:
 
 
 def _protect_identity(params: dict[str, Any], **_: object) -> None:
-    protect(params.get("WebIdentityToken"), params.get("SAMLAssertion"))
+    protect_credentials(params.get("WebIdentityToken"), params.get("SAMLAssertion"))
