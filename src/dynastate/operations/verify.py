@@ -16,6 +16,7 @@ from typing import Final
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import read_stream
 from dynastate.dynamodb.tables import Tables
+from dynastate.engine.namespaces import read_record
 from dynastate.engine.reader import Run, bucket_runs, entry_runs, verified_chunks
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
@@ -25,6 +26,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
 from dynastate.format.meta import DROPPED, FORKED, ORIGIN
+from dynastate.format.namespace import namespace_key
 from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING
@@ -57,7 +59,8 @@ _OF_SNAPSHOT: Final = {
 def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress) -> Report:
     """Verify one store.
 
-    1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests.
+    1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests; and the record of
+    the namespace's runs.
     2. Read all parts and buckets that they name, compare them as recovery does, and decode every record. Count the rows
     and values of snapshots, and compare them with the counts of version entries.
     3. List all keys of the store, to find those that nothing names.
@@ -137,10 +140,19 @@ class _Check:
             self._is_adopted = len(found.locations) > 1
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
+        self._check_record()
         self._newest = max(self._names.graph.versions(), default=0)
         self._read_manifests()
         self._unpinned = self._find_unpinned()
         self._check_schemas()
+
+    def _check_record(self) -> None:
+        namespace = self._store.split("/", maxsplit=1)[0]
+        try:
+            read_record(self._tables, namespace, self._meter)
+        except CorruptStateError as corrupt:
+            why = f"no run of the query can begin: {corrupt.reason}"
+            self._add(Finding("corrupt", namespace_key(namespace), why))
 
     def _find_unpinned(self) -> list[Finding]:
         """Find items that a fork needs in its origin and that are not pinned for it there."""

@@ -163,12 +163,12 @@ class Known:
             return Health("failed", "")
         if self.is_old:
             return Health("old", f"as of {clock_time(self.looked)}")
-        if activity.throttles:
-            return Health("throttled", f"{plural(activity.throttles, 'request')} of the last batch")
-        usual_s = activity.batch_s or 0.0
-        behind_s = self.behind_s(activity)
-        if behind_s > max(IDLE_MIN_S, IDLE_TIMES * usual_s):
-            return Health("idle", "no commit for longer than three of its batches, and a minute")
+        throttled = f"{plural(activity.throttles, 'request')} of the last batch" if activity.throttles else ""
+        if self.behind_s(activity) > max(IDLE_MIN_S, IDLE_TIMES * (activity.batch_s or 0.0)):
+            why = "no commit for longer than three of its batches, and a minute"
+            return Health("idle", f"{why}; throttled: {throttled}" if throttled else why)
+        if throttled:
+            return Health("throttled", throttled)
         if activity.lag > 1:
             return Health("behind", f"a partition is {plural(activity.lag, 'version')} behind another")
         return Health("ok", "it commits as usual")

@@ -16,6 +16,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import Item, item_key
 from dynastate.format.keys import EMPTY, Key, Role, VersionId, group_key, store_shard
+from dynastate.format.namespace import namespace_item, namespace_key
 from dynastate.operations import verify as verify_module
 from dynastate.operations.findings import Checked, Finding, Report
 from dynastate.operations.verify import verify
@@ -141,6 +142,21 @@ def test_each_lost_item_is_reported_with_the_item_that_names_it() -> None:
     # Version 4 has a snapshot.
     assert sorted(set(whole.states) - readable(report)) == [(3, attempt(3))]
     assert report.lines(tables.names)[2] == f"cannot be read: version=3 attempt={attempt(3).hex()}"
+
+
+def test_a_corrupt_record_of_runs_is_reported(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """No run can begin, also where every version can be read."""
+    write_versions(memory_engine, store, 2)
+    namespace = store.split("/", maxsplit=1)[0]
+    key = namespace_key(namespace)
+    record = namespace_item(namespace, "run", "query", "file:/state")
+    memory.items[key] = record
+    assert verify(memory, store).is_whole
+    memory.items[key] = record | {"epoch": 7}
+    report = verify(memory, store)
+    assert [(each.what, each.key) for each in report.findings] == [("corrupt", key)]
+    assert "no run of the query can begin: the record of the namespace's runs is corrupt" in report.findings[0].why
+    assert (report.is_whole, report.readable) == (False, {1, 2})
 
 
 def test_a_lost_list_is_reported_by_the_versions_that_need_it() -> None:

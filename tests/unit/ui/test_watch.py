@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Event
 
@@ -83,6 +84,15 @@ def test_a_view_that_is_opened_again_shows_the_state_of_now(world: World) -> Non
     known = world.after(0)
     assert ([each.version for each in known.activities], known.age_s, known.is_old) == ([3], 0, False)
     assert known.health(known.activities[0]).mark == "ok"
+
+
+def test_a_query_that_stops_after_a_throttled_batch_is_idle(world: World) -> None:
+    """Its last report still has the throttled requests, which the reason names."""
+    for seconds, mark in ((0, "throttled"), (75, "idle")):
+        known = world.after(seconds)
+        health = known.health(replace(known.activities[0], throttles=7))
+        assert health.mark == mark
+        assert health.why.endswith("7 requests of the last batch")
 
 
 def test_a_look_without_an_answer_is_not_waited_for_and_figures_are_called_old(
