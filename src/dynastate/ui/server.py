@@ -45,7 +45,7 @@ def serve(
         config = uvicorn.Config(
             make_app(site, token), log_level="warning", access_log=False, timeout_graceful_shutdown=1
         )
-        with _opened(url) if open_browser else nullcontext(), suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), _opened(url) if open_browser else nullcontext():
             uvicorn.Server(config).run(sockets=[listening])
 
 
