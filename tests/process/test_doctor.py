@@ -59,7 +59,7 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
 
 
 def test_dynoxide_passes(tmp_path: Path) -> None:
-    """The engine of our tests of Spark, without a warning."""
+    """The engine of our tests of Spark, without a warning of its own."""
     written = 0
 
     def count(request: Request, forward: Forward) -> Reply:
@@ -70,7 +70,8 @@ def test_dynoxide_passes(tmp_path: Path) -> None:
     with Dynoxide(tmp_path / "dynoxide") as running, FaultProxy(running.endpoint, count) as proxy:
         running.create_tables()
         found = check(replace(running.settings, endpoint=proxy.endpoint))
-    assert {each.verdict for each in found.checks} == {"pass"}
+    # The proxy leaves out the checksums, since rules change answers.
+    assert [each.name for each in found.checks if each.verdict != "pass"] == ["checksums of answers"]
     page = (ROOT / "docs" / "engines.md").read_text()
     assert f"{len(CHECKS)} times" in page
     assert written < 20_000_000
