@@ -90,6 +90,8 @@ class StoreBuilder:
             self.state.pop(place, None)
             return Change(PUT, number, place[1], None)
         raw = parse_schema(described["value"]).encode(value)
+        if earlier := described.get("earlier_values"):
+            raw += len(earlier).to_bytes(2, "little")
         is_merge = described["multiple"] and place in self.state
         self.state[place] = [*(self.state.get(place, []) if is_merge else []), raw]
         return Change(MERGE if is_merge else PUT, number, place[1], raw)

@@ -225,8 +225,7 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
 
     wanted = _parse(key)
     with _opened(call, store, family, None) as state, progress("versions") as report:
-        columns = state.columns
-        past = state.history(key_from_json(state.key_columns, wanted), report)
+        past = state.history_with_columns(key_from_json(state.key_columns, wanted), report)
         committed: dict[int, int] = {}
         for _, entry, _ in state.listed():  # a version is there when the last partition has committed it
             committed[entry.version] = max(entry.time_ms, committed.get(entry.version, 0))
@@ -236,7 +235,7 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
             "committed": iso_time(committed[each.version]) if each.version in committed else None,
             "row": row_to_json(columns, each.row),
         }
-        for each in past
+        for each, columns in past
     ]
     if not call.json(found):
         for each in found:
@@ -260,7 +259,8 @@ def diff(
     from dynastate.reader.json_rows import row_to_json
 
     with _opened(call, store, family, None) as state, progress("versions") as report:
-        columns, keys = state.columns, state.key_columns
+        later = state.at(max(before, after))
+        columns, keys = later.columns, later.key_columns
         found = [
             {
                 "key": row_to_json(keys, each.key),

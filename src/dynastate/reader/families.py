@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from dynastate.engine.reader import Lineage
@@ -14,8 +15,9 @@ from dynastate.format.changes import RowValue, schema_id
 from dynastate.format.version_list import VersionEntry
 from dynastate.unsaferow.evolution import EarlierSchema
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
-from dynastate.unsaferow.nested import Array, Struct, unique
+from dynastate.unsaferow.nested import Array, Map, Struct, unique
 from dynastate.unsaferow.schema import described_families, parse_schema
+from dynastate.unsaferow.types import DataType
 
 DEFAULT_FAMILY: Final = "default"
 #: The column of lists of values.
@@ -38,6 +40,9 @@ class Family:
     value: Struct
     #: Schemas that values were written with before, by id.
     earlier: tuple[EarlierSchema, ...] = ()
+    #: How keys are stored, and the types of the values of each schema, by id.
+    key_form: str = ""
+    value_forms: tuple[str, ...] = ()
 
     @property
     def columns(self) -> Struct:
@@ -51,6 +56,14 @@ class Family:
     def list_column(self) -> str:
         """The column with the list of values, in a family with lists."""
         return unique([*self.encoder.columns.names, VALUES])[-1]
+
+    def reads(self, other: Family) -> bool:
+        """Whether it decodes the rows of an earlier version, whose columns may have other names.
+
+        It does not where the family was removed since, and made again with another schema.
+        """
+        forms = self.value_forms[: len(other.value_forms)]
+        return (self.key_form, self.multiple, forms) == (other.key_form, other.multiple, other.value_forms)
 
     def find(self, key: Mapping[str, Any]) -> Iterator[tuple[Row, bytes]]:
         """A key as it is, then as Spark stores all that it groups as equal to it, where that differs; with its bytes.
@@ -117,6 +130,7 @@ def parse_families(text: str, store_name: str) -> dict[str, Family]:
 
 def _family(described: Mapping[str, Any], store_name: str) -> Family:
     key, now = parse_schema(described["key"]), parse_schema(described["value"])
+    earlier = tuple(map(parse_schema, described.get("earlier_values", ())))
     names = now.names if described["multiple"] else unique([*key.names, *now.names])[len(key.names) :]
     return Family(
         id=described["id"],
@@ -125,12 +139,37 @@ def _family(described: Mapping[str, Any], store_name: str) -> Family:
         multiple=described["multiple"],
         encoder=make_encoder(key, described["key_encoder"], store_name),
         value=Struct(list(zip(names, now.types, strict=True))),
-        earlier=tuple(EarlierSchema(parse_schema(each), now, names) for each in described.get("earlier_values", ())),
+        earlier=tuple(EarlierSchema(each, now, names) for each in earlier),
+        key_form=f"{described['key_encoder']} {_form(key)}",
+        value_forms=tuple(map(_form, (*earlier, now))),
     )
+
+
+def _form(kind: DataType) -> str:
+    """A type without the names of columns: rows of equal forms have equal bytes."""
+    if isinstance(kind, Struct):
+        return f"struct<{', '.join(map(_form, kind.types))}>"
+    if isinstance(kind, Array):
+        return f"array<{_form(kind.element)}>"
+    return f"map<{_form(kind.key)}, {_form(kind.value)}>" if isinstance(kind, Map) else kind.name
 
 
 def families_at(lineage: Lineage, entry: VersionEntry) -> dict[str, Family]:
     return parse_families(lineage.schema(entry), lineage.store.rpartition("/")[2])
+
+
+def nearest_family(lineage: Lineage, name: str, version: int) -> Family | None:
+    """The column family at a version; where it has none, at the last one before, or the first one after, that has it.
+
+    None: no listed version has it.
+    """
+    entries = lineage.entries
+    before = (entry for entry in reversed(entries) if entry.version <= version)
+    for entry in chain(before, entries):
+        family = families_at(lineage, entry).get(name)
+        if family is not None:
+            return family
+    return None
 
 
 def add_example(wrong: ConfigurationError, key: str) -> None:

@@ -18,7 +18,7 @@ from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback
-from dynastate.reader.families import Family, families_at
+from dynastate.reader.families import Family, families_at, nearest_family
 
 Encoded = dict[bytes, RowValue]
 Changes = Iterable[RowChange]
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Partition:
-    """One column family of one store, by its name. `known` gives it for versions that do not have it."""
+    """One column family of one store, by its name. `known` gives it where no listed version of the store has it."""
 
     source: Source
     lineage: Lineage
@@ -54,8 +54,9 @@ class Partition:
         return families_at(self.lineage, entry)
 
     def family(self, entry: VersionEntry) -> Family:
-        """The column family at a version. A version that no longer has it removes its rows, by its id."""
-        return self.families(entry).get(self.name) or self.known()
+        """The column family at a version, or near it. A version that no longer has it removes its rows, by its id."""
+        family = self.families(entry).get(self.name)
+        return family or nearest_family(self.lineage, self.name, entry.version) or self.known()
 
     def count(self, entry: VersionEntry) -> int:
         family = self.families(entry).get(self.name)
@@ -152,11 +153,14 @@ class Partition:
     def history(self, raw: bytes, progress: ProgressCallback) -> Iterator[tuple[VersionEntry, Family, RowValue | None]]:
         """The values of a key, from the oldest listed version on: the first one, and each that differs from the last.
 
+        Each has the column family that decodes it: that of the newest version, if it reads it.
+
         Raises:
             VersionMissingError: clean-up has deleted the oldest version meanwhile.
         """
         self.source.meter.add(self.lineage.meter)
         first, last = self.lineage.entries[0], self.lineage.newest
+        newest = self.family(last)
         try:
             value = self.value(first, raw)
         except CorruptStateError as corrupt:
@@ -166,7 +170,8 @@ class Partition:
                 "clean-up took the oldest version away meanwhile; call again", store=self.store, version=first.version
             ) from corrupt
         if value is not None:
-            yield first, self.family(first), value
+            family = self.family(first)
+            yield first, newest if newest.reads(family) else family, value
         if last.version == first.version:
             return
         now: Encoded = {} if value is None else {raw: _copy(value)}
@@ -175,7 +180,7 @@ class Partition:
             before = _copy(now[raw]) if raw in now else None
             fold(now, changes, family.id, raw)
             if now.get(raw) != before:
-                yield entry, family, now.get(raw)
+                yield entry, newest if newest.reads(family) else family, now.get(raw)
             progress(entry.version - first.version, last.version - first.version)
 
 

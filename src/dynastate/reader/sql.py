@@ -270,7 +270,7 @@ class _Tables:
 
     def _changes(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
         nothing = dict.fromkeys(state.columns.names)
-        for number, (version, kind, row) in state.changes_by_partition(self._after):
+        for number, (version, kind, row) in state.changes_by_partition(self._after, one_schema=True):
             yield nothing | row | dict(zip(names, (version, kind, number), strict=True))
 
     def _versions(self) -> Iterator[Row]:

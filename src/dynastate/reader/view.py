@@ -16,7 +16,7 @@ from dynastate.format.changes import Change as RowChange
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.reader import arrow, sql
-from dynastate.reader.families import Family, Row
+from dynastate.reader.families import Family, Row, nearest_family
 from dynastate.reader.partition import Partition, Source
 from dynastate.reader.placement import Placement
 from dynastate.reader.scan import scan
@@ -178,32 +178,54 @@ class StateView:
         return view
 
     def changes(self, after: int, to: int | None = None) -> Iterator[Change]:
-        """Read the changes of the versions after one, up to another (by default this one), oldest first."""
+        """Read the changes of the versions after one, up to another (by default this one), oldest first.
+
+        Rows have the columns of the last of these versions, unless the column family was removed since, and made again
+        with another schema: then those of their own version.
+        """
         return (change for _, change in self.changes_by_partition(after, to))
 
-    def changes_by_partition(self, after: int, to: int | None = None) -> Iterator[tuple[int, Change]]:
-        """Read what `changes` does, each with the number of its partition."""
+    def changes_by_partition(
+        self, after: int, to: int | None = None, *, one_schema: bool = False
+    ) -> Iterator[tuple[int, Change]]:
+        """Read what `changes` does, each with the number of its partition.
+
+        Raises:
+            ConfigurationError: with `one_schema`, a row has other columns than the last version.
+        """
         after, last = _number(after), _number(self.version if to is None else to)
         if last <= after:
             return
         with self._reading(), ExitStack() as ended:
-            feeds = [
-                (partition, ended.enter_context(closing(partition.feed(after + 1, partition.lineage.find(last)))))
-                for partition in self._partitions
-            ]
+            feeds = []
+            for partition in self._partitions:
+                newest = partition.lineage.find(last)
+                feed = ended.enter_context(closing(partition.feed(after + 1, newest)))
+                feeds.append((partition, partition.family(newest), feed))
             for _ in range(after + 1, last + 1):
-                for partition, feed in feeds:
+                for partition, latest, feed in feeds:
                     entry, changes = next(feed)
-                    family = partition.family(entry)
+                    written = partition.family(entry)
+                    family = latest if latest.reads(written) else written
                     for change in changes:
                         if change.family == family.id:
+                            if one_schema and family is not latest:
+                                raise _made_again(partition, entry.version)
                             yield partition.number, Change(entry.version, _kind(change), family.changed(change))
 
     def history(self, key: Mapping[str, Any], progress: ProgressCallback = no_progress) -> list[Past]:
         """Read the row of a key at the oldest version, and at each later version at which it differs from the last.
 
         It reads the changes of all versions that are retained; `progress` gets the versions of one partition.
+        Rows have the columns of the newest version, unless the column family was removed since, and made again with
+        another schema: then those of their own version.
         """
+        return [past for past, _ in self.history_with_columns(key, progress)]
+
+    def history_with_columns(
+        self, key: Mapping[str, Any], progress: ProgressCallback = no_progress
+    ) -> list[tuple[Past, Struct]]:
+        """Read what `history` does, with the columns of each row."""
         family = self._schema
         for given, raw in family.find(key):
             with self._reading():
@@ -211,7 +233,11 @@ class StateView:
                     partition = self._partitions[number]
                     newest = self._partition(self._source.engine.lineage(partition.store))
                     found = newest.history(raw, progress)
-                    if past := [Past(entry.version, known.row_or_none(raw, value)) for entry, known, value in found]:
+                    past = [
+                        (Past(entry.version, known.row_or_none(raw, value)), known.columns)
+                        for entry, known, value in found
+                    ]
+                    if past:
                         return past
         return []
 
@@ -222,17 +248,21 @@ class StateView:
 
         It reads the changes between them twice, and once all rows of the earlier one; the rows of changed keys are in
         memory, of one partition at a time. `progress` gets the versions whose changes are read, those of all partitions
-        together.
+        together. Rows have the columns of the later version.
 
         Raises:
-            ConfigurationError: the changes in a partition have more than `limit_bytes`.
+            ConfigurationError: the changes in a partition have more than `limit_bytes`, or the column family was
+                removed between the versions, and made again with another schema.
         """
         low, high = sorted((_number(before), _number(after)))
         read, total = count(1), (high - low) * len(self._partitions)
         with self._reading():
             for partition in self._partitions:
+                family = partition.family(partition.lineage.find(high))
+                written = partition.families(partition.lineage.find(low)).get(self.family) if low else None
                 for raw, was, now in partition.difference(low, high, lambda: progress(next(read), total), limit_bytes):
-                    family = self._schema
+                    if was is not None and written is not None and not family.reads(written):
+                        raise _made_again(partition, low)
                     pair = [family.row_or_none(raw, value) for value in (was, now)]
                     first, second = pair if before == low else reversed(pair)
                     yield Difference(family.encoder.decode(raw), first, second)
@@ -268,14 +298,12 @@ class StateView:
 
     @property
     def _schema(self) -> Family:
-        """The column family at this version, or at the nearest listed version that has it."""
-        partition = self._partitions[0]
-        near = sorted(partition.lineage.entries, key=lambda entry: abs(entry.version - self.version))
-        for entry in near:
-            found = partition.families(entry).get(self.family)
-            if found is not None:
-                return found
-        raise no_family(self.store, self.family, partition.families(near[0]))
+        """The column family at this version, or near it."""
+        partition, entry = self._current()[0]
+        family = nearest_family(partition.lineage, self.family, self.version)
+        if family is None:
+            raise no_family(self.store, self.family, partition.families(entry))
+        return family
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -321,6 +349,15 @@ def no_family(store: str, family: str, known: Iterable[str]) -> ConfigurationErr
     """The error for a column family that a store does not have."""
     there = ", ".join(known) or "none"
     return ConfigurationError(f"this store has no column family {family}; it has {there}", store=store)
+
+
+def _made_again(partition: Partition, version: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"column family {partition.name} was removed after this version, and made again with another schema; read"
+        " later versions only, or only versions up to this one",
+        store=partition.store,
+        version=version,
+    )
 
 
 def _number(version: Any) -> int:

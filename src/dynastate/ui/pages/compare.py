@@ -16,6 +16,7 @@ from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.pages.rows import CELL_CHARS
 from dynastate.ui.site import Site
 from dynastate.ui.texts import shown, text_bytes
+from dynastate.unsaferow.nested import Struct
 
 #: The most bytes of changes in a partition, between two versions, that are compared.
 COMPARED_BYTES: Final = 256 * 2**20
@@ -30,14 +31,20 @@ class Differences(Cursor[Line]):
 
     def __init__(self, reader: StateReader, before: int, after: int) -> None:
         self.counts = Counter(added=0, removed=0, changed=0)
+        self._reader, self._later = reader, max(before, after)
         super().__init__(
             self._differing(reader, before, after),
             reader.close,
             lambda line: sum(text_bytes(cells) for cells in line[1:3] if cells),
         )
 
+    @property
+    def columns(self) -> Struct:
+        """The columns of the rows."""
+        return self._reader.at(self._later).columns
+
     def _differing(self, reader: StateReader, before: int, after: int) -> Generator[Line, None, None]:
-        columns = reader.columns
+        columns = self.columns
         for each in reader.diff(before, after, limit_bytes=COMPARED_BYTES):
             kind = "added" if each.before is None else "removed" if each.after is None else "changed"
             self.counts[kind] += 1
@@ -68,7 +75,6 @@ def view(site: Site, ask: Ask) -> Page:
         command = f"dynastate diff {quote(stores)} {before} {after}" + family_option(reader.family or families[0])
         if not reader.family:
             return Page(f"Versions of {stores}", "compare.html", command, values, spent)
-        names = list(reader.columns.names)
     page = ask.number("page", 1, least=1)
 
     def make() -> Differences:
@@ -77,7 +83,7 @@ def view(site: Site, ask: Ask) -> Page:
     with site.cursor(("compare", stores, family, before, after), make) as cursor:
         cursor.advance(float("inf"))
         values |= {
-            "columns": names,
+            "columns": list(cursor.columns.names),
             "rows": cursor.page(page),
             "counts": dict(cursor.counts),
             "is_done": cursor.is_done,

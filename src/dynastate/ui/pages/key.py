@@ -40,7 +40,7 @@ def view(site: Site, ask: Ask) -> Page:
                 {"families": families, "fields": []},
                 spent,
             )
-        columns = dict(zip(state.key_columns.names, state.key_columns.types, strict=True))
+        key_columns = dict(zip(state.key_columns.names, state.key_columns.types, strict=True))
         fields = [
             {
                 "name": name,
@@ -49,7 +49,7 @@ def view(site: Site, ask: Ask) -> Page:
                 "is_null": bool(ask.text(f"n.{name}")),
                 "example": _typed(or_none(kind.to_json, kind.example)),
             }
-            for name, kind in columns.items()
+            for name, kind in key_columns.items()
         ]
         values: dict[str, Any] = {
             "families": families,
@@ -58,10 +58,10 @@ def view(site: Site, ask: Ask) -> Page:
             "newest": reader.version,
         }
         values["oldest"] = reader.versions()[0]
-        examples = {name: or_none(kind.to_json, kind.example) for name, kind in columns.items()}
+        examples = {name: or_none(kind.to_json, kind.example) for name, kind in key_columns.items()}
         command = _command(stores, examples, ask, None)
-        if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in columns):
-            wanted = {name: _value(ask, name, kind) for name, kind in columns.items()}
+        if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in key_columns):
+            wanted = {name: _value(ask, name, kind) for name, kind in key_columns.items()}
             key = key_from_json(state.key_columns, wanted)
             asked = row_to_json(state.key_columns, key) or {}
             version = ask.number("version", reader.version, least=1)
@@ -69,13 +69,17 @@ def view(site: Site, ask: Ask) -> Page:
             row = row_to_json(at.columns, at.get(key))
             command = _command(stores, asked, ask, version if ask.text("version") else None)
             past = deque(
-                ((each.version, _cells(row_to_json(at.columns, each.row), state)) for each in reader.history(key)),
+                (
+                    (each.version, _cells(row_to_json(columns, each.row), state))
+                    for each, columns in reader.history_with_columns(key)
+                ),
                 maxlen=HISTORY,
             )
             values |= {
                 "key": asked,
                 "version": version,
                 "row": _cells(row, state),
+                "names": list(row or {}),
                 "is_there": row is not None,
                 "listed": _listed(row, ask, state),
                 "history": list(reversed(past)),
@@ -83,8 +87,9 @@ def view(site: Site, ask: Ask) -> Page:
             }
             other = ask.number_or_none("other", least=1)
             if other is not None:
-                before = row_to_json(at.columns, reader.at(other).get(key))
+                before = row_to_json(reader.at(other).columns, reader.at(other).get(key))
                 values |= {"other": other, "before": _cells(before, state)}
+                values["names"] = list(dict.fromkeys([*(row or {}), *(before or {})]))
     return Page(f"Key in {stores}", "key.html", command, values, spent)
 
 

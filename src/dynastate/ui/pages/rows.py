@@ -31,8 +31,8 @@ def view(site: Site, ask: Ask) -> Page:
         values |= {"oldest": reader.versions()[0], "newest": reader.version}
         if not reader.family:
             return Page(f"Rows of {stores}", "rows.html", f"dynastate show {quote(reader.stores[0])}", values, spent)
-        columns = reader.columns
-        total = len(reader.at(version))
+        at = reader.at(version)
+        columns, total = at.columns, len(at)
     column, contains = ask.text("column"), ask.text("contains")
     page = ask.number("page", 1, least=1)
     names = list(columns.names)
