@@ -22,9 +22,22 @@ def parse_json(text: str) -> Any:
     """Parse JSON that somebody wrote. Numbers with a point are decimals, so that no digit is lost.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is no JSON, or nested too deeply.
+        ConfigurationError: an object has a member twice.
     """
-    return json.loads(text, parse_float=Decimal)
+    try:
+        return json.loads(text, parse_float=Decimal, object_pairs_hook=_object)
+    except RecursionError as deep:
+        raise ValueError("too many levels of lists and objects") from deep
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    whole = dict(members)
+    if len(whole) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError("an object of JSON has a member twice; give each once", member=twice[:100])
+    return whole
 
 
 def row_to_json(columns: Struct, row: Row | None) -> dict[str, Any] | None:

@@ -74,7 +74,10 @@ class Array(Variable):
 
 
 class Map(Variable):
-    """Two arrays of equal length. In keys, Spark has entries in the order of their own keys: the normal form."""
+    """Two arrays of equal length. In keys, Spark has entries in the order of their own keys: the normal form.
+
+    A value is a dict, or a list of pairs where Spark keeps keys apart that Python takes for equal: 0.0 and -0.0.
+    """
 
     name = "map"
 
@@ -84,7 +87,7 @@ class Map(Variable):
         self._keys = Array(key)
         self._values = Array(value)
 
-    def load(self, raw: bytes, begin: int, end: int) -> dict[Any, Any]:
+    def load(self, raw: bytes, begin: int, end: int) -> dict[Any, Any] | list[tuple[Any, Any]]:
         middle = begin + 8 + WORD.unpack_from(raw, begin)[0]
         if middle > end:
             raise CorruptStateError("a map's keys end after the map", at=middle, end=end)
@@ -93,13 +96,15 @@ class Map(Variable):
             raise CorruptStateError(
                 "a map has a null as a key, or not as many keys as values", keys=len(keys), values=len(values), at=begin
             )
-        entries = dict(zip(map(hashable, keys), values, strict=True))
-        if len(entries) != len(keys):
-            raise CorruptStateError("a map has a key twice", keys=len(keys), at=begin)
-        return entries
+        try:
+            return _map_of(list(zip(keys, values, strict=True)))
+        except ValueError as twice:
+            raise CorruptStateError("a map has a key twice", keys=len(keys), at=begin) from twice
 
     def dump(self, value: Any) -> bytes:
         entries = self._entries(value)
+        if not isinstance(value, Mapping):
+            _map_of(entries)  # refuses a key that is there twice
         keys = self._keys.dump_all([key for key, _ in entries])
         return WORD.pack(len(keys)) + keys + self._values.dump_all([each for _, each in entries])
 
@@ -124,7 +129,7 @@ class Map(Variable):
     def normal(self, value: Any) -> Any:
         # Spark keeps the zeros of keys apart, and takes those of values for one.
         entries = [(key, or_none(self.value.normal, each)) for key, each in self._entries(value)]
-        return {hashable(key): each for key, each in sorted(entries, key=lambda entry: self.key.order(entry[0]))}
+        return _map_of(sorted(entries, key=lambda entry: self.key.order(entry[0])))
 
     def to_json(self, value: Any) -> Any:
         entries = [(self.key.to_json(key), or_none(self.value.to_json, each)) for key, each in self._entries(value)]
@@ -134,10 +139,7 @@ class Map(Variable):
         if isinstance(given, Mapping):
             given = list(given.items())
         pairs = [scalars.checked(pair, "a pair", (list, tuple)) for pair in scalars.checked(given, "a map", list)]
-        entries = {hashable(self.key.from_json(key)): or_none(self.value.from_json, each) for key, each in pairs}
-        if len(entries) != len(pairs):
-            raise ValueError("a key of a map twice")
-        return entries
+        return _map_of([(self.key.from_json(key), or_none(self.value.from_json, each)) for key, each in pairs])
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.map_(self.key.arrow(pa, sql=sql), self.value.arrow(pa, sql=sql))
@@ -300,6 +302,20 @@ def hashable(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple(map(hashable, value.values()))
     return tuple(map(hashable, value)) if isinstance(value, list) else value
+
+
+def _map_of(entries: list[tuple[Any, Any]]) -> dict[Any, Any] | list[tuple[Any, Any]]:
+    """A map of its entries: a dict, or the entries where only the sign of a zero tells keys apart.
+
+    Raises:
+        ValueError: a key is there twice.
+    """
+    keys = [hashable(key) for key, _ in entries]
+    if len(whole := dict(zip(keys, (each for _, each in entries), strict=True))) == len(keys):
+        return whole
+    if len(set(zip(keys, map(repr, keys), strict=True))) < len(keys):
+        raise ValueError("a key of a map twice")
+    return entries
 
 
 def _in_order(kind: DataType, value: Any) -> tuple[Any, ...]:

@@ -19,6 +19,8 @@ _DAY_S: Final = 86_400
 _MICROS: Final = 1_000_000
 _DATE: Final = r"([+-]?\d{4,7})-(\d\d)-(\d\d)"
 _TIME: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
+#: The largest offset that Spark has.
+_ZONE_MINUTES_MAX: Final = 18 * 60
 _ZONE: Final = r"(Z|[+-]\d\d(?::?\d\d)?)?"
 _DATES: Final = re.compile(_DATE)
 _TIMES: Final = re.compile(_TIME)
@@ -86,7 +88,9 @@ def parse_timestamp(text: str, *, has_zone: bool) -> int:
     micros = _days(*map(int, parts[:3])) * _DAY_S * _MICROS + nanos // 1000
     if zone is None or zone == "Z":
         return micros
-    minutes = int(zone[1:3]) * 60 + int(zone[3:].lstrip(":") or 0)
+    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
+    if minutes >= 60 or (minutes := hours * 60 + minutes) > _ZONE_MINUTES_MAX:
+        raise ValueError("no such zone: it is up to 18:00")
     return micros - (minutes if zone[0] == "+" else -minutes) * 60 * _MICROS
 
 

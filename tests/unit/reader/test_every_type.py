@@ -27,7 +27,7 @@ from dynastate.reader.sql import answer
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.texts import shown
-from dynastate.unsaferow.nested import Struct, unique
+from dynastate.unsaferow.nested import Map, Struct, unique
 from dynastate.unsaferow.scalars import RawNumber, scaled
 from dynastate.unsaferow.schema import parse_schema
 from dynastate.unsaferow.types import CalendarInterval
@@ -64,6 +64,7 @@ def decimals(digits: int, scale: int) -> st.SearchStrategy[Any]:
 ARRAY = {"type": "array", "elementType": "timestamp", "containsNull": True}
 INNER = struct([("a", "double"), ("A", "time(9)"), ("a#2", "string")])
 MAP = {"type": "map", "keyType": "double", "valueType": "date", "valueContainsNull": True}
+TO_LONG = {"type": "map", "keyType": "double", "valueType": "long", "valueContainsNull": True}
 TEXT_MAP = {"type": "map", "keyType": "string", "valueType": "decimal(38,18)", "valueContainsNull": True}
 NANOS = st.sampled_from([0, 1, 999, 43_200_123_456_789, 86_400 * 10**9 - 1]) | st.integers(0, 86_400 * 10**9 - 1)
 TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -237,6 +238,9 @@ def test_numbers_of_numpy_and_rows_of_pandas_are_keys(store: str) -> None:
         ("timestamp", '"yesterday"', 'such as "2024-05-01T12:00:00Z": no such timestamp'),
         ("timestamp", '"2024-05-01T12:00:00"', "it needs a zone, as in 2024-05-01T12:00:00Z"),
         ("timestamp_ntz", '"2024-05-01T12:00:00Z"', "it has no zone"),
+        ("timestamp", '"2024-05-01T12:00:00+99:99"', "no such zone: it is up to 18:00"),
+        ("timestamp", '"2024-05-01T12:00:00-18:01"', "no such zone: it is up to 18:00"),
+        ("timestamp", '"2024-05-01T12:00:00+00:60"', "no such zone: it is up to 18:00"),
         ("timestamp", "5", "not a text such as 2024-05-01T12:00:00Z"),
         ("date", '"2024-02-30"', 'such as "2024-05-01": '),
         ("time(6)", '"12"', 'such as "12:00:00": no such time'),
@@ -255,6 +259,37 @@ def test_a_wrong_kind_of_key_is_an_error_with_an_example(kind: Any, wrong: str, 
         key_from_json(columns, {"c": parse_json(wrong)})
     assert said in str(error.value)
     assert "Error(" not in str(error.value)
+
+
+def test_json_that_would_be_read_in_part_or_not_at_all_is_refused() -> None:
+    """A member that is there twice, at any level, is named; levels beyond Python's are no JSON."""
+    for text in ('{"a": 1, "a": 2}', '{"m": [{"b": 0, "a": 1, "a": 1}]}'):
+        with pytest.raises(ConfigurationError, match="an object of JSON has a member twice; give each once member=a"):
+            parse_json(text)
+    for text in ("[" * 100_000, '{"a":' * 100_000):
+        with pytest.raises(ValueError, match="too many levels of lists and objects"):
+            parse_json(text)
+
+
+def test_a_map_with_both_zeros(store: str) -> None:
+    """Spark keeps 0.0 and -0.0 apart as keys of a map, alone or within a struct: it is read as a list of pairs."""
+    pairs = [(0.0, 1), (-0.0, 2)]
+    with stored(store, ({"m": pairs}, {"n": 1}), key=[("m", TO_LONG)]) as state:
+        row = {"m": pairs, "n": 1}
+        assert same(list(state), [row])
+        assert same(state.get({"m": pairs}), row)
+        text = json_text(row_to_json(state.key_columns, {"m": pairs}))
+        assert same(state.get(key_from_json(state.key_columns, parse_json(text))), row)
+        assert same(state.to_arrow().to_pylist(), [row])
+        with answer(state, "select n from state") as asked:
+            assert list(asked.rows) == [(1,)]
+        for twice in ([(0.0, 1), (0.0, 2)], [(1.0, 1), (1.0, 2), *pairs]):
+            with pytest.raises(ConfigurationError, match=r"column m must be of type map.*: a key of a map twice"):
+                state.get({"m": twice})
+    within = Map(parse_schema(struct([("x", "double")])), parse_schema(struct([("n", "long")])))
+    nested = [({"x": number}, {"n": 1}) for number, _ in pairs]
+    raw = within.dump(nested)
+    assert same(within.load(raw, 0, len(raw)), nested)
 
 
 # --------------------------------------------------------------------------------------------------------------- names
