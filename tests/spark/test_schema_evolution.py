@@ -46,7 +46,15 @@ def test_rows_of_every_schema_are_read_by_the_newest(sessions: Sessions, opened:
             assert flat(rows) == flat(of_spark(session, folder / "ours", {"stateVarName": name}))
             with closing(state.to_duckdb()) as connection:
                 assert connection.sql("SELECT count(*) FROM state").fetchall() == [(len(state),)]
-            assert all(row_to_json(state.columns, row) for row in state)
+                changes = [each.row for each in state.changes(0)]
+                assert connection.sql("SELECT count(*) FROM changes").fetchall() == [(len(changes),)]
+            assert all(row_to_json(state.columns, row) for row in (*state, *changes))
+            key = {column: value for column, value in changes[0].items() if column in state.key_columns.names}
+            past = [each.row for each in state.history(key)]
+            assert all(row_to_json(state.columns, row) for row in past if row)
+            first = state.at(state.versions()[0])
+            differing = list(first.diff(first.version, state.version))
+            assert {each.after and tuple(each.after) for each in differing} <= {None, tuple(state.columns.names)}
     # What the first run wrote was read in the second.
     assert any("Row(note='é', new=None, low=" in str(row[3]) for row in outcomes["ours"].rows[2])
 
