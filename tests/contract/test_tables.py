@@ -10,7 +10,7 @@ import pytest
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.errors import InternalError, ItemFullError, UnavailableError
+from dynastate.errors import ConfigurationError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
 from dynastate.format.keys import meta_key as meta_key_of
@@ -141,6 +141,19 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
         tables.append_version(key, entry, "run-1", Meter())
     versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
     assert tables.get([key], Meter()) == {key: item_key(key) | versions}
+
+
+def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> None:
+    """A fence does not become a list either; the error says which of both it is."""
+    list_key, fence = group_key(store, 1), group_key(store, 10)
+    fenced = item_key(fence) | {"format": FORMAT, "refused": frozenset({"run-1"})}
+    assert tables.put_new(fence, fenced, Meter())
+    for key, run, said in ((list_key, "run-1", "not listed"), (fence, "run-2", "not listed"), (fence, "run-1", "drop")):
+        with pytest.raises(ConfigurationError, match=said):
+            tables.append_version(key, b"two", run, Meter(), has_base=True)
+    assert tables.get([list_key, fence], Meter()) == {fence: fenced}
+    tables.append_version(list_key, b"one", "run-1", Meter())
+    assert tables.append_version(list_key, b"two", "run-1", Meter(), has_base=True) == [b"one", b"two"]
 
 
 def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -> None:

@@ -107,7 +107,7 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
 def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
     """The version list is read, and put with one more entry."""
 
-    def append(self: BotoTables, key: Key, entry: bytes, _: str, meter: Meter, __: Callable[[], bool]) -> list[bytes]:
+    def append(self: BotoTables, key: Key, entry: bytes, _: str, meter: Meter, *__: object) -> list[bytes]:
         before = self.get([key], meter).get(key, {})
         versions = before.get("versions", [])
         assert isinstance(versions, list)

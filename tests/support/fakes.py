@@ -24,7 +24,7 @@ from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DELETING, DROPPED, FORKS
 from dynastate.format.objects import OBJECT_BYTES, ObjectId
-from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
+from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
@@ -187,7 +187,13 @@ class MemoryTables(UnthrottledTables):
         return [key for key, _ in self.query(role, store_shard, low, high, meter)]
 
     def append_version(
-        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+        self,
+        key: Key,
+        entry: bytes,
+        run: str,
+        meter: Meter,
+        is_awaited: Callable[[], bool] = always,
+        has_base: bool = False,  # noqa: FBT001, FBT002
     ) -> list[bytes]:
         refuse_keys([key], 1)
         if not is_awaited():
@@ -198,6 +204,8 @@ class MemoryTables(UnthrottledTables):
             assert isinstance(refused, frozenset)
             if run in refused:
                 raise run_refused(key, run)
+            if has_base and "versions" not in self.items.get(key, {}):
+                raise base_gone(key, run)
             versions = self.items.get(key, {}).get("versions", [])
             assert isinstance(versions, list)
             now = [*versions, entry]

@@ -26,7 +26,7 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.format.meta import DELETING, DROPPED, FORKS
-from dynastate.format.version_list import REFUSED, VERSIONS, not_awaited, run_refused
+from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.settings import Settings
 
 
@@ -224,14 +224,21 @@ class BotoTables:
         return [self._key(role, item) for item in found]
 
     def append_version(
-        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+        self,
+        key: Key,
+        entry: bytes,
+        run: str,
+        meter: Meter,
+        is_awaited: Callable[[], bool] = always,
+        has_base: bool = False,  # noqa: FBT001, FBT002
     ) -> list[bytes]:
         refuse_keys([key], 1)
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
             "UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
-            "ConditionExpression": "NOT contains(#refused, :run)",
+            "ConditionExpression": "NOT contains(#refused, :run)"
+            + (" AND attribute_exists(versions)" if has_base else ""),
             "ExpressionAttributeNames": {"#f": "format", "#refused": REFUSED},
             "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT, ":run": run}),
             "ReturnValues": "UPDATED_NEW",
@@ -246,7 +253,9 @@ class BotoTables:
             try:
                 answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
             except ConditionFailedError:
-                raise run_refused(key, run) from None
+                refused = self.get([key], meter).get(key, {}).get(REFUSED) if has_base else {run}
+                is_refused = isinstance(refused, Collection) and run in refused
+                raise (run_refused if is_refused else base_gone)(key, run) from None
             if answer is not None:
                 now = from_wire(answer["Attributes"])
                 meter.wrote(item_bytes(item_key(key) | now))

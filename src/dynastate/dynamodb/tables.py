@@ -67,14 +67,21 @@ class Tables(Protocol):
         """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
 
     def append_version(
-        self, key: Key, entry: bytes, run: str, meter: Meter, is_awaited: Callable[[], bool] = always
+        self,
+        key: Key,
+        entry: bytes,
+        run: str,
+        meter: Meter,
+        is_awaited: Callable[[], bool] = always,
+        has_base: bool = False,  # noqa: FBT001, FBT002
     ) -> list[bytes]:
         """Append to the version list; the list after it, or no entries where the answer was lost.
 
         `is_awaited` is asked before each request whether somebody waits for the answer; otherwise nothing is sent.
+        `has_base`: the version that the entry follows is in the same list, so the list must exist.
 
-        Raises ConfigurationError where the list refuses the run, UnavailableError unless somebody waits, and
-        UnknownOutcomeError when the append may or may not have happened.
+        Raises ConfigurationError where the list refuses the run, or should exist and does not, UnavailableError unless
+        somebody waits, and UnknownOutcomeError when the append may or may not have happened.
         """
 
     def advance_epoch(

@@ -20,7 +20,7 @@ from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import Item, item_bytes, size_of
-from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key
+from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key, versions_of
 from dynastate.format.meta import QueryRun, schema_item
 from dynastate.format.objects import OBJECT_PARTS_MAX, ObjectId, ObjectParts, delta_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
@@ -78,17 +78,29 @@ class Commits:
         return int(self._now().timestamp() * 1000)
 
     def append_entry(
-        self, session: Session, entry: VersionEntry, schema: str, meter: Meter, is_awaited: Callable[[], bool] = always
+        self,
+        session: Session,
+        entry: VersionEntry,
+        schema: str,
+        meter: Meter,
+        is_awaited: Callable[[], bool] = always,
+        *,
+        has_base: bool,
     ) -> None:
+        """Append the entry of a version, which follows a listed one if it `has_base`.
+
+        If both are in one list, that must exist: an append that is late makes no list that clean-up has deleted.
+        """
         store = session.store
         key = group_key(store, entry.version)
         raw = encode_entry(store, entry)
+        must_exist = has_base and entry.version > versions_of(key).start
         try:
-            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited)
+            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited, must_exist)
         except ItemFullError as full:  # nothing was appended
             if not shorten(self._tables, store, entry, meter, is_full=True):
                 raise refuse_full(store, entry) from full
-            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited)
+            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited, must_exist)
         self.known.committed(store, entry, schema, session.shards, len(raw))
         if is_long(listed):
             try:
@@ -250,7 +262,7 @@ class WriteAttempt:
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
-            commits.append_entry(session, entry, schema, self._meter, is_awaited)  # 3
+            commits.append_entry(session, entry, schema, self._meter, is_awaited, has_base=self.version > 1)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise

@@ -60,5 +60,5 @@ class InstallAttempt(SnapshotAttempt):
             time_ms=self._commits.now_ms(),
             **Tally().sums()._asdict(),
         )
-        self._commits.append_entry(session, entry, version.schema, self.meter)  # 2
+        self._commits.append_entry(session, entry, version.schema, self.meter, has_base=False)  # 2
         return True

@@ -108,16 +108,16 @@ class Sessions:
         for _ in range(EPOCHS_KEPT):
             meta = self._tables.get([key], meter).get(key)  # 1
             if meta is None:
-                self._must_be_new(store, base, meter)
+                first = 1 + self._dropped_epoch(store, base, meter)
                 if not is_entered(self._tables, store, None, run, meter):  # 2
                     continue
                 objects = frozenset([self._location] if self._location else [])
-                made = StoreMeta(self._shards, {run.id: 1}, run.query, now, {1: run.location}, objects)
+                made = StoreMeta(self._shards, {run.id: first}, run.query, now, {first: run.location}, objects)
                 fresh = meta_item(store, made, dynastate.__version__, now)
                 if self._tables.put_new(key, fresh, meter):  # 3
                     self._known.account(store).wrote(key.sort, size_of(fresh))
-                    self._known.forget_above(store, 1)
-                    return Session(store, run.id, 1, self._shards)
+                    self._known.forget_above(store, 0)
+                    return Session(store, run.id, first, self._shards)
                 continue
             found = parse_meta(store, meta)
             own = newest_epoch(found, run.id)
@@ -137,8 +137,11 @@ class Sessions:
             self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 4
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
-    def _must_be_new(self, store: str, base: int, meter: Meter) -> None:
-        """Refuse a store that lost its meta item: epochs that start again would lose to the old ones."""
+    def _dropped_epoch(self, store: str, base: int, meter: Meter) -> int:
+        """The newest epoch of the dropped store that a new one replaces, or 0: what comes late has a lower epoch.
+
+        Refuse a store that lost its meta item: epochs that start again would lose to the old ones.
+        """
         if base > 0:
             with suppress(CorruptStateError):
                 graph = self._opener.graph(store, 0, 0, meter)
@@ -149,6 +152,7 @@ class Sessions:
         # Another executor may have made the store meanwhile; its meta item is older than its first version.
         if graph.versions() and graph.meta is None:
             raise meta_lost(store)
+        return graph.dropped_epoch
 
 
 def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, now: str) -> Item:

@@ -15,7 +15,7 @@ from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
 from dynastate.format.meta import FORKS, StoreMeta, meta_lost, parse_meta, parse_schema
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
-from dynastate.format.version_list import REFUSED, VersionEntry, listed_entry, parse_list
+from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VersionEntry, listed_entry, parse_list
 
 
 class VersionGraph:
@@ -40,6 +40,8 @@ class VersionGraph:
         self.pinned: set[Key] = set()
         #: The runs that version lists refuse.
         self.refused: dict[Key, frozenset[str]] = {}
+        #: The newest epoch of the store that was here before, and was dropped; 0: none is known.
+        self.dropped_epoch = 0
         for key, item in items:
             self.add(key, item)
 
@@ -56,6 +58,8 @@ class VersionGraph:
                 self.pinned.add(key)
             if isinstance(refused := item.get(REFUSED), frozenset):
                 self.refused[key] = refused
+            if isinstance(epoch := item.get(DROPPED_EPOCH), int):
+                self.dropped_epoch = epoch
             for raw in parse_list(key, item):
                 entry = listed_entry(self.store, key, raw)
                 group.append((raw, entry))

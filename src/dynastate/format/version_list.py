@@ -29,6 +29,8 @@ from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 #: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint, or dropped. A list
 #: with nothing else is a fence.
 REFUSED: Final = "refused"
+#: In the fence of the first list: the newest epoch of the store that was dropped.
+DROPPED_EPOCH: Final = "epoch"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
@@ -204,6 +206,17 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
 def not_awaited(key: Key, run: str) -> UnavailableError:
     """The error of a commit that is not sent, or not sent again, since its task has ended."""
     return UnavailableError("this task ended before its commit was sent", run=run, **where(key))
+
+
+def base_gone(key: Key, run: str) -> ConfigurationError:
+    """The error of a commit to a list that has no versions any more."""
+    return ConfigurationError(
+        "the version that this commit follows is not listed any more: clean-up or a drop deleted its version list "
+        "while this task was suspended. If the query goes on, it does not need this task; if its namespace was "
+        "dropped, start it with a new checkpoint; if the tables were restored, run dynastate recover",
+        run=run,
+        **where(key),
+    )
 
 
 def run_refused(key: Key, run: str) -> ConfigurationError:

@@ -23,6 +23,7 @@ from dynastate.format.keys import (
     SHARDS_MAX,
     SPECS,
     Key,
+    group_key,
     meta_key,
     store_shard,
 )
@@ -30,7 +31,7 @@ from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta, query_runs
 from dynastate.format.namespace import NamespaceRecord, namespace_key
 from dynastate.format.objects import store_prefix
-from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
+from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
@@ -200,14 +201,17 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     """Delete all items of a store that is marked as dropped, but fences and the meta item; return how many.
 
     1. Let no run enter any more. 2. Refuse the runs that are under way their next commits. 3. Delete the version lists:
-    from here on nothing can be read. They become fences. 4. Snapshots. 5. Manifests,
-    buckets, parts, schemas, and all objects. 6. If it is a fork, unpin what it needed in its origin. A drop that was
-    cut off after any step finds the rest again by the meta item.
+    from here on nothing can be read. They become fences. The first one keeps the newest epoch: a store that is made
+    here later has higher ones. 4. Snapshots. 5. Manifests, buckets, parts, schemas, and all objects. 6. If it is a
+    fork, unpin what it needed in its origin. A drop that was cut off after any step finds the rest again by the meta
+    item.
     """
     found, meta = _begin_deleting(tables, store, meter)  # 1
     runs = query_runs(meta)
     refuse_runs(tables, store, runs, meter)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
+    if runs:
+        _keep_epoch(tables, store, meta.epoch, meter)
     deleted += _delete_others(tables, store, meta.shards, meta.objects, meter)  # 4, 5
     unpin(tables, store, found, pins_of(found), meter)  # 6
     return deleted
@@ -251,11 +255,24 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
         for key, item in lists.items():
             before: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS) if name in item}
             if runs:
-                fence: Item = item_key(key) | {"format": FORMAT, REFUSED: item[REFUSED]}
+                before_it = item.get(REFUSED, frozenset())  # none: a commit that came late has made the list
+                refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
+                fence: Item = item_key(key) | {"format": FORMAT, REFUSED: refused}
                 tables.put_over(key, fence, before, meter)
             else:
                 deleted += tables.delete_over(key, before, meter)
         lists = read_version_lists(tables, store, meter)
+    raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
+
+
+def _keep_epoch(tables: Tables, store: str, epoch: int, meter: Meter) -> None:
+    """Note the newest epoch of a store in the fence of its first list."""
+    key = group_key(store, 1)
+    for _ in range(_PASSES_MAX):
+        fence = tables.get([key], meter).get(key, {})
+        before: Item = {REFUSED: fence[REFUSED]} if REFUSED in fence else {}
+        if before and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, before, meter):
+            return
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
 

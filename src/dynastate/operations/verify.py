@@ -441,6 +441,9 @@ class _Check:
         # Clean-up has begun to delete older versions that depend on nothing that is listed.
         needless = max((version for version, _ in live & whole), default=0)
         bases = graph.bases({each for each in whole if each not in unread}, in_vain)
+        # What a dropped query left here late, at the first version of a list; a fork has epochs of its origin.
+        is_fork = graph.meta is None or ORIGIN in graph.meta_item
+        first_epoch = 0 if is_fork or graph.meta is None else min(graph.meta.locations, default=0)
         dead: set[VersionId] = set()
         checked: list[Checked] = []
         for entry in graph.entries():
@@ -452,8 +455,10 @@ class _Check:
                 if parent in dead and not can_be_read:
                     dead.add(node)
             elif (
-                (parent.version >= lowest and not is_forked) or (node in live and node.version > needless)
-            ) and not is_pinned:
+                ((parent.version >= lowest and not is_forked) or (node in live and node.version > needless))
+                and not is_pinned
+                and entry.epoch >= first_epoch
+            ):
                 self._parent_lost(now, node, parent)
             else:
                 dead.add(node)

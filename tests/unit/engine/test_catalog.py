@@ -149,7 +149,7 @@ def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, table
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(2)
     others = [*partitions(2), "mine/"]
     left = [item for key, item in tables.items.items() if key.store_shard.partition("#")[0] not in others]
-    assert all({"refused"} == item.keys() - {"store_shard", "entry", "format"} for item in left)
+    assert all({"refused"} == item.keys() - {"store_shard", "entry", "format", "epoch"} for item in left)
     for each in current:
         each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
     assert users(tables, "mine/0") == ["more", "more", "second in 0", "second in 1"]

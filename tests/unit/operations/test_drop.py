@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from threading import Barrier
 from typing import Any
@@ -13,10 +13,11 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
+from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, VersionId, meta_key, schema_digest, schema_key
-from dynastate.operations import drop
+from dynastate.format.keys import EMPTY, VersionId, group_key, meta_key, schema_digest, schema_key
+from dynastate.operations import drop, runs
 from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store, inspect_stores
@@ -68,6 +69,7 @@ def test_a_query_that_runs_is_refused_its_next_commit(
     left = {sort: item.keys() - {"store_shard", "entry", "format"} for sort, item in items_of(tables, store).items()}
     left.pop(schema_key(store, schema_digest(SCHEMA)).sort, None)  # a first commit writes it before its entry
     assert len(left) <= 4
+    assert left.pop(group_key(store, 1).sort) == {"refused", "epoch"}
     assert all(names == {"refused"} for names in left.values())
     assert not parts_of(tables, store)
     assert graph(tables, store).is_empty
@@ -99,6 +101,84 @@ def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, s
     assert not [each for each in verify(tables, store).findings if each.what != "orphaned"]
     drop_stores(tables, [store], Meter())
     assert graph(tables, store).is_empty
+
+
+def old_query(engines: Engines, store: str, *versions: int) -> list[WriteAttempt]:
+    """Commit 60 versions, begin some of them in suspended tasks, and delete their lists by clean-up."""
+    engine, base, late = engines(), EMPTY, []
+    for run in range(1, 5):
+        base = write(engine, store, attempt(run), {b"k": b"%d" % run}, base=base, run=f"run-{run}")
+    for number in range(5, 61):
+        if number in versions:
+            late.append(begin(engines(), store, attempt(999 + number), {b"late": b"1"}, base=base, run="run-4"))
+        base = write(engine, store, attempt(number), {b"k": b"%d" % number}, base=base, run="run-4")
+        if number == 56:
+            save_snapshot(engine, store, base, {b"k": b"56"}, lambda _: {b"k"}, run="run-4")
+    engine.clean_up(store, "run-4", *base, 2, 1, 0)
+    return late
+
+
+def after_fences(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Do something in a drop, when all lists refuse the runs."""
+
+    def refuse(tables: Tables, store: str, ids: Collection[str], meter: Meter) -> None:
+        runs.refuse_runs(tables, store, ids, meter)
+        do()
+
+    monkeypatch.setattr(drop, "refuse_runs", refuse)
+
+
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_a_commit_to_a_list_that_clean_up_has_deleted(
+    engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The list is not made again, so a drop leaves nothing that is not fenced."""
+    (late,) = old_query(engines, store, 26)
+
+    def commit_late() -> None:
+        with pytest.raises(ConfigurationError, match="the version that this commit follows is not listed any more"):
+            late.commit({0: 1}, SCHEMA)
+
+    if when == "before":
+        commit_late()
+    elif when == "while":
+        after_fences(monkeypatch, commit_late)
+    drop_stores(tables, [store], Meter())
+    if when == "after":
+        commit_late()
+    assert graph(tables, store).is_empty
+
+
+@pytest.mark.parametrize("when", ["while", "before the next query", "after"])
+def test_a_commit_that_begins_a_list_after_clean_up(
+    engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The first version of a list is accepted. The next query reads its own versions all the same."""
+    (late,) = old_query(engines, store, 30)
+    if when == "while":
+        after_fences(monkeypatch, lambda: late.commit({0: 1}, SCHEMA))
+    drop_stores(tables, [store], Meter())
+    if when == "before the next query":
+        late.commit({0: 1}, SCHEMA)
+        with pytest.raises(CorruptStateError, match="dynastate drop"):
+            write(engines(), store, attempt(5001), {b"new": b"1"}, run="new-1")
+        drop_stores(tables, [store], Meter())
+    fresh = engines()
+    base = write_versions(fresh, store, 25, run="new-1")[-1]
+    assert {each.epoch for each in graph(tables, store).entries()} == {5}, "above the last epoch of the dropped store"
+    if when == "after":
+        late.commit({0: 1}, SCHEMA)
+        assert verify(tables, store).is_whole
+        assert not [each for each in verify(tables, store).findings if each.what != "orphaned"]
+    for number in range(26, 36):
+        base = write(fresh, store, attempt(number), {b"new": b"%d" % number}, base=base, run="new-1")
+        assert read(engines(), store, number)[b"new"] == b"%d" % number
+    state = read(fresh, store, *base)
+    save_snapshot(fresh, store, base, state, lambda _: set(state), run="new-1")
+    last = write_versions(fresh, store, 8, base=base, run="new-1")[-1]
+    fresh.clean_up(store, "new-1", *last, 2, 1, 0)
+    assert {each.epoch for each in graph(tables, store).entries()} == {5}
+    assert verify(tables, store).is_whole
 
 
 def test_a_run_of_the_dropped_query_enters_the_next_one(engines: Engines, tables: Tables, store: str) -> None:
