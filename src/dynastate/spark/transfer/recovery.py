@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph
+from dynastate.format.meta import query_runs
+from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -57,7 +59,10 @@ def recover_checkpoint(
 def _newest(
     tables: BotoTables, namespace: str, described: Sequence[dict[str, Any]], progress: ProgressCallback
 ) -> tuple[int, dict[str, str]]:
-    """The newest version that every store has, and its id in each, by operator/partition/name."""
+    """The newest version that every store has of one run, and its id in each, by operator/partition/name.
+
+    If a query failed in its first batch since a rollback, its stores have versions of two runs, with different input.
+    """
     expected = {
         f"{namespace}/{each['operator']}/{at}/{each['name']}": each
         for each in described
@@ -81,18 +86,36 @@ def _newest(
 
     each_store(tables, found, look, progress, until_failure=True).all()
     lineages = {store: graph.lineage(graph.newest()) for store, graph in graphs.items()}
-    version = min(lineage[-1].version for lineage in lineages.values())
+    version = _last_of_one_run(graphs, lineages)
     ids = {}
     for store, lineage in lineages.items():
-        at = next((each for each in lineage if each.version == version), None)
-        if at is None or graphs[store].bases()[at.id] is None:
+        entry = next((each for each in lineage if each.version == version), None)
+        if entry is None or graphs[store].bases()[entry.id] is None:
             raise ConfigurationError(
                 "the newest version that all stores have cannot be read in this one; 'dynastate verify' it",
                 store=store,
                 version=version,
             )
-        ids[store.split("/", 1)[1]] = str(UUID(bytes=at.attempt))
+        ids[store.split("/", 1)[1]] = str(UUID(bytes=entry.attempt))
     return version, ids
+
+
+def _last_of_one_run(graphs: Mapping[str, VersionGraph], lineages: Mapping[str, Sequence[VersionEntry]]) -> int:
+    """The newest version that no two stores have of different runs; a run that is no longer listed may be any."""
+    runs: dict[int, set[str]] = {}
+    for store, lineage in lineages.items():
+        meta = graphs[store].meta
+        listed = {} if meta is None else {epoch: run for run, epoch in query_runs(meta).items()}
+        for entry in lineage:
+            run = listed.get(entry.epoch)
+            runs.setdefault(entry.version, set()).update([run] if run is not None else [])
+    newest = min(lineage[-1].version for lineage in lineages.values())
+    for version in sorted(runs, reverse=True):
+        if version <= newest and len(runs[version]) < 2:
+            return version
+    raise ConfigurationError(
+        "the stores have no version in common that one run made: their states do not fit together", newest=newest
+    )
 
 
 def _check_schema(graph: VersionGraph, described: dict[str, Any]) -> None:
