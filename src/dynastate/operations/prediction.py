@@ -369,6 +369,10 @@ class OneStore:
         return 1 + (self._schedule.held - 1) * self._rewritten
 
 
+#: A restart reads and writes the record of the namespace.
+_RECORD: Final = PredictedUsage(requests=2, write_units=1, read_units=1)
+
+
 def predict(of: Workload) -> Prediction:
     """Predict what a workload takes a day in the long run, once its state has grown to the given size."""
     one = OneStore(of)
@@ -377,7 +381,7 @@ def predict(of: Workload) -> Prediction:
         commits=one.commit() * versions,
         snapshots=one.snapshots() * versions,
         clean_up=one.clean_up() * versions,
-        restarts=one.restart() * (of.stores * of.restarts_a_day),
+        restarts=one.restart() * (of.stores * of.restarts_a_day) + _RECORD * of.restarts_a_day,
         stored=StorageSize(*(round(of.stores * each) for each in one.stored())),
         restart_bytes=one.restart_bytes() * of.stores,
     )

@@ -81,7 +81,7 @@ def readable(tables: MemoryTables, store: str) -> dict[VersionId, State]:
 
 def is_reported(tables: MemoryTables, store: str, found: dict[VersionId, State]) -> bool:
     """Whether `dynastate verify` lists the readable versions, and calls the store whole only if all are readable."""
-    if not tables.keys("snapshot"):
+    if all(key.store_shard.endswith("/#") for key in tables.keys("snapshot")):  # only the record of the namespace
         return not found
     report = verify(tables, store)
     reported = {(each.version, each.attempt) for each in report.versions if each.is_readable}
