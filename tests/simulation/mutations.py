@@ -237,7 +237,7 @@ def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
     )
 
 
-@found_by(seed=16)
+@found_by(seed=334)
 def deletes_pinned_items() -> AbstractContextManager[Any]:
     """Clean-up retains the items that were pinned when it read them, and ignores later pins."""
     return patch.object(boto_tables, "FORKS", "no_such_attribute")

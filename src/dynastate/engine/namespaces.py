@@ -45,8 +45,7 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     `meta` is the content of the meta item of the run's store, whose location is the run's; None: it is new.
 
     Raises:
-        ConfigurationError: the namespace belongs to another query, is being dropped, or another query has begun there
-            after the run's own.
+        ConfigurationError: the namespace belongs to another query, is being dropped, or another query has begun there.
     """
     namespace = store.split("/", maxsplit=1)[0]
     key = namespace_key(namespace)
@@ -55,18 +54,17 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
         _refuse_used(tables, namespace, run, meter)
     if record is None:
         return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location), meter)
-    if record.query != run.query and run.query in record.queries.values():
+    if run.id not in record.epochs:
+        also = {**record.with_query(run.query), "location": run.location}
+        return tables.advance_epoch(key, run.id, record.epochs, oldest_runs(record.epochs), also, meter)
+    if record.query != run.query:
         raise ConfigurationError(
-            "another query has begun in this namespace since, from the same checkpoint location, so this query is "
-            "over. To go back to it, restore its checkpoint and the tables from backups of the same time",
+            "another query has begun in this namespace since, from the same checkpoint location, so this run is over",
             store=store,
             run=run.id,
             query=run.query,
             newer=record.query,
         )
-    if run.id not in record.epochs:
-        also = {**record.with_query(run.query), "location": run.location}
-        return tables.advance_epoch(key, run.id, record.epochs, oldest_runs(record.epochs), also, meter)
     return True
 
 

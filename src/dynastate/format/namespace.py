@@ -18,7 +18,7 @@ from dynastate.format.keys import Key, where
 #: The sort key of the item.
 NAMESPACE: Final = "namespace"
 #: The newest queries that it lists.
-QUERIES_KEPT: Final = 64
+QUERIES_KEPT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,9 +140,11 @@ def _first_batch(engine: Engine, tables: Tables, namespace: str) -> str:
     """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
     try:
         first = of_namespace(tables, namespace, Meter()).current[0]
-        newest = engine.lineage(first).newest
+        lineage = engine.lineage(first)
+        newest = lineage.newest
         writing_run(tables, first, newest)
     except (VersionMissingError, ConfigurationError) as early:
         return str(early)
-    is_first = newest.version == 1
+    # A query that takes over stores begins above version 1: its first versions are on those of a run long over.
+    is_first = not any(each.epoch >= newest.epoch - 1 for each in lineage.entries[-2:-1])
     return "the current query may still be in its first batch; clean again after its second" if is_first else ""

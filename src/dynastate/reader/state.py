@@ -127,8 +127,8 @@ class StateReader(StateView):
             # Partitions are added while the first batch commits, or while a fork or an import is made.
             is_first = self.version == self._opened_at
             lineages = [] if is_first else self._read(self._source, self.stores, known)
-            # Another run may be another query's, with other partitions.
-            if is_first or any(new.newest.epoch > old.newest.epoch for new, old in zip(lineages, known, strict=True)):
+            # Without the version that was read, the run may be another query's, with other partitions.
+            if is_first or any(old.newest not in new.entries for new, old in zip(lineages, known, strict=True)):
                 stores = matching(self._tables, self.store, self.meter)
                 lineages = self._read(self._source, stores, lineages or known)
         self._partitions = [self._partition(lineage) for lineage in lineages]

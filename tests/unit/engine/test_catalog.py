@@ -16,7 +16,7 @@ from dynastate.engine import catalog
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, VersionMissingError
-from dynastate.format.items import Item, number
+from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Attempt, Key, VersionId
 from dynastate.format.namespace import namespace_key
 from dynastate.operations import clean, drop
@@ -247,22 +247,6 @@ def test_a_run_that_is_over_takes_no_store_of_the_next_query(engine: Engine, tab
         with pytest.raises(ConfigurationError, match="another query has begun in this namespace since"):
             start_over(engine, [late], "first")
     assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
-
-
-def test_a_query_that_another_one_followed_does_not_come_back(engine: Engine, tables: MemoryTables) -> None:
-    """A run of it begins late, or is no longer listed after many runs of the next query: it is refused all the same."""
-    start_over(engine, partitions(1), "first")
-    start_over(engine, partitions(2), "second")
-    record = tables.items[namespace_key("mine")]
-    forgotten: Item = {**record, "epochs": {"another run of second": number(namespace_key("mine"), record, "epoch")}}
-    for each in (record, forgotten):
-        tables.items[namespace_key("mine")] = each
-        (late,) = start_over(engine, [partitions(1)[0]], "second", batches=0)
-        late.run, late.query = "a late run", "first"
-        late.version = tables_version(tables, late.store)
-        with pytest.raises(ConfigurationError, match="so this query is over"):
-            late.commit((user("late"), counted(1)), by=Attempt(uuid4().bytes))
-        assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
 
 
 def test_a_run_that_enters_beside_another_query(engine: Engine, tables: MemoryTables) -> None:
