@@ -197,15 +197,11 @@ class Floating(Fixed):
         return number
 
 
-class ShortDecimal(Fixed):
-    """A decimal of at most 18 digits: its digits as a long."""
+class _DecimalValues(DataType):
+    """What decimals of both forms of rows have in common."""
 
-    def __init__(self, digits: int, scale: int) -> None:
-        take = partial(scalars.scaled, digits=digits, scale=scale)
-        give = partial(scalars.unscaled, digits=digits, scale=scale)
-        super().__init__(f"decimal({digits},{scale})", "q", take, give)
-        self.digits = digits
-        self.scale = scale
+    digits: int
+    scale: int
 
     @property
     def example(self) -> Any:
@@ -219,6 +215,17 @@ class ShortDecimal(Fixed):
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.decimal128(self.digits, self.scale)
+
+
+class ShortDecimal(_DecimalValues, Fixed):
+    """A decimal of at most 18 digits: its digits as a long."""
+
+    def __init__(self, digits: int, scale: int) -> None:
+        take = partial(scalars.scaled, digits=digits, scale=scale)
+        give = partial(scalars.unscaled, digits=digits, scale=scale)
+        super().__init__(f"decimal({digits},{scale})", "q", take, give)
+        self.digits = digits
+        self.scale = scale
 
 
 class Variable(DataType):
@@ -306,7 +313,7 @@ class String(Variable):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
 
 
-class LongDecimal(Variable):
+class LongDecimal(_DecimalValues, Variable):
     """A decimal of more than 18 digits. In a row it takes 16 bytes after the slots, even where it is null."""
 
     def __init__(self, digits: int, scale: int) -> None:
@@ -318,19 +325,6 @@ class LongDecimal(Variable):
         if not 0 < end - begin <= _DECIMAL_BYTES:
             raise CorruptStateError("a decimal has no bytes, or more than its row", at=begin, bytes=end - begin)
         return scalars.scaled(int.from_bytes(raw[begin:end], "big", signed=True), self.digits, self.scale)
-
-    @property
-    def example(self) -> Any:
-        return Decimal(1).scaleb(-self.scale)
-
-    def to_json(self, value: Any) -> Any:
-        return f"{value:f}"
-
-    def from_json(self, given: Any) -> Any:
-        return _decimal(given)
-
-    def arrow(self, pa: Any, *, sql: bool = False) -> Any:
-        return pa.decimal128(self.digits, self.scale)
 
     def dump(self, value: Any) -> bytes:
         return scalars.shortest(scalars.unscaled(value, self.digits, self.scale))
