@@ -150,10 +150,10 @@ def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> Non
     assert tables.put_new(fence, fenced, Meter())
     for key, run, said in ((list_key, "run-1", "not listed"), (fence, "run-2", "not listed"), (fence, "run-1", "drop")):
         with pytest.raises(ConfigurationError, match=said):
-            tables.append_version(key, b"two", run, Meter(), has_base=True)
+            tables.append_version(key, b"two", run, Meter(), must_exist=True)
     assert tables.get([list_key, fence], Meter()) == {fence: fenced}
     tables.append_version(list_key, b"one", "run-1", Meter())
-    assert tables.append_version(list_key, b"two", "run-1", Meter(), has_base=True) == [b"one", b"two"]
+    assert tables.append_version(list_key, b"two", "run-1", Meter(), must_exist=True) == [b"one", b"two"]
 
 
 def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -> None:

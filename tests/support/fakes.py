@@ -193,7 +193,7 @@ class MemoryTables(UnthrottledTables):
         run: str,
         meter: Meter,
         is_awaited: Callable[[], bool] = always,
-        has_base: bool = False,  # noqa: FBT001, FBT002
+        must_exist: bool = False,  # noqa: FBT001, FBT002
     ) -> list[bytes]:
         refuse_keys([key], 1)
         if not is_awaited():
@@ -204,7 +204,7 @@ class MemoryTables(UnthrottledTables):
             assert isinstance(refused, frozenset)
             if run in refused:
                 raise run_refused(key, run)
-            if has_base and "versions" not in self.items.get(key, {}):
+            if must_exist and "versions" not in self.items.get(key, {}):
                 raise base_gone(key, run)
             versions = self.items.get(key, {}).get("versions", [])
             assert isinstance(versions, list)

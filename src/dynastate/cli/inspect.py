@@ -229,7 +229,7 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
         committed: dict[int, int] = {}
         for _, entry, _ in state.listed():  # a version is there when the last partition has committed it
             committed[entry.version] = max(entry.time_ms, committed.get(entry.version, 0))
-    found = [
+    past_rows = [
         {
             "version": each.version,
             "committed": iso_time(committed[each.version]) if each.version in committed else None,
@@ -237,11 +237,11 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
         }
         for each, columns in past
     ]
-    if not call.json(found):
-        for each in found:
+    if not call.json(past_rows):
+        for each in past_rows:
             row = "removed" if each["row"] is None else json_text(each["row"])
             call.say(f"{each['version']:>8}  {each['committed'] or '-':25}  {row}", indent=" " * 10)
-    if not found:
+    if not past_rows:
         typer.echo("it was not there at any version that can be read", err=True)
         raise typer.Exit(1)
 

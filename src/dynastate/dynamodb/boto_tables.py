@@ -230,7 +230,7 @@ class BotoTables:
         run: str,
         meter: Meter,
         is_awaited: Callable[[], bool] = always,
-        has_base: bool = False,  # noqa: FBT001, FBT002
+        must_exist: bool = False,  # noqa: FBT001, FBT002
     ) -> list[bytes]:
         refuse_keys([key], 1)
         request = {
@@ -238,7 +238,7 @@ class BotoTables:
             "Key": to_wire(item_key(key)),
             "UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
             "ConditionExpression": "NOT contains(#refused, :run)"
-            + (" AND attribute_exists(versions)" if has_base else ""),
+            + (" AND attribute_exists(versions)" if must_exist else ""),
             "ExpressionAttributeNames": {"#f": "format", "#refused": REFUSED},
             "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT, ":run": run}),
             "ReturnValues": "UPDATED_NEW",
@@ -253,7 +253,7 @@ class BotoTables:
             try:
                 answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
             except ConditionFailedError:
-                refused = self.get([key], meter).get(key, {}).get(REFUSED) if has_base else {run}
+                refused = self.get([key], meter).get(key, {}).get(REFUSED) if must_exist else {run}
                 is_refused = isinstance(refused, Collection) and run in refused
                 raise (run_refused if is_refused else base_gone)(key, run) from None
             if answer is not None:

@@ -156,12 +156,12 @@ def _environment() -> dict[str, str]:
     """Our environment without the variables that moto reads, and with the dummy credentials."""
     kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(_ENVIRONMENT_DROPPED)}
     # A Region that AWS lacks has no tables, as any other that is not ours; moto would fail at each request.
-    own = {
+    variables = {
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "MOTO_ALLOW_NONEXISTENT_REGION": "true",
     }
-    return kept | credentials() | own
+    return kept | credentials() | variables
 
 
 def main(arguments: list[str]) -> int:

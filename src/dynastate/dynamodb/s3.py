@@ -118,7 +118,8 @@ class S3Objects:
                 answer = client.delete_objects(Bucket=places[0].bucket, Delete=listed)
                 refused = [each for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING]
                 if refused and len(refused) == len(listed["Objects"]):
-                    # Each key has an error of its own, and the answer's status is 200: no more is refused than access.
+                    # Each key has an error of its own, and the answer's status is 200.
+                    # A retry does not help where access is denied.
                     status = {"HTTPStatusCode": 403 if refused[0].get("Code") in _DENIED else 500}
                     raise boto_errors.ClientError({"Error": refused[0], "ResponseMetadata": status}, "DeleteObjects")
                 return refused

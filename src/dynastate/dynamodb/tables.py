@@ -73,12 +73,12 @@ class Tables(Protocol):
         run: str,
         meter: Meter,
         is_awaited: Callable[[], bool] = always,
-        has_base: bool = False,  # noqa: FBT001, FBT002
+        must_exist: bool = False,  # noqa: FBT001, FBT002
     ) -> list[bytes]:
         """Append to the version list; the list after it, or no entries where the answer was lost.
 
         `is_awaited` is asked before each request whether somebody waits for the answer; otherwise nothing is sent.
-        `has_base`: the version that the entry follows is in the same list, so the list must exist.
+        `must_exist`: the list must have versions, since the one that the entry follows is among them.
 
         Raises ConfigurationError where the list refuses the run, or should exist and does not, UnavailableError unless
         somebody waits, and UnknownOutcomeError when the append may or may not have happened.

@@ -107,9 +107,9 @@ class Commits:
                 is_shorter = shorten(self._tables, store, entry, meter)
             except DynastateError as failed:  # the version exists all the same, and the next commit retries
                 log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, failed)
-            else:
-                if not is_shorter and sum(map(len, listed)) > LIST_BYTES_MAX:
-                    log.warning("a version list stays long store=%s version=%d", store, entry.version)
+                return
+            if not is_shorter and sum(map(len, listed)) > LIST_BYTES_MAX:
+                log.warning("a version list stays long store=%s version=%d", store, entry.version)
 
     def delete_parts(self, pending: PendingWrites, objects: Sequence[ObjectId], meter: Meter) -> None:
         pending.cancel(2 * self.deadline_s)

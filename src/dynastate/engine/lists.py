@@ -21,8 +21,8 @@ log = get_logger("dynastate.store")
 
 #: Above this many entries, attempts are deleted from a version list.
 LISTED_MAX: Final = 100
-#: Above this many bytes, too. DynamoDB takes 409,600 bytes, and an entry has 13,000 at
-#: most: several commits still fit after one whose shortening failed.
+#: Above this many bytes, too. DynamoDB takes 409,600 bytes, and an entry has 13,000 at most: several commits still fit
+#: after one whose shortening failed.
 LIST_BYTES_MAX: Final = 250_000
 #: A list that is full is shortened to this part of it.
 FULL_SHARE: Final = 0.6

@@ -177,7 +177,7 @@ class Maintenance:
         return meter, left
 
     def _epoch_of_newest(self, graph: VersionGraph, run_id: str, meter: Meter) -> int | None:
-        """The epoch of a run; None: it is not the newest.
+        """The epoch of a run. Returns None if the run is not the newest.
 
         The Query returns snapshots after the meta item: a newer run may have made one in between. If none has entered,
         such a snapshot is of a query that was dropped, whose last requests are late.

@@ -27,7 +27,7 @@ STORE_NAMES: Final = (
 
 
 def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord | None:
-    """The record of a namespace; None: only packages that kept none have written there."""
+    """The record of a namespace. Returns None if only packages without such records have written there."""
     key = namespace_key(namespace)
     item = tables.get([key], meter).get(key)
     return None if item is None else parse_namespace(namespace, item)
@@ -42,7 +42,7 @@ def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item
 def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun, meter: Meter) -> bool:
     """Whether a run is in the record of its namespace. If not, enter it, unless another one has entered meanwhile.
 
-    `meta` is the content of the meta item of the run's store, whose location is the run's; None: it is new.
+    `meta` is the content of the meta item of the run's store, whose location is the run's, or None if the store is new.
 
     Raises:
         ConfigurationError: the namespace belongs to another query, is being dropped, or another query has begun there.

@@ -112,8 +112,8 @@ class Sessions:
                 if not is_entered(self._tables, store, None, run, meter):  # 2
                     continue
                 objects = frozenset([self._location] if self._location else [])
-                made = StoreMeta(self._shards, {run.id: first}, run.query, now, {first: run.location}, objects)
-                fresh = meta_item(store, made, dynastate.__version__, now)
+                meta_of_new = StoreMeta(self._shards, {run.id: first}, run.query, now, {first: run.location}, objects)
+                fresh = meta_item(store, meta_of_new, dynastate.__version__, now)
                 if self._tables.put_new(key, fresh, meter):  # 3
                     self._known.account(store).wrote(key.sort, size_of(fresh))
                     self._known.forget_above(store, 0)

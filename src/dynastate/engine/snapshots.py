@@ -96,7 +96,7 @@ class SnapshotAttempt:
 
     Its items are written one request at a time, beside those of commits, which go through the writer's queue. With a
     `pace` it yields to these. Without, there are none beside it, and it caches nothing. `values` is how many its
-    version has, by the counts of the versions; None: not known.
+    version has, by the counts of the versions, or None if these do not tell.
     """
 
     _tables: Tables

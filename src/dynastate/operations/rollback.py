@@ -251,11 +251,11 @@ def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback
         ConfigurationError: the batches are not those of the plan any more, and nothing was changed.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
-    after = [sorted(each for each in found if each > plan.to.batch) for found in (offsets | commits, commits)]
-    if after != [list(plan.undone), list(plan.committed)]:
+    later = [sorted(each for each in batches if each > plan.to.batch) for batches in (offsets | commits, commits)]
+    if later != [list(plan.undone), list(plan.committed)]:
         raise ConfigurationError(
             "the query has begun or committed a batch since this was planned: stop it, and roll back again",
-            batch=max(after[0], default=plan.to.batch),
+            batch=max(later[0], default=plan.to.batch),
             checkpoint=checkpoint.location,
         )
     checkpoint.copy(plan.copy)

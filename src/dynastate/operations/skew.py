@@ -219,7 +219,7 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
 
 
 def _rows_a_day(graph: VersionGraph, lineage: Sequence[VersionEntry]) -> float | None:
-    """Rows that the newer half of some versions adds, a day; None: they are too few, or span too little time.
+    """Rows that the newer half of some versions adds, a day. Returns None if they are too few or too close.
 
     A state that has just been filled does not grow any more in the newer half.
     """
@@ -233,7 +233,7 @@ def _rows_a_day(graph: VersionGraph, lineage: Sequence[VersionEntry]) -> float |
 
 @dataclass(frozen=True)
 class _Trend:
-    """A rate of the newer half of some versions, a second, and by how much it grows a day; None: a short span."""
+    """A rate of the newer half of some versions, a second, and by how much it grows a day, or None for a short span."""
 
     now: float
     a_day: float | None

@@ -198,7 +198,7 @@ class Floating(Fixed):
 
 
 class _DecimalValues(DataType):
-    """What decimals of both forms of rows have in common."""
+    """A decimal, however a row stores it."""
 
     digits: int
     scale: int
