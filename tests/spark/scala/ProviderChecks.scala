@@ -2,7 +2,7 @@ package io.dynastate.tests
 
 import java.lang.management.{BufferPoolMXBean, ManagementFactory}
 import java.nio.file.{Files, Path}
-import java.util.Random
+import java.util.{Random, UUID}
 import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.collection.mutable
@@ -557,6 +557,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
 
   private def together(): Unit = {
     val failures = new ConcurrentLinkedQueue[Throwable]
+    val run = UUID.randomUUID().toString // one query's stores: other runs would contend for the record of the namespace
     val threads = (0 until 24).map { number =>
       val id = world.freshStore()
       val thread = new Thread(() => try {
@@ -566,10 +567,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         (0L until 4L).foreach { version =>
           val changes = Seq.fill(200)((random.nextInt(300).toLong, random.nextLong()))
           // A new provider for every version, which opens it cold. Rows are made by one writer for all threads.
-          ids = write(world.provider(id), version, ids)(store => changes.foreach { case (row, count) => World.synchronized(put(store, row, count)) })
+          ids = write(world.provider(id, run = run), version, ids)(store => changes.foreach { case (row, count) => World.synchronized(put(store, row, count)) })
           model ++= changes
         }
-        same(rows(world.provider(id).getStore(4, ids)), model.toMap)
+        same(rows(world.provider(id, run = run).getStore(4, ids)), model.toMap)
       } catch { case e: Throwable => failures.add(e) })
       thread.start()
       thread
