@@ -104,6 +104,21 @@ def test_checkpoint_deleted_and_started_over(
     assert made.meta.location == f"file:{checkpoint}/state"
 
 
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+def test_checkpoint_restored_after_another_query(conf: Mapping[str, str], sessions: Sessions, folder: Path) -> None:
+    """It resumes from its own state, although another query has made the same versions at its path meanwhile."""
+    checkpoint, session = folder / "checkpoint", sessions(dict(conf) | {NAMESPACE: folder.name})
+    first, second = (make_source(folder / name, seed=seed, files=5) for name, seed in (("first", 8), ("second", 9)))
+    resume(session, first, 3, checkpoint)
+    shutil.move(checkpoint, folder / "backup")
+    resume(session, second, 5, checkpoint)
+    shutil.rmtree(checkpoint)
+    shutil.move(folder / "backup", checkpoint)
+    for files in (4, 5):
+        outcome = resume(session, first, files, checkpoint)
+        assert outcome.rows[files - 1] == expected_sums(session, first)
+
+
 @pytest.mark.slow
 def test_checkpoint_started_over_with_fewer_partitions(
     sessions: Sessions, folder: Path, database: Database, tables: BotoTables, opened: Open

@@ -26,6 +26,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import SnapshotManifest
+from dynastate.format.meta import QueryRun
 from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
@@ -102,12 +103,19 @@ class VersionOpener:
         self._reader = reader
         self._known = known
 
-    def open(self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId] = ()) -> Opening:
-        """Open a version for a provider that holds the versions in `have`.
+    def open(
+        self,
+        store: str,
+        version: int,
+        attempt: Attempt,
+        have: Sequence[VersionId] = (),
+        run: QueryRun | None = None,
+    ) -> Opening:
+        """Open a version for a provider that holds the versions in `have`, and for a `run`, if one asks.
 
         1. One strongly consistent Query returns the version lists and the meta item; none, if the attempt is named and
            its version was committed or opened here; a second one, if they do not fit together.
-        2. Pick the entry: the given attempt, else the highest epoch.
+        2. Pick the entry: the given attempt, else the highest epoch of those that may be the run's.
         3. Follow parents down to the newest version in `have`, to a snapshot, or to version 0.
         4. Read the snapshot's buckets, and the parts in between, with parallel BatchGetItem, verify them, and pass them
            on in order. A snapshot that is corrupt is skipped from then on, if there is older data to fall back to.
@@ -115,20 +123,21 @@ class VersionOpener:
         It only reads: a crash after any step leaves nothing behind. Chunks are read while they are consumed.
 
         Raises:
-            VersionMissingError: there is no such version, or not by that attempt.
+            VersionMissingError: there is no such version, or not by that attempt, or it is another query's only.
+            ConfigurationError: two locations have made the version, and its number does not tell which one is meant.
             CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
             RouteInvalidError: the same; opened again, without `have`, the version may have another route.
         """
         meter = Meter()
         route = self._known_route(store, version, attempt)
         if route is None:
-            route = self._near_route(store, version, attempt, have, meter)
-        route = route or self._find_route(store, version, attempt, meter)  # 1, 2, 3
+            route = self._near_route(store, version, attempt, have, run, meter)
+        route = route or self._find_route(store, version, attempt, run, meter)  # 1, 2, 3
         return self._opening(route, meter, have=have)  # 4
 
-    def find(self, store: str, version: int, attempt: Attempt) -> Opening:
+    def find(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> Opening:
         """Open a version without its rows, which `buckets` returns. Costs at most one Query and a manifest."""
-        route, meter = self._route(store, version, attempt)
+        route, meter = self._route(store, version, attempt, run)
         return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
 
     def buckets(
@@ -165,20 +174,22 @@ class VersionOpener:
         chunks = self._changes(route.store, entries, read, meter)
         return replace(opening, after=after, entries=entries, chunks=chunks, applies_held=near is not None)
 
-    def _route(self, store: str, version: int, attempt: Attempt) -> tuple[Route, Meter]:
+    def _route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> tuple[Route, Meter]:
         meter = Meter()
-        return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, meter), meter
+        return self._known_route(store, version, attempt) or self._find_route(
+            store, version, attempt, run, meter
+        ), meter
 
     def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """The known route to a named attempt; a bare number may mean another one each time."""
         return None if attempt == NO_ATTEMPT else self._known.route(store, version, attempt)
 
-    def _find_route(self, store: str, version: int, attempt: Attempt, meter: Meter) -> Route:
+    def _find_route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None, meter: Meter) -> Route:
         try:
-            graph, entry, base, entries = self._walk(store, version, attempt, meter)
+            graph, entry, base, entries = self._walk(store, version, attempt, run, meter)
         except CorruptStateError:
             # The pages of a Query are not of one moment: versions may have been made again between two of them.
-            graph, entry, base, entries = self._walk(store, version, attempt, meter)
+            graph, entry, base, entries = self._walk(store, version, attempt, run, meter)
         route = self.learn_route(graph, base, entries, meter)
         for each in entries:
             corrupt = graph.skipped.get(each.id)
@@ -203,15 +214,21 @@ class VersionOpener:
         return route
 
     def _walk(
-        self, store: str, version: int, attempt: Attempt, meter: Meter
+        self, store: str, version: int, attempt: Attempt, run: QueryRun | None, meter: Meter
     ) -> tuple[VersionGraph, VersionEntry, VersionId, list[VersionEntry]]:
         """The graph of a version, its entry, the base of its route, and the entries after that."""
         graph = self.graph(store, 0, version, meter)
-        entry = graph.find(version, attempt)
+        entry = graph.find(version, attempt, run)
         return graph, entry, *graph.route(*entry.id)
 
     def _near_route(
-        self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId], meter: Meter
+        self,
+        store: str,
+        version: int,
+        attempt: Attempt,
+        have: Sequence[VersionId],
+        run: QueryRun | None,
+        meter: Meter,
     ) -> Route | None:
         """The route from the newest version in `have` to its descendant, by the newest version lists only."""
         lowest = max((held for held, _ in have if held <= version), default=0)
@@ -219,7 +236,7 @@ class VersionOpener:
             return None
         graph = self.graph(store, lowest, version, meter)
         try:
-            entry = graph.find(version, attempt)
+            entry = graph.find(version, attempt, run)
         except VersionMissingError:
             return None
         near = since(graph.ancestors(entry), have)
@@ -288,7 +305,7 @@ class VersionOpener:
             yield from chunks
         except CorruptStateError as corrupt:
             self._known.routes.drop(store)
-            now = self._find_route(store, entries[-1].version, entries[-1].attempt, meter)
+            now = self._find_route(store, *entries[-1].id, None, meter)
             if {each.attempt for each in entries} <= {each.attempt for each in now.entries}:
                 raise
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt

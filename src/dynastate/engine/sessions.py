@@ -23,8 +23,10 @@ from dynastate.format.meta import (
     EPOCHS_KEPT,
     OBJECTS,
     ORIGIN,
+    QUERIES,
     QueryRun,
     StoreMeta,
+    by_epoch,
     meta_item,
     meta_lost,
     newest_epoch,
@@ -169,5 +171,5 @@ def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, 
     if not meta.location:
         entered["locations"] = {str(meta.epoch + 1): run.location}
     if meta.query != run.query:
-        entered |= {"query": run.query, "began": now}
+        entered |= {"query": run.query, "began": now, QUERIES: by_epoch(meta.with_query(run.query))}
     return entered

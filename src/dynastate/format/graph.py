@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
-from dynastate.format.meta import FORKS, StoreMeta, meta_lost, parse_meta, parse_schema
+from dynastate.format.meta import FORKS, QueryRun, StoreMeta, meta_lost, parse_meta, parse_schema
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VersionEntry, listed_entry, parse_list
 
@@ -135,22 +135,45 @@ class VersionGraph:
         one_of_each = {each.schema: each for each in entries}
         return {digest: self.schema(each) for digest, each in one_of_each.items()}
 
-    def find(self, version: int, attempt: Attempt) -> VersionEntry:
+    def find(self, version: int, attempt: Attempt, run: QueryRun | None = None) -> VersionEntry:
         """The entry of a version: the given attempt; for NO_ATTEMPT the highest epoch, of equals the last appended.
 
         Among equals, one whose parent is there comes first: a zombie may commit after clean-up has deleted its parent.
+        A `run` gets no attempt of another query that came after its own: its checkpoint was restored since.
 
         Raises:
             VersionMissingError: there is none; the message names the existing versions.
+            ConfigurationError: the number alone does not say whose version is meant: several checkpoint locations have
+                made it, the run's own not as the last.
         """
         if attempt != NO_ATTEMPT:
             found = self.entry(version, attempt)
         else:
             last_first = reversed([*self._entries.get(version, {}).values()])
-            found = max(last_first, key=lambda each: (each.epoch, self._has_parent(each)), default=None)
+            own = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
+            found = max(own, key=lambda each: (each.epoch, self._has_parent(each)), default=None)
+            if found is not None and run is not None:
+                self._refuse_unclear(found, own, run.location)
         if found is None:
-            raise self._missing(version, attempt)
+            raise self._missing(version, attempt, run)
         return found
+
+    def _is_foreign(self, entry: VersionEntry, query: str) -> bool:
+        return self.meta is not None and self.meta.is_foreign(entry.epoch, query)
+
+    def _refuse_unclear(self, newest: VersionEntry, attempts: Iterable[VersionEntry], location: str) -> None:
+        """Refuse a version that its number does not tell from what another location has made of it."""
+        if self.meta is None or self.meta.location_at(newest.epoch) == location:
+            return
+        places = {self.meta.location_at(each.epoch) for each in attempts} - {""}
+        if len(places) > 1:
+            raise ConfigurationError(
+                "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "
+                "one is meant: go back with dynastate rollback to a batch before the first that several have made",
+                store=self.store,
+                version=newest.version,
+                locations=",".join(sorted(places)),
+            )
 
     def _has_parent(self, entry: VersionEntry) -> bool:
         """Whether an attempt's parent, or a snapshot in its place, is there, as far as it was read."""
@@ -289,7 +312,7 @@ class VersionGraph:
             **lost,
         )
 
-    def _missing(self, version: int, attempt: Attempt) -> VersionMissingError:
+    def _missing(self, version: int, attempt: Attempt, run: QueryRun | None = None) -> VersionMissingError:
         there = self.versions()
         key = keys.group_key(self.store, version)
         facts: dict[str, object] = {"store": self.store, "version": version}
@@ -300,6 +323,12 @@ class VersionGraph:
                 "was copied for a test, dynastate fork, and set that namespace; if the state was dropped, start with a "
                 "new checkpoint; else check both table names"
             )
+        elif version in self._entries and attempt == NO_ATTEMPT and run is not None:
+            message = (
+                "only a query that came after this one has made this version: the checkpoint was restored since, and "
+                "clean-up has deleted its state; restore the tables, too, or start with a new checkpoint"
+            )
+            facts["query"] = run.query
         elif version in self._entries:
             message = "this version exists, but not by that attempt"
             facts |= {"attempt": attempt.hex(), "attempts": ",".join(each.hex() for each in self._entries[version])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dynastate.errors import CorruptStateError
@@ -23,6 +23,9 @@ DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
 #: In a meta item: every location of S3 in which the store may have objects.
 OBJECTS: Final = "objects"
+#: In a meta item: the newest queries that a store has had, each by its first epoch, if it has had several.
+QUERIES: Final = "queries"
+QUERIES_KEPT: Final = 16
 #: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
 #: which compares the runs of a meta item, finds them changed.
 FORK, ADOPTION = "fork-", "adopt-"
@@ -42,7 +45,8 @@ class StoreMeta:
     """The meta item of a store: shards, epochs by run id, and whose state this is.
 
     `query` is the id of the query whose run entered last; it made the store its own at the time `began`, by the clock
-    of its executor, which decides nothing.
+    of its executor, which decides nothing. `queries` are the ids of queries, each by the first epoch from which on the
+    store was its own; empty: it has had one query.
     `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
     `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
     """
@@ -53,6 +57,7 @@ class StoreMeta:
     began: str
     locations: Mapping[int, str]
     objects: frozenset[str] = frozenset()
+    queries: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
@@ -70,20 +75,45 @@ class StoreMeta:
         return self.location_at(self.epoch)
 
     def location_at(self, epoch: int) -> str:
-        first = max((each for each in self.locations if each <= epoch), default=0)
-        return self.locations.get(first, "")
+        """The location of the runs with that epoch; "": it is not known."""
+        return _at(self.locations, epoch)
+
+    def with_query(self, query: str) -> dict[int, str]:
+        """`queries` when a run of that query enters next."""
+        listed = {**(self.queries or {1: self.query}), self.epoch + 1: query}
+        return {first: listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}
+
+    def is_foreign(self, epoch: int, query: str) -> bool:
+        """Whether runs with that epoch were another query's, and entered after that query had begun.
+
+        What others made before it began may be its own: a lost checkpoint that was recovered has a new query's id.
+        """
+        begun = min((first for first, each in self.queries.items() if each == query), default=epoch + 1)
+        return begun <= epoch and "" not in (query, other := _at(self.queries, epoch)) and other != query
 
     def attributes(self) -> Item:
         """The attributes of the item that say this."""
-        objects: Item = {OBJECTS: self.objects} if self.objects else {}
-        return objects | {
+        several: Item = {OBJECTS: self.objects} if self.objects else {}
+        if self.queries:
+            several[QUERIES] = by_epoch(self.queries)
+        return several | {
             "shards": self.shards,
             "epoch": self.epoch,
             "epochs": dict(self.epochs),
             "query": self.query,
             "began": self.began,
-            "locations": {str(first): location for first, location in sorted(self.locations.items())},
+            "locations": by_epoch(self.locations),
         }
+
+
+def by_epoch(texts: Mapping[int, str]) -> dict[str, str]:
+    """Texts by epochs, as an item has them."""
+    return {str(first): texts[first] for first in sorted(texts)}
+
+
+def _at(texts: Mapping[int, str], epoch: int) -> str:
+    """The text that holds at an epoch, of those by their first epochs."""
+    return texts.get(max((first for first in texts if first <= epoch), default=0), "")
 
 
 def meta_item(store: str, meta: StoreMeta, package: str, now: str) -> Item:
@@ -103,16 +133,25 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     # Epochs are given out one by one, and only the oldest are forgotten.
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
         raise CorruptStateError(f"{_CORRUPT}: its epochs have a gap", **where(key))
-    query, began, listed = item.get("query"), item.get("began"), item.get("locations")
-    if not isinstance(query, str) or not isinstance(began, str) or not is_map(listed, str):
-        raise CorruptStateError(f"{_CORRUPT}: it does not name its query and its checkpoint", **where(key))
-    locations = {int(first): location for first, location in listed.items() if first.isdecimal()}
-    if len(locations) < len(listed) or any(first > newest for first in locations):
-        raise CorruptStateError(f"{_CORRUPT}: its locations are not by epoch", **where(key))
+    query, began = item.get("query"), item.get("began")
+    if not isinstance(query, str) or not isinstance(began, str):
+        raise CorruptStateError(f"{_CORRUPT}: it does not name its query", **where(key))
+    locations = _parse_by_epoch(key, item.get("locations"), newest)
+    queries = _parse_by_epoch(key, item.get(QUERIES, {}), newest)
     objects = item.get(OBJECTS, frozenset())
     if not isinstance(objects, frozenset):
         raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
-    return StoreMeta(shards, epochs, query, began, locations, objects)
+    return StoreMeta(shards, epochs, query, began, locations, objects, queries)
+
+
+def _parse_by_epoch(key: Key, listed: object, newest: int) -> dict[int, str]:
+    """Texts by their first epochs."""
+    if not is_map(listed, str):
+        raise CorruptStateError(f"{_CORRUPT}: it does not name its queries and its checkpoints", **where(key))
+    found = {int(first): text for first, text in listed.items() if first.isdecimal()}
+    if len(found) < len(listed) or any(first > newest for first in found):
+        raise CorruptStateError(f"{_CORRUPT}: its queries or its locations are not by epoch", **where(key))
+    return found
 
 
 def query_runs(meta: StoreMeta) -> dict[str, int]:

@@ -35,6 +35,7 @@ from dynastate.format.meta import (
     ORIGIN,
     ORIGIN_VERSION,
     PINS,
+    QueryRun,
     meta_item,
     parse_meta,
     schema_item,
@@ -160,12 +161,13 @@ def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: M
             raise VersionMissingError(
                 "a store of this query has no version yet; try again when its first batch is committed", store=store
             )
-        if version is not None:
-            graph.find(version, NO_ATTEMPT)
-        return graph.newest().version
+        chosen = graph.newest().version if version is None else version
+        # Each attempt at the version is forked, so its query does not matter here.
+        graph.find(chosen, NO_ATTEMPT, QueryRun("", "", graph.required_meta.location))
+        return chosen
 
     found = each_store(tables, stores, metered(newest, meter), until_failure=True).all()
-    return min(found) if version is None else version
+    return min(found)
 
 
 class _StoreFork:

@@ -21,7 +21,8 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import VersionId
+from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
+from dynastate.format.meta import QueryRun
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.runs import refuse_copy
 from dynastate.operations.scope import each_store
@@ -72,10 +73,14 @@ class Rollback:
 
 @dataclass(frozen=True)
 class CommittedIds:
-    """The version that a batch committed, and its ids by operator and partition; none with checkpoint format v1."""
+    """The version that a batch committed, and its ids by operator and partition; none with checkpoint format v1.
+
+    `run` is what a run of the query would be, but for its id.
+    """
 
     version: int
     ids: Mapping[str, Sequence[Sequence[str]]]
+    run: QueryRun
 
     def lists(self, store: str) -> bool:
         """Whether the batch committed this store. Format v1 does not say, so it may have committed any."""
@@ -277,7 +282,9 @@ def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
     """The ids of the versions that a batch committed."""
     lines = checkpoint.read(f"{COMMITS}/{batch}").splitlines()
     found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-    return CommittedIds(batch + 1, found.get("stateUniqueIds") or {})
+    query: dict[str, Any] = json.loads(checkpoint.read("metadata"))
+    run = QueryRun("", str(query.get("id", "")), location_of(f"{checkpoint.location}/state"))
+    return CommittedIds(batch + 1, found.get("stateUniqueIds") or {}, run)
 
 
 def readable_versions(graph: VersionGraph) -> set[VersionId]:
@@ -287,11 +294,14 @@ def readable_versions(graph: VersionGraph) -> set[VersionId]:
 
 
 def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> None:
-    """Refuse a version that a store cannot open."""
-    readable = readable_versions(read_lists(tables, store, Meter())[0])
+    """Refuse a version that a store cannot open, or that its number does not name."""
+    graph = read_lists(tables, store, Meter())[0]
+    readable = readable_versions(graph)
     if not wanted.are_in(store, readable):
         numbers = sorted(number for number, _ in readable)
         there = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise ConfigurationError(
             f"the state of this batch is no longer there; versions that are: {there}", store=store, version=version
         )
+    if not wanted.ids:
+        graph.find(version, NO_ATTEMPT, wanted.run)

@@ -57,6 +57,8 @@ class Connection:
     _settings: Settings = field(default_factory=Settings)
     _prices: Prices = DEFAULT_PRICES
     _engine: Engine | None = None
+    #: The run for which the next message opens a version by its number.
+    _run: QueryRun | None = None
     _under_way: WriteAttempt | SnapshotAttempt | None = None
     _store: str = ""
     _about: str = "store=none"
@@ -123,10 +125,19 @@ class Connection:
             self._engine = self._engines.get(self._settings, was_reached=False)
             self._send(protocol.Checked())
 
+    def _on_run(self, request: protocol.Run) -> None:
+        self._run = _run_of(request)
+
+    def _take_run(self) -> QueryRun | None:
+        run, self._run = self._run, None
+        return run
+
     def _on_open(self, request: protocol.Open) -> None:
+        run = self._take_run()
+
         def answer(route: int) -> None:
             have = () if route else request.have
-            opening = self._reached_engine().open(request.store, request.version, request.attempt, have)
+            opening = self._reached_engine().open(request.store, request.version, request.attempt, have, run)
             self._send_found(opening)
             self._send_opening(opening)
 
@@ -134,8 +145,10 @@ class Connection:
             retry_routes(answer)
 
     def _on_find(self, request: protocol.Find) -> None:
+        run = self._take_run()
+
         def answer(_: int) -> None:  # failures come before the first frame
-            opening = self._reached_engine().find(*request)
+            opening = self._reached_engine().find(*request, run)
             self._send_found(opening)
             self._send(protocol.Content(opening.bits, opening.entry.keys))
             self._send(protocol.Opened(counters(opening.meter, self._prices)))
@@ -321,5 +334,5 @@ class Connection:
             self._send(protocol.Error(error.kind, self._store, str(error)))
 
 
-def _run_of(request: protocol.Begin | protocol.Whole) -> QueryRun:
+def _run_of(request: protocol.Begin | protocol.Whole | protocol.Run) -> QueryRun:
     return QueryRun(request.run_id, request.query_id, location_of(request.checkpoint))

@@ -187,6 +187,7 @@ class Whole(NamedTuple):
 
 Flush = NamedTuple("Flush", [])
 Added = NamedTuple("Added", [("values", I64)])
+Run = NamedTuple("Run", [("run_id", Text), ("query_id", Text), ("checkpoint", Text)])
 Welcome = NamedTuple("Welcome", [("package", Text)])
 Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
 Opened = NamedTuple("Opened", [("counters", Counters)])
@@ -206,7 +207,7 @@ Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable
 
 _OF_JVM: Final = (
     *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
-    *(Whole, Flush, Added),
+    *(Whole, Flush, Added, Run),
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
@@ -316,7 +317,7 @@ class State(Enum):
 #: The legal order of messages; any other breaks the protocol.
 TRANSITIONS: Final[dict[tuple[State, type[Any]], State]] = {
     (State.NEW, Hello): State.READY,
-    **{(State.READY, each): State.READY for each in (Check, Open, Find, Read, Changes, CleanUp)},
+    **{(State.READY, each): State.READY for each in (Check, Run, Open, Find, Read, Changes, CleanUp)},
     (State.READY, Begin): State.WRITING,
     (State.WRITING, Append): State.WRITING,
     (State.WRITING, Flush): State.WRITING,

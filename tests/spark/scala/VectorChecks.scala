@@ -102,7 +102,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
       same(written.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP",
-          "FIND", "READ", "CHECK", "WHOLE", "FLUSH", "ADDED"))
+          "FIND", "READ", "CHECK", "WHOLE", "FLUSH", "ADDED", "RUN"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
@@ -208,6 +208,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         if (keys.map(_._1) == keys.indices.map(_.toLong)) Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")) else null
       case Protocol.Abort => Protocol.abort()
       case Protocol.Flush => Protocol.flush()
+      case Protocol.Run => Protocol.run(runOf(fields))
       case Protocol.Added => Protocol.added(number("values"))
       case Protocol.Changes => Protocol.changes(text(store), number("first"), number("last"), id())
       case Protocol.Find => Protocol.find(text(store), number("version"), id())

@@ -13,10 +13,13 @@ from uuid import UUID
 
 import pytest
 
+from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
+from dynastate.format.keys import VersionId
+from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
 from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
-from tests.support.engine_driver import attempt, make_engine, save_snapshot
+from tests.support.engine_driver import SCHEMA, attempt, make_engine, query_run, save_snapshot
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
 
@@ -137,6 +140,26 @@ def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path
     file.write_text(file.read_text().replace(str(UUID(bytes=bytes(attempt(3)))), str(UUID(int=7))))
     with pytest.raises(ConfigurationError, match="no longer there"):
         plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+
+
+def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path: Path) -> None:
+    """Two checkpoints have made version 5: v1 does not say which is the batch's, and v2 does."""
+    checkpoint, stores = make_checkpoint(tmp_path), [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+    adopt_stores(tables, stores, "file:/moved/state", Meter())
+    with closing(make_engine(tables)) as engine:
+        for store in stores:
+            base = VersionId(3, attempt(3))
+            for version in (4, 5, 6):
+                under_way = engine.begin(store, query_run("moved", "file:/moved/state"), *base, attempt(10 + version))
+                under_way.commit({0: 0}, SCHEMA)
+                base = VersionId(version, attempt(10 + version))
+    adopt_stores(tables, stores, location_in(tmp_path), Meter())
+    with pytest.raises(ConfigurationError, match="several checkpoint locations have made this version"):
+        plan_rollback(tables, Checkpoint(str(checkpoint)), 4)
+    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).undone == (3, 4, 5)
+    with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
+    adopt_stores(tables, stores, location_in(tmp_path / "v2"), Meter())
+    assert plan_rollback(tables, Checkpoint(str(with_ids)), 4).undone == (5,)
 
 
 def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path: Path) -> None:

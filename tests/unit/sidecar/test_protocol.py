@@ -155,6 +155,7 @@ LEGAL = {
     (State.READY, 12): State.READY,
     (State.READY, 13): State.READY,
     (State.READY, 14): State.READY,
+    (State.READY, 18): State.READY,
     (State.READY, 8): State.SNAPSHOT,
     (State.READY, 15): State.SNAPSHOT,
     (State.SNAPSHOT, 9): State.SNAPSHOT,

@@ -53,22 +53,24 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   /**
-   * Open a version. `onFound` is called before changes arrive through `onChanges`, oldest first, each valid until it returns;
+   * Open a version for a run, which a bare number is resolved for. `onFound` is called before changes arrive through `onChanges`, oldest first, each valid until it returns;
    * a second call voids what came before.
    * `onDeltas` is called if they begin with a snapshot, with its version: after its rows, before the changes since.
    * Returns the counters of docs/metrics.md.
    */
-  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
+  def open(store: String, run: QueryRun, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
       onFound: Found => Unit, onDeltas: Long => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"opening version $version of store=$store") {
+      if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
       send(Protocol.open(store, version, attempt, have))
       onFound(foundIn(expect(Protocol.Found, receive(deadlineSeconds))))
       changesUntilOpened(deadlineSeconds, onFound, deltas => onDeltas(deltas.snapshot), onChanges)
     }
 
-  /** Find a version without reading its rows: keys by family, in how many buckets (2^bits) its rows are best read, and counters. */
-  def find(store: String, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content, Map[String, Long]) =
+  /** Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best read, and counters. */
+  def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content, Map[String, Long]) =
     converse(s"finding version $version of store=$store") {
+      if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
       send(Protocol.find(store, version, attempt))
       val found = foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
       val body = expect(Protocol.Content, receive(deadlineSeconds))

@@ -34,6 +34,7 @@ object Protocol {
   val Whole = 15
   val Flush = 16
   val Added = 17
+  val Run = 18
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -58,6 +59,7 @@ object Protocol {
   // The frames that the JVM sends, by the fields of docs/protocol.md.
   def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer = frame(Hello, Version.toShort, token, packageVersion, settings)
   def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer = frame(Open, store, version, attempt, have)
+  def run(run: QueryRun): ByteBuffer = frame(Run, run.id, run.queryId, run.checkpoint)
   def find(store: String, version: Long, attempt: Attempt): ByteBuffer = frame(Find, store, version, attempt)
   def read(
       store: String, version: Long, attempt: Attempt, snapshot: Long, held: Long, heldAttempt: Attempt, bits: Int, buckets: Seq[Int]): ByteBuffer =

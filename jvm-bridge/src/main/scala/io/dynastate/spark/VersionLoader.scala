@@ -91,7 +91,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     var collector: ChangeCollector = null
     var answer: Found = null
     var from = 0L
-    val cost = client.converse(_.open(store, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
+    val cost = client.converse(_.open(store, client.settings.run, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
       found => {
         answer = found
         collector = if (found.base > 0) new ChangeCollector else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
@@ -187,7 +187,8 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     }
   }
 
-  private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) = client.converse(_.find(store, version, attempt, deadlineSeconds))
+  private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) = 
+    client.converse(_.find(store, client.settings.run, version, attempt, deadlineSeconds))
 
   private def bucketed(startsAt: Long): BucketedVersions = {
     val cache = BucketCache.of(client.settings.memory.heapBytes)
