@@ -16,7 +16,7 @@ from dynastate.dynamodb.objects import read_stream
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
-from dynastate.format.keys import Key, group_key, manifest_key, where
+from dynastate.format.keys import Key, VersionId, group_key, manifest_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.objects import FRAME_BYTES, ObjectStream, decode_frames
 from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, StoredChunk, Tally, join_fragments, parse_part
@@ -71,6 +71,20 @@ class Lineage:
         raise VersionMissingError(
             "this version cannot be read; name one of versions", store=self.store, version=version, versions=there
         )
+
+    def common(self, earlier: Lineage, version: int) -> int:
+        """The newest version up to one that this lineage shares with another; 0: there is none.
+
+        It is the version itself, if all that are listed here are later: clean-up has deleted it, or what it became.
+        """
+        if version < self.entries[0].version:
+            return version
+        below = (each.id for each in reversed(earlier.entries) if each.version <= version)
+        return next((each.version for each in below if self._has(each)), 0)
+
+    def _has(self, version: VersionId) -> bool:
+        place = version.version - self.entries[0].version
+        return 0 <= place < len(self.entries) and self.entries[place].id == version
 
 
 class PartReader:

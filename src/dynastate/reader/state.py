@@ -117,6 +117,9 @@ class StateReader(StateView):
     def refresh(self) -> bool:
         """Move to the newest version; False: it is this one. What was read before is not read again.
 
+        If the query was taken back since, `changes` after a version that it has made again is refused until the next
+        refresh that moves.
+
         Raises:
             VersionMissingError: the store was deleted.
             CorruptStateError: an item is lost or corrupt.
@@ -131,9 +134,13 @@ class StateReader(StateView):
             if is_first or any(old.newest not in new.entries for new, old in zip(lineages, known, strict=True)):
                 stores = matching(self._tables, self.store, self.meter)
                 lineages = self._read(self._source, stores, lineages or known)
+        common = _common(known, lineages, self.version)
+        was, self.version = self.version, _newest(lineages)
         self._partitions = [self._partition(lineage) for lineage in lineages]
-        self.version = _newest(lineages)
-        return (self.version, self.stores) != before
+        has_moved = (self.version, self.stores) != before or common < was
+        if has_moved:
+            self._made_again = range(common + 1, was + 1)
+        return has_moved
 
     def _read(self, source: Source, stores: Iterable[str], known: Iterable[Lineage] = ()) -> list[Lineage]:
         """Read the newest versions of stores, in parallel."""
@@ -146,6 +153,12 @@ class StateReader(StateView):
 
 def _newest(lineages: Iterable[Lineage]) -> int:
     return min(lineage.newest.version for lineage in lineages)
+
+
+def _common(old: Iterable[Lineage], new: Iterable[Lineage], version: int) -> int:
+    """The newest version up to one that stores have in both lineages, each; 0: there is none."""
+    now = {lineage.store: lineage for lineage in new}
+    return min(now[each.store].common(each, version) if each.store in now else 0 for each in old)
 
 
 def _choose(store: str, asked: str | None, known: dict[str, Family]) -> str:

@@ -69,11 +69,20 @@ class StateView:
     """
 
     def __init__(
-        self, source: Source, placement: Placement, store: str, family: str, lineages: Iterable[Lineage], version: int
+        self,
+        source: Source,
+        placement: Placement,
+        store: str,
+        family: str,
+        lineages: Iterable[Lineage],
+        version: int,
+        made_again: range = range(0),
     ) -> None:
         self.store = store
         self.family = family
         self.version = version
+        #: Versions up to that before the last refresh, which the query has made again from an earlier one.
+        self._made_again = made_again
         self._source = source
         self._placement = placement
         self._partitions = [self._partition(lineage) for lineage in lineages]
@@ -168,12 +177,12 @@ class StateView:
         lineages = [partition.lineage for partition in self._partitions]
         for lineage in lineages:
             lineage.find(version)
-        return StateView(self._source, self._placement, self.store, self.family, lineages, version)
+        return StateView(self._source, self._placement, self.store, self.family, lineages, version, self._made_again)
 
     def of_family(self, name: str) -> StateView:
         """View another column family at this version."""
         lineages = [partition.lineage for partition in self._partitions]
-        view = StateView(self._source, Placement(), self.store, name, lineages, self.version)
+        view = StateView(self._source, Placement(), self.store, name, lineages, self.version, self._made_again)
         view._schema  # noqa: B018  # refuses a name that is not there
         return view
 
@@ -182,6 +191,10 @@ class StateView:
 
         Rows have the columns of the last of these versions, unless the column family was removed since, and made again
         with another schema: then those of their own version.
+
+        Raises:
+            VersionMissingError: the query was taken back before `after` while this reader was at or above it; or it has
+                not made `after` yet.
         """
         return (change for _, change in self.changes_by_partition(after, to))
 
@@ -192,8 +205,25 @@ class StateView:
 
         Raises:
             ConfigurationError: with `one_schema`, a row has other columns than the last version.
+            VersionMissingError: as `changes`.
         """
         after, last = _number(after), _number(self.version if to is None else to)
+        if after in self._made_again:
+            raise VersionMissingError(
+                "the query was taken back to an earlier version and has made this one again: what was read of the "
+                "versions after 'common' is not its state; read all rows again, or the changes after that version",
+                store=self.store,
+                version=after,
+                common=self._made_again.start - 1,
+            )
+        if after > last and to is None:
+            raise VersionMissingError(
+                "the query has not made this version: it was taken back to an earlier one, or is another query; read "
+                "all rows again",
+                store=self.store,
+                version=after,
+                newest=last,
+            )
         if last <= after:
             return
         with self._reading(), ExitStack() as ended:

@@ -376,6 +376,61 @@ def test_a_version_behind_which_the_query_restarted(
         list(behind)
 
 
+def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str, opened: Open) -> None:
+    """They are refused to a reader that was there, with the newest version that is common."""
+    made = StoreBuilder(engine, store).count_to(10)
+    state, behind, late = opened(store), opened(store), opened(store)
+    made.version, made.run = VersionId(5, attempt(5)), "run-2"
+    for number in (106, 107):
+        made.commit((user("a"), counted(number)), by=attempt(number))
+    assert state.refresh()
+    assert (state.version, state.versions()) == (7, list(range(1, 8)))
+    for view in (state, state.at(7), state.of_family(state.family)):
+        for after in range(6, 11):
+            with pytest.raises(VersionMissingError, match=r"taken back.*common=5") as refused:
+                list(view.changes(after))
+            assert refused.value.facts["common"] == 5
+    with pytest.raises(VersionMissingError, match="has not made this version"):
+        list(state.changes(11))
+    assert [each.row["count"] for each in state.changes(5)] == [106, 107]
+
+    for number in range(108, 113):
+        made.commit((user("a"), counted(number)), by=attempt(number))
+    assert late.refresh()
+    assert late.version == 12
+    with pytest.raises(VersionMissingError, match=r"taken back.*common=5"):
+        list(late.changes(10))
+    assert not late.refresh()
+    with pytest.raises(VersionMissingError, match=r"taken back.*common=5"):
+        list(late.changes(10))
+    assert state.refresh()
+    assert [each.row["count"] for each in state.changes(7)] == list(range(108, 113))
+    assert [each.row["count"] for each in behind.changes(8)] == [9, 10], "it stays where it is"
+
+
+def test_a_version_that_was_made_again_is_a_new_one(engine: Engine, store: str, opened: Open) -> None:
+    """With the same number as before."""
+    made = StoreBuilder(engine, store).count_to(3)
+    state = opened(store)
+    made.version, made.run = VersionId(2, attempt(2)), "run-2"
+    made.commit((user("a"), counted(103)), by=attempt(103))
+    assert state.refresh()
+    assert (state.version, state.get(user("a"))) == (3, row("a", 103))
+    with pytest.raises(VersionMissingError, match=r"taken back.*common=2"):
+        list(state.changes(3))
+
+
+def test_changes_of_a_query_that_starts_over(engine: Engine, store: str, opened: Open) -> None:
+    """It shares no version with the query before it."""
+    StoreBuilder(engine, store).count_to(5)
+    state = opened(store)
+    StoreBuilder(engine, store, run="run-2").commit((user("new"), counted(1)), by=attempt(77))
+    assert state.refresh()
+    with pytest.raises(VersionMissingError, match=r"taken back.*common=0"):
+        list(state.changes(5))
+    assert [each.row["count"] for each in state.changes(0)] == [1]
+
+
 def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine, store: str, opened: Open) -> None:
     """A list that is removed and merged again with its old value does not differ between the versions.
 
