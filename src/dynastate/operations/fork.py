@@ -277,7 +277,8 @@ class _StoreFork:
         names += [keys.group_key(self._origin, entry.version).sort for _, entry in self._entries]
         origin = self._origin_meta
         # The first query run that writes to the fork gets the next epoch.
-        made = replace(origin, epochs={f"{FORK}{uuid4()}": self._epoch}, locations={})
+        epochs, queries = {f"{FORK}{uuid4()}": self._epoch}, origin.queries_up_to(self._epoch)
+        made = replace(origin, epochs=epochs, queries=queries, locations={})
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )
