@@ -282,7 +282,7 @@ def read(
         DynastateError: it cannot be read.
         ViolationError: it cannot be read although it was promised all the time, or its rows are wrong.
     """
-    since, was_promised = scheduler.now, asked in model.promised()
+    since, still_promised = scheduler.now, model.watch()
 
     def by_some_route(have: dict[VersionId, State]) -> tuple[VersionId, State]:
         opening = engine.open(model.store, *asked, list(have))
@@ -293,7 +293,7 @@ def read(
     try:
         found, state = retry_routes(lambda retries: by_some_route({} if retries else have))
     except (VersionMissingError, CorruptStateError) as failed:
-        if was_promised and asked in model.promised():
+        if asked in still_promised():
             raise violation("a promised version cannot be read", version=short(asked), error=failed) from failed
         raise
     scheduler.note("read %s as %s: %d rows", short(asked), short(found), len(state))
@@ -315,7 +315,7 @@ class Reader(Actor):
             asked = self._some_version(model)
             if asked is None:
                 continue
-            was_promised = asked in model.promised()
+            still_promised = model.watch()
             try:
                 kind = self._chance.random()
                 if kind < 0.6:
@@ -326,7 +326,7 @@ class Reader(Actor):
                     self._changes(model, asked)
             except DynastateError as failed:
                 self._scheduler.note("reader: %s", failed)
-                if isinstance(failed, CorruptStateError) and was_promised and asked in model.promised():
+                if isinstance(failed, CorruptStateError) and asked in still_promised():
                     raise violation(
                         "a promised version is reported as corrupt", version=short(asked), error=failed
                     ) from failed

@@ -141,13 +141,13 @@ class Onlooker(Actor):
         for _ in self._pauses(is_over):
             some = self._chance.choice([models, [self._chance.choice(models)]])
             name = some[0].store if len(some) == 1 else some[0].store.rsplit("/", 2)[0]
-            must_be = all(model.promised() for model in some)
+            still_promised = some[0].watch()
             queries = [model.query for model in models]
             try:
                 opened = StateReader(self._tables, self._settings, name)
             except (ConfigurationError, VersionMissingError) as failed:
                 self._scheduler.note("%s cannot be opened: %s", name, failed)
-                if must_be and len(some) == 1 and all(model.promised() for model in some):
+                if len(some) == 1 and still_promised():
                     raise violation("a promised version cannot be opened", store=name, error=failed) from failed
                 continue
             except UnavailableError as failed:
@@ -231,18 +231,15 @@ class Onlooker(Actor):
                 expected += [(key, *pair)] if pair[0] != pair[1] else []
         self._compare(sorted(found, key=str), sorted(expected, key=str), nodes)
 
-    def _promised(self, models: list[Model], nodes: list[Node]) -> set[VersionId]:
-        """Those of the versions that are promised to a reader that names the attempt."""
-        return {node.version for model, node in zip(models, nodes, strict=True) if node.version in model.promised()}
-
     @contextmanager
     def _must_be_readable(self, models: list[Model], nodes: list[Node]) -> Iterator[None]:
-        """Check that no version is missing or corrupt that is promised before and after the read."""
-        was_promised = self._promised(models, nodes)
+        """Check that no version is missing or corrupt that is promised during the whole read."""
+        watched = [model.watch() for model in models]
         try:
             yield
         except (VersionMissingError, CorruptStateError) as failed:
-            if still := was_promised & self._promised(models, nodes):
+            found = zip(watched, nodes, strict=True)
+            if still := [node.version for still_promised, node in found if node.version in still_promised()]:
                 versions = " ".join(map(short, still))
                 raise violation("a promised version cannot be read", versions=versions, error=failed) from failed
             raise
@@ -272,7 +269,7 @@ class Operator(Actor):
         """Run commands, each with an engine of its own."""
         for _ in self._pauses(is_over):
             model, what = self._chance.choice(models), self._chance.choice(("compact", "clean"))
-            was_promised = set(model.promised())
+            still_promised = model.watch()
             try:
                 with closing(self._engines()) as engine:
                     if what == "compact":
@@ -280,7 +277,7 @@ class Operator(Actor):
                     else:
                         done = clean_store(engine, self._tables, model.store, retain)
             except CorruptStateError as failed:
-                if was_promised & set(model.promised()):
+                if still_promised():
                     raise violation("a command finds the store corrupt", store=model.store, error=failed) from failed
                 self._scheduler.note("%s of %s: %s", what, model.store, failed)
             except (ConfigurationError, UnavailableError, UnknownOutcomeError, VersionMissingError) as failed:

@@ -5,11 +5,11 @@ The engine is not used: version lists and the stages of snapshots are read as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dynastate.format.changes import MERGE, Change
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId, group_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, VERSION_MAX, Attempt, VersionId, group_key
 from dynastate.format.version_list import VersionEntry, decode_entry
 from tests.simulation.scheduler import Scheduler
 
@@ -92,6 +92,8 @@ class Model:
     #: The finished snapshots.
     _snapshots: set[VersionId] = field(default_factory=set)
     _decoded: dict[bytes, VersionEntry] = field(default_factory=dict)
+    #: The version of each restart and drop so far: at that moment no higher number was promised.
+    _cuts: list[int] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------- reported by the actors
 
@@ -122,6 +124,7 @@ class Model:
         self.run = run
         self.location_of[run] = location
         self.newest = base
+        self._cuts.append(base)
         self.chain = {number: version for number, version in self.chain.items() if number <= base}
         if base == 0:
             self.floor = 0
@@ -136,6 +139,7 @@ class Model:
         """Promise nothing any more; from the next restart on the store is another query's."""
         self.run = ""
         self.newest = self.floor = 0
+        self._cuts.append(0)
         self.chain = {0: EMPTY}
         self.foreign.clear()
 
@@ -263,6 +267,21 @@ class Model:
         kept = [self.chain[number] for number in range(max(1, self.floor), self.newest + 1)] + self.candidates()
         by_number = [VersionId(number, NO_ATTEMPT) for number in sorted({number for number, _ in kept})]
         return by_number + (kept if self.checkpoint_format == 2 else []) + sorted(self.foreign)
+
+    def watch(self) -> Callable[[], set[VersionId]]:
+        """Watch the promises from now on: the function returns the versions that were promised all the time.
+
+        A number is promised again once it is made again, after a restart below it or a drop. It then means another
+        attempt, so a reader that has opened the one before may not find it any more.
+        """
+        promised, count = set(self.promised()), len(self._cuts)
+
+        def still() -> set[VersionId]:
+            lowest = min(self._cuts[count:], default=VERSION_MAX)
+            now = promised.intersection(self.promised())
+            return {version for version in now if version[1] != NO_ATTEMPT or version[0] <= lowest}
+
+        return still
 
     def check_state(self, asked: VersionId, found: VersionId, state: State) -> None:
         """Check that the rows read as a version are exactly those of the attempt."""

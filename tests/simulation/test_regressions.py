@@ -25,8 +25,12 @@ from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
+from tests.simulation.actors import read as read_as_promised
+from tests.simulation.model import Model
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
+from tests.simulation.scheduler import Scheduler
 from tests.support.engine_driver import (
+    CHECKPOINT,
     SCHEMA,
     Engines,
     State,
@@ -451,6 +455,28 @@ def test_a_late_snapshot_of_a_dropped_query(engines: Engines, memory: MemoryTabl
     fresh.clean_up(store, "run-9", *made[6], retain=2, least=1, most=0)
     assert [(each.version, each.epoch) for each in graph(memory, store).snapshots()] == [(4, 5)]
     assert graph(memory, store).versions() == [5, 6]
+
+
+def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Seed 1002: the namespace was dropped, and another query has made that version. No promise is violated."""
+    model = Model(store, Scheduler(), checkpoint_format=1, retain=1)
+
+    def make(run: str, number: int) -> None:
+        model.restart(run, 0, CHECKPOINT)
+        model.begin(VersionId(1, attempt(number)), EMPTY, [], run)
+        model.choose(write(engines(), store, attempt(number), {b"1": b"1"}, run=run))
+
+    def drop_and_make_again() -> None:
+        model.drop()
+        drop_stores(memory, [store], Meter())
+        make("run-2", 2)
+
+    make("run-1", 1)
+    asked = VersionId(1, NO_ATTEMPT)
+    assert asked in model.promised()
+    with pytest.raises(VersionMissingError, match="but not by that attempt"):
+        read_as_promised(model.scheduler, engines(Overtaken(memory, drop_and_make_again)), model, asked, {})
+    assert asked in model.promised()
 
 
 def delete_the_first_snapshot(engine: Engine, store: str, made: list[VersionId]) -> None:
