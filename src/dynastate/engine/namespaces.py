@@ -81,14 +81,25 @@ def refuse_location(store: str, location: str, run: QueryRun) -> None:
         )
 
 
-def refuse_deleting(store: str, item: Item) -> None:
-    """Refuse a run of a store whose items a drop deletes."""
-    namespace = store.split("/", maxsplit=1)[0]
-    if item.get(DROPPED) == DELETING:
+def refuse_deleting(tables: Tables, store: str, item: Item, meter: Meter) -> None:
+    """Refuse a run of a store whose items a drop of its namespace deletes, or a clean-up of an earlier query's stores.
+
+    A drop marks all stores before it deletes anything; clean-up those of earlier queries only.
+    """
+    if item.get(DROPPED) != DELETING:
+        return
+    namespace, query = store.split("/", maxsplit=1)[0], parse_meta(store, item).query
+    first = first_stores(tables, namespace, meter)
+    if any(DROPPED not in each and parse_meta(name, each).query != query for name, each in first.items()):
         raise ConfigurationError(
-            f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one",
+            "this store is of an earlier query, and a clean-up that deletes it runs or was cut off: end that with "
+            f"dynastate clean {namespace}",
             store=store,
         )
+    raise ConfigurationError(
+        f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one",
+        store=store,
+    )
 
 
 def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> None:
@@ -97,5 +108,5 @@ def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) ->
     If there are none, the record is of a namespace that was dropped.
     """
     for store, item in first_stores(tables, namespace, meter).items():
-        refuse_deleting(store, item)
+        refuse_deleting(tables, store, item, meter)
         refuse_location(store, parse_meta(store, item).location, run)

@@ -129,6 +129,7 @@ class Sessions:
             if run.id in found.epochs:
                 enter_location(self._tables, store, found, self._location, meter)
                 return Session(store, run.id, found.epochs[run.id], found.shards)
+            refuse_deleting(self._tables, store, meta, meter)
             entered = _entered(store, meta, found, run, base, now)
             is_known = found.query == run.query and self._recorded.get((key.namespace, run.id))
             if not (is_known or is_entered(self._tables, store, found, run, meter)):  # 2
@@ -159,7 +160,6 @@ class Sessions:
 
 def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, now: str) -> Item:
     """The attributes of a meta item that a run changes when it enters, beside its epoch; a run may be refused."""
-    refuse_deleting(store, item)
     if ORIGIN in item and base == 0:
         raise ConfigurationError(
             "this namespace is a fork, and this query starts from nothing: start it on a copy of the checkpoint of "

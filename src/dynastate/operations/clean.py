@@ -16,7 +16,7 @@ from dynastate.engine.catalog import SHOWN_MAX, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
-from dynastate.format.meta import parse_meta
+from dynastate.format.meta import DELETING, DROPPED, parse_meta
 from dynastate.operations.drop import Look, commits_of, delete_meta, empty_store, refuse_written, seconds_to_look
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import writing_run
@@ -106,16 +106,19 @@ def clean_earlier(
 
     These go one by one, the last first, so that the others are still found after a crash. Stores that forks depend on
     stay. So do all of them until a query has committed two batches: in its first one, stores that it has not entered
-    yet are the earlier query's. A store that a run has entered since `stores` were listed is kept, too.
+    yet are the earlier query's. A store that a run has entered since `stores` were listed is kept, too. One that a
+    clean-up which was cut off has begun to delete is deleted all the same: no run can enter it before.
     """
     early, lock = cache(lambda: _first_batch(engine, tables, stores[0].split("/")[0])), Lock()
     metas = get_apart(tables, [meta_key(store) for store in stores], Meter())
     queries = {store: parse_meta(store, metas[key]).query for store in stores if (key := meta_key(store)) in metas}
+    begun = {store for store in queries if metas[meta_key(store)].get(DROPPED) == DELETING}
 
     def empty(store: str) -> Cleaned:
-        meter, items = Meter(), 0
-        with lock:  # it is read once, and not by each of those that begin
-            kept = early()
+        meter, items, kept = Meter(), 0, ""
+        if store not in begun:
+            with lock:  # it is read once, and not by each of those that begin
+                kept = early()
         if not kept:
             try:
                 if store in queries:

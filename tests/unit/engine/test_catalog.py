@@ -185,6 +185,40 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
     assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
 
 
+def test_a_clean_up_that_was_cut_off_is_ended_by_the_next(engine: Engine, tables: MemoryTables) -> None:
+    """A later query needs a store that it has begun to delete: it is told so, and clean-up ends it in its first batch.
+
+    The stores that clean-up has not begun to delete may be the later query's, and stay.
+    """
+    start_over(engine, partitions(4), "first")
+    start_over(engine, partitions(1), "second")
+
+    def cut_off(tables: MemoryTables, store: str, meter: Meter) -> int:
+        raise KeyboardInterrupt
+
+    with patch.object(clean, "delete_meta", cut_off):
+        clean_earlier(engine, tables, partitions(4)[2:])
+    start_over(engine, partitions(2), "third", batches=1)
+    with pytest.raises(ConfigurationError, match="a clean-up that deletes it runs or was cut off: .* clean mine"):
+        start_over(engine, partitions(4)[2:3], "third", batches=1)
+    earlier = of_namespace(tables, "mine", Meter()).earlier
+    assert earlier == partitions(4)[2:]
+    assert not any(each.kept for each in clean_earlier(engine, tables, earlier).all())
+    start_over(engine, partitions(4)[2:], "third", batches=1)
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(4), [])
+
+
+def test_a_drop_that_was_cut_off_is_ended_by_a_drop(engine: Engine, tables: MemoryTables) -> None:
+    """Also where stores of an earlier query are among those that it deletes."""
+    start_over(engine, partitions(3), "first")
+    start_over(engine, partitions(1), "second")
+    with patch.object(drop, "delete_meta", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        drop_stores(tables, partitions(3), Meter())
+    for store in partitions(3):
+        with pytest.raises(ConfigurationError, match="is being dropped: end that with dynastate drop mine"):
+            start_over(engine, [store], "third", batches=1)
+
+
 TWO = partitions(2) + partitions(2, 1)
 AHEAD = [timedelta(0), timedelta(minutes=-10), timedelta(days=-400), timedelta(days=3)]
 
