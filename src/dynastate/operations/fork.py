@@ -24,6 +24,7 @@ from dynastate.engine.catalog import find_stores, of_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format import keys
+from dynastate.format.graph import VersionGraph, ranges
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
@@ -163,11 +164,28 @@ def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: M
             )
         chosen = graph.newest().version if version is None else version
         # Each attempt at the version is forked, so its query does not matter here.
-        graph.find(chosen, NO_ATTEMPT, QueryRun("", "", graph.required_meta.location))
+        entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", graph.required_meta.location))
+        try:
+            graph.route(*entry.id)
+        except CorruptStateError:
+            _refuse_deleted(graph, chosen)
+            raise
         return chosen
 
     found = each_store(tables, stores, metered(newest, meter), until_failure=True).all()
     return min(found)
+
+
+def _refuse_deleted(graph: VersionGraph, version: int) -> None:
+    """Refuse a version that cannot be read, if that is because clean-up deletes it: nothing is corrupt then."""
+    there = [entry.version for entry in graph.openable(graph.lineage(graph.newest()))]
+    if version < there[0]:
+        raise VersionMissingError(
+            "clean-up has deleted this version; fork one of versions",
+            store=graph.store,
+            version=version,
+            versions=ranges(there),
+        )
 
 
 class _StoreFork:
@@ -225,6 +243,7 @@ class _StoreFork:
                 ways, nodes = self._ways()
             except CorruptStateError as lost:
                 if begun is None:
+                    _refuse_deleted(graph, self._version)
                     raise
                 # Later snapshots do not count: the fork's meta item does not list them.
                 raise self._refusal("clean-up has deleted what the fork was begun with") from lost

@@ -199,7 +199,7 @@ def test_a_clean_up_that_was_cut_off_is_ended_by_the_next(engine: Engine, tables
     with patch.object(clean, "delete_meta", cut_off):
         clean_earlier(engine, tables, partitions(4)[2:])
     start_over(engine, partitions(2), "third", batches=1)
-    with pytest.raises(ConfigurationError, match="a clean-up that deletes it runs or was cut off: .* clean mine"):
+    with pytest.raises(ConfigurationError, match=r"a clean-up that deletes it runs or was cut off: .* clean mine"):
         start_over(engine, partitions(4)[2:3], "third", batches=1)
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[2:]

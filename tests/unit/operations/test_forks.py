@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -580,6 +581,7 @@ def test_clean_up_beside_a_fork(
     for failures in races(memory, first, lambda: second(memory)):
         forked, cleaned = failures if is_fork_first else failures[::-1]
         assert cleaned is None
+        assert forked is None or isinstance(forked, VersionMissingError)
         outcomes.add(forked is None)
         if forked is None:
             assert recover(make(), new_of(store), *made[version]) == numbers(version)
@@ -588,6 +590,32 @@ def test_clean_up_beside_a_fork(
             assert read(make(), store, *each) == numbers(each[0])
         assert verify(memory, store).is_whole
     assert outcomes == {True, False}
+
+
+def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, memory: MemoryTables, store: str) -> None:
+    """Cut off anywhere, clean-up leaves versions whose snapshot is deleted: they are missing, and not corrupt."""
+    engine = make()
+    made = write_versions(engine, store, 12)
+    snapshot_of(engine, store, made[12], numbers(12))
+    made += write_versions(engine, store, 9, made[12])[1:]
+    snapshot_of(engine, store, made[21], numbers(21), 12)
+    made += write_versions(engine, store, 3, made[21])[1:]
+
+    def refusal(version: int) -> str:
+        try:
+            fork(memory, store, version)
+        except VersionMissingError as missing:
+            return str(missing)
+        assert recover(make(), new_of(store), version) == numbers(version)
+        drop_stores(memory, [new_of(store)], Meter())
+        return ""
+
+    said = set()
+    for _ in each_request(lambda tables: make(tables).clean_up(store, "run-1", *made[24], 2, 1, 0), memory):
+        said |= {refusal(version) for version in (13, 16, 23)}
+    assert {re.sub(r" store=.* versions=", " ", each) for each in said if "clean-up has deleted" in each} == {
+        "clean-up has deleted this version; fork one of versions 21-24"
+    }
 
 
 @pytest.mark.parametrize("what", ["clean", "drop"])
