@@ -26,6 +26,7 @@ from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_
 from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
+from tests.simulation.bucket_reads import BucketReads
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -112,6 +113,9 @@ class Executor(Actor):
     _engine: Engine
     process: Process
     _query_run: QueryRun
+    #: Whether rows are read by bucket for each task, since there is no room for them in memory.
+    _reads_buckets: bool = False
+    _bucket_reads: dict[str, BucketReads] = field(default_factory=dict)
     _held: dict[str, dict[VersionId, State]] = field(default_factory=dict)
     _has_committed: set[str] = field(default_factory=set)
 
@@ -172,6 +176,11 @@ class Executor(Actor):
         held = self._held.get(model.store, {})
         if base == EMPTY:
             return base, {}
+        if self._reads_buckets:
+            reads = self._bucket_reads.setdefault(model.store, BucketReads(self._scheduler, self._engine))
+            found, state = reads.read(model, base)
+            self._hold(model, found, state)
+            return found, state
         if base in held:
             return base, held[base]
         have = {version: state for version, state in held.items() if version[0] <= base[0]}

@@ -69,6 +69,8 @@ SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
 )
 TRIES_MAX: Final = 4
 NOW: Final = datetime(2025, 1, 1, tzinfo=timezone.utc)
+#: The part of executors that read rows by bucket.
+BY_BUCKETS: Final = 0.25
 #: These schedules have forks: those whose seed is FORKED modulo FORKED_OF.
 FORKED, FORKED_OF = 5, 7
 #: In these there are a client of `open_state`, and compaction and clean-up by command.
@@ -487,7 +489,8 @@ class Schedule:
         process = self._process(f"{run.id}/executor")
         with self.scheduler.within(process):
             engine = self._engine(self._client(process, self.chance))
-        executor = Executor(self.scheduler, self.chance, engine, process, run)
+        by_buckets = random.Random(f"{self.seed}/{process.name}").random() < BY_BUCKETS  # noqa: S311  # no secret
+        executor = Executor(self.scheduler, self.chance, engine, process, run, by_buckets)
         if self.faults is not NO_FAULTS:
             snapshots_ = partial(executor.offer_snapshots, self.models, self._is_calm, self.min_deltas)
             self.scheduler.spawn(f"{process.name}/snapshots", snapshots_, process)

@@ -1,0 +1,80 @@
+"""Reads by bucket, with the changes that an executor holds, as `BucketReads.scala` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dynastate.engine.engine import Engine
+from dynastate.engine.opening import HeldChanges, Opening, retry_routes
+from dynastate.errors import DynastateError
+from dynastate.format.changes import Change, decode_changes, key_hash
+from dynastate.format.keys import VersionId
+from dynastate.format.parts import StoredChunk
+from tests.simulation.model import Model, State, apply, short
+from tests.simulation.scheduler import Scheduler
+
+
+class Held(NamedTuple):
+    """The changes that are held, and which these are; None: there are none."""
+
+    which: HeldChanges | None
+    changes: Sequence[Change]
+
+
+NOTHING: Final = Held(None, ())
+
+
+@dataclass
+class BucketReads:
+    """A store in an executor without room for its rows, which holds the changes since the last snapshot."""
+
+    _scheduler: Scheduler
+    _engine: Engine
+    #: Several tasks may read at once: each takes it once, and replaces it as a whole.
+    _held: Held = NOTHING
+
+    def read(self, model: Model, asked: VersionId) -> tuple[VersionId, State]:
+        """All rows of a version, bucket by bucket; its changes are held from then on.
+
+        Raises:
+            DynastateError: it cannot be read.
+            ViolationError: its rows are wrong.
+        """
+        since, held = self._scheduler.now, self._held
+        found = retry_routes(lambda _: self._engine.find(model.store, *asked))
+        version = found.entry.id
+        model.check_winner(asked, version, since)
+        rows: State = {}
+        for number in range(1 << found.bits):
+            opening, of_bucket = retry_routes(
+                lambda _: self._bucket(model.store, version, found.bits, number, held)  # noqa: B023  # called at once
+            )
+            rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - found.bits == number}
+        self._scheduler.note("read %s by buckets, holding %d changes", short(version), len(held.changes))
+        model.check_state(asked, version, rows)
+        if opening.after < version.version:
+            self._hold(model.store, version, opening, held)
+        return version, rows
+
+    def _bucket(self, store: str, version: VersionId, bits: int, number: int, held: Held) -> tuple[Opening, State]:
+        opening = self._engine.buckets(store, *version, bits, [number], held.which)
+        rows = apply({}, _changes_of(opening.snapshot_chunks))
+        if opening.applies_held:
+            rows = apply(rows, held.changes)
+        return opening, apply(rows, _changes_of(opening.chunks))
+
+    def _hold(self, store: str, version: VersionId, opening: Opening, held: Held) -> None:
+        try:
+            feed = self._engine.changes(store, opening.after + 1, version.version, version.attempt)
+            new = [change for _, chunks in feed.versions for change in _changes_of(chunks)]
+        except DynastateError as failed:
+            self._scheduler.note("changes of %s are not held: %s", short(version), failed)
+            return
+        before = held.changes if opening.applies_held else ()
+        self._held = Held(HeldChanges(opening.snapshot, version), [*before, *new])
+
+
+def _changes_of(chunks: Iterable[StoredChunk]) -> list[Change]:
+    return [change for chunk in chunks for change in decode_changes(chunk.changes)]
