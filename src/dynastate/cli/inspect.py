@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,7 +23,9 @@ from dynastate.operations.choices import Format
 
 if TYPE_CHECKING:
     from dynastate.format.keys import Role
+    from dynastate.operations.findings import Report
     from dynastate.operations.inspect import StoreSummary
+    from dynastate.progress import ProgressCallback
     from dynastate.reader.view import StateView
 
 app = typer.Typer(rich_help_panel="Inspect")
@@ -319,7 +320,12 @@ def verify(call: Call, scope: Scope) -> None:
     from dynastate.operations.findings import summary
 
     with call.tables() as tables:
-        found = on_each(tables, current_stores(tables, scope), "items", partial(verifying.verify, tables))
+        stores = current_stores(tables, scope)
+
+        def check(store: str, report: ProgressCallback) -> Report:
+            return verifying.verify(tables, store, report, with_record=store == stores[0])
+
+        found = on_each(tables, stores, "items", check)
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
     reports = list(found.done.values())
     if not call.json([*(each.to_json(names) for each in reports), *failures(found)]):

@@ -56,8 +56,8 @@ _OF_SNAPSHOT: Final = {
 }
 
 
-def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress) -> Report:
-    """Verify one store.
+def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress, *, with_record: bool = True) -> Report:
+    """Verify one store; `with_record`: also the record of its namespace's runs, which is the same for each store.
 
     1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests; and the record of
     the namespace's runs.
@@ -74,7 +74,7 @@ def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress)
         DynastateError: as the reads of `Tables`, but for CorruptStateError.
     """
     check = _Check(tables, keys.check_store(store), progress)
-    check.read_names()  # 1
+    check.read_names(with_record=with_record)  # 1
     check.read_parts()  # 2
     check.find_orphans()  # 3
     return check.report()  # 4
@@ -126,7 +126,7 @@ class _Check:
         else:
             self._more += 1
 
-    def read_names(self) -> None:
+    def read_names(self, *, with_record: bool) -> None:
         """Read all items that name others."""
         self._names = NamingItems(self._tables, self._store, self._meter)
         if self._names.graph.is_empty and not self._names.findings:
@@ -140,7 +140,8 @@ class _Check:
             self._is_adopted = len(found.locations) > 1
         elif meta not in self._names.keys:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
-        self._check_record()
+        if with_record:
+            self._check_record()
         self._newest = max(self._names.graph.versions(), default=0)
         self._read_manifests()
         self._unpinned = self._find_unpinned()

@@ -60,7 +60,7 @@ class Check:
     def _verify(self, store: str) -> None:
         try:
             self._progress()
-            self.reports.append(verify(self.tables, store, self._progress))
+            self.reports.append(verify(self.tables, store, self._progress, with_record=store == self.stores[0]))
         except DynastateError as error:
             if isinstance(error, (CorruptStateError, VersionMissingError)):
                 error.name_table(self.tables.names)

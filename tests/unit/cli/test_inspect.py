@@ -19,6 +19,7 @@ from pyarrow import parquet
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY
+from dynastate.format.namespace import namespace_key
 from dynastate.operations.fork import fork_namespace
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
@@ -373,3 +374,13 @@ def test_no_stores_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tables: Memory
     monkeypatch.setattr(tables, "items", {})
     assert run("stores").out == "no stores in dynastate-delta and dynastate-snapshot-group\n"
     assert shown("stores") == []
+
+
+def test_verify_names_a_corrupt_record_of_the_namespace_once(engine: Engine, tables: MemoryTables) -> None:
+    """It is an item of the namespace, and not of each store."""
+    for partition in range(3):
+        StoreBuilder(engine, f"wide/0/{partition}/default").commit((user("a"), counted(1)))
+    record = namespace_key("wide")
+    tables.items[record] |= {"epoch": 7}
+    found = run("verify", "wide", "--wide")
+    assert [line for line in found.lines if "no run of the query can begin" in line] == found.lines[:1]

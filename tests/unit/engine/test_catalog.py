@@ -128,6 +128,34 @@ def test_an_open_reader_follows_another_query(engine: Engine, tables: MemoryTabl
         assert (state.version, state.stores) == (6, ("mine/0/0/default",))
 
 
+def test_a_reader_that_has_followed_a_query_follows_the_next(engine: Engine, tables: MemoryTables) -> None:
+    """Its stores are looked for again where the version that it was at is none of the newest one's ancestors."""
+    first = start_over(engine, partitions(4), "first")
+    with StateReader(tables, Settings(), "mine/0") as state:
+        for each in first:
+            each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
+        assert state.refresh()
+        assert (state.version, len(state)) == (3, 8)
+        start_over(engine, partitions(2), "second", batches=4)
+        assert state.refresh()
+        assert (state.version, state.stores) == (4, tuple(partitions(2)))
+        assert sorted(row["user"] for row in state) == ["second in 0", "second in 1"]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_nothing_is_deleted_before_the_first_commit(engine: Engine, tables: MemoryTables, *, is_new: bool) -> None:
+    """A query has entered the first of its stores, an earlier query's or a new one, and has committed to none."""
+    name = "left-keyToNumValues" if is_new else "default"
+    start_over(engine, partitions(3), "first")
+    for store in partitions(2, 0, name):
+        engine.commits.sessions.enter(store, query_run("run of second", query="second"), 0, Meter())
+    found = of_namespace(tables, "mine", Meter())
+    assert (found.current, found.earlier) == (partitions(2, 0, name), partitions(3)[0 if is_new else 2 :])
+    kept = [each.kept for each in clean_earlier(engine, tables, found.earlier).all()]
+    assert all(kept)
+    assert list(catalog.find_stores(tables, "mine", Meter())) == sorted({*partitions(3), *partitions(2, 0, name)})
+
+
 def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, tables: MemoryTables) -> None:
     """But for stores that a fork was made of, until it is dropped; the current query's are whole."""
     start_over(engine, partitions(4) + partitions(2, 1), "first")
@@ -186,7 +214,7 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
 
 
 def test_a_clean_up_that_was_cut_off_is_ended_by_the_next(engine: Engine, tables: MemoryTables) -> None:
-    """A later query needs a store that it has begun to delete: it is told so, and clean-up ends it in its first batch.
+    """A later query needs a store that it has begun to delete: the error says so, and clean-up ends it at once.
 
     The stores that clean-up has not begun to delete may be the later query's, and stay.
     """
