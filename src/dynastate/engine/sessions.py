@@ -171,7 +171,5 @@ def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, 
     if not meta.location:
         entered["locations"] = {str(meta.epoch + 1): run.location}
     if meta.query != run.query:
-        entered |= {"query": run.query, "began": now}
-    if meta.query_at(meta.epoch) != run.query:
-        entered[QUERIES] = by_epoch(meta.with_query(run.query))
+        entered |= {"query": run.query, "began": now, QUERIES: by_epoch(meta.with_query(run.query))}
     return entered

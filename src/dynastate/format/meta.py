@@ -78,15 +78,6 @@ class StoreMeta:
         """The location of the runs with that epoch; "": it is not known."""
         return _at(self.locations, epoch)
 
-    def query_at(self, epoch: int) -> str:
-        """The query of the runs with that epoch; "": it is not known."""
-        return _at(self.queries, epoch) if self.queries else self.query
-
-    def queries_up_to(self, epoch: int) -> dict[int, str]:
-        """`queries` of what a fork has, whose newest version is of that epoch."""
-        listed = {first: query for first, query in self.queries.items() if first <= epoch}
-        return listed or ({1: ""} if self.queries else {})
-
     def with_query(self, query: str) -> dict[int, str]:
         """`queries` when a run of that query enters next."""
         listed = {**(self.queries or {1: self.query}), self.epoch + 1: query}
@@ -98,7 +89,7 @@ class StoreMeta:
         What others made before it began may be its own: a lost checkpoint that was recovered has a new query's id.
         """
         begun = min((first for first, each in self.queries.items() if each == query), default=epoch + 1)
-        return begun <= epoch and "" not in (query, other := self.query_at(epoch)) and other != query
+        return begun <= epoch and "" not in (query, other := _at(self.queries, epoch)) and other != query
 
     def attributes(self) -> Item:
         """The attributes of the item that say this."""

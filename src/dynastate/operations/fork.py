@@ -254,7 +254,7 @@ class _StoreFork:
         self._entries = [
             (raw, entry) for _, group in sorted(graph.groups.items()) for raw, entry in group if entry.id in nodes
         ]
-        self._epoch = self._epoch or max(entry.epoch for _, entry in self._entries)
+        self._epoch = self._epoch or self._origin_meta.epoch
 
     def _ways(self) -> tuple[set[VersionId], set[VersionId]]:
         """The snapshots that attempts at the version depend on, and the entries from there to the attempts."""
@@ -296,8 +296,7 @@ class _StoreFork:
         names += [keys.group_key(self._origin, entry.version).sort for _, entry in self._entries]
         origin = self._origin_meta
         # The first query run that writes to the fork gets the next epoch.
-        epochs, queries = {f"{FORK}{uuid4()}": self._epoch}, origin.queries_up_to(self._epoch)
-        made = replace(origin, epochs=epochs, queries=queries, locations={})
+        made = replace(origin, epochs={f"{FORK}{uuid4()}": self._epoch}, locations={})
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )

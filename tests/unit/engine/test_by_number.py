@@ -95,25 +95,6 @@ def test_a_fork_knows_whose_its_versions_are(engines: Engines, tables: Tables, s
     assert read_for(engines(), fork, query_run("a-2", MOVED), 3)[b"3"] == b"a-1", "it holds each attempt at its version"
 
 
-@pytest.mark.parametrize(("queries", "first"), [(1, query_run("a-1").query), (QUERIES_KEPT + 1, "")])
-def test_a_fork_of_a_version_before_the_newest_query(
-    engines: Engines, tables: Tables, store: str, queries: int, first: str
-) -> None:
-    """It lists the queries up to its version, if they are known; the first run lists its own, whichever it is."""
-    base = make(engines(), store, query_run("a-1"), 3)
-    for number in range(queries):
-        make(engines(), store, query_run(f"b-{number}", query=f"b{number}"), 2, base)
-    namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", 3, Meter())
-    fork = store.replace(namespace, f"{namespace}-fork", 1)
-    made = graph(tables, fork).required_meta
-    assert (made.query, made.queries) == (f"b{queries - 1}", {1: first})
-    run = query_run("f-1", MOVED, query=made.query)
-    make(engines(), fork, run, 1, base)
-    assert graph(tables, fork).required_meta.queries == {1: first, made.epoch + 1: made.query}
-    assert read_for(engines(), fork, run, 4)[b"4"] == b"f-1"
-
-
 def test_a_location_that_is_adopted_again(engines: Engines, tables: Tables, store: str) -> None:
     """A number that both locations have made is refused, of forks too; one that only one of them has is clear."""
     base = make(engines(), store, query_run("old-1"), 3)

@@ -15,8 +15,8 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
-from dynastate.format.meta import FORKED, FORKS
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
+from dynastate.format.meta import FORKED, FORKS, parse_meta
 from dynastate.format.parts import StoredChunk, part_items
 from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.clean import clean_store
@@ -28,6 +28,7 @@ from dynastate.operations.pins import forks_of, is_complete, refuse_forked
 from dynastate.operations.usage import usage_of_store
 from dynastate.operations.verify import verify
 from tests.support.engine_driver import (
+    SCHEMA,
     SHARDS,
     Engines,
     State,
@@ -814,3 +815,18 @@ def test_a_key_of_a_fork_is_read_like_others(engine: Engine, tables: Tables, sto
     assert [(version, contents(each)) for version, each in feed.versions] == [
         (version, contents(each)) for version, each in twin_feed.versions
     ]
+
+
+def test_a_fork_of_a_version_before_the_newest_query(engines: Engines, tables: Tables, store: str) -> None:
+    """Seed 2000689: a query has entered the store, with a higher epoch, and has not made that version yet."""
+    made = write_versions(engines(), store, 2)
+    other = engines().begin(store, query_run("run-2", query="other"), *EMPTY, attempt(11))
+    other.append(chunk({b"1": b"other"}))
+    other.commit({0: 1}, SCHEMA)
+    fork(tables, store, 2)
+    new = new_of(store)
+    meta = tables.get([meta_key(new)], Meter())[meta_key(new)]
+    assert parse_meta(new, meta).queries == graph(tables, store).required_meta.queries
+    assert read(engines(), new, 2) == numbers(2)
+    third = write(engines(), new, attempt(3), {b"3": b"3"}, base=made[2], run="run-3")
+    assert read(engines(), new, *third) == numbers(3)
