@@ -16,7 +16,7 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim histories setup lint audit bench jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories setup lint audit bench jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -95,6 +95,10 @@ maven: $(READY)
 
 sim: $(READY)
 	@PYTHONPATH=src $(PYTHON) -m tests.simulation $(SEED) $(RUNS)
+
+# The first seed that finds each mutation of the simulation.
+mutations: $(READY)
+	@PYTHONPATH=src $(PYTHON) -m tests.simulation mutations
 
 # Random histories of the provider, in one JVM, up to the first that fails.
 histories: RUNS = 100

@@ -1,11 +1,15 @@
-"""`make sim SEED=17 RUNS=1000`: run schedules from a seed on; a single one prints all its steps."""
+"""`make sim SEED=17 RUNS=1000`: run schedules from a seed on; a single one prints all its steps.
+
+`make mutations` prints for each mutation the first seed that finds it, to write into `mutations.py`.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from tests.simulation.runs import failure_of, failures
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.runs import failure_of, failures, first_found, processes
 from tests.simulation.schedule import Schedule
 
 
@@ -29,5 +33,16 @@ def main(seed: int, runs: int) -> int:
     return count > 0
 
 
+def find_mutations() -> int:
+    """Print the seeds that find the mutations. The exit code is 1 if one is not found."""
+    is_lost = False
+    with processes() as pool:
+        for (name, (_, known)), (seed, _) in zip(MUTATIONS.items(), pool.map(first_found, MUTATIONS), strict=True):
+            sys.stdout.write(f"{name}: {'not found' if seed < 0 else f'seed={seed}'} from seed={known} on\n")
+            sys.stdout.flush()
+            is_lost |= seed < 0
+    return is_lost
+
+
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(find_mutations() if sys.argv[1:] == ["mutations"] else main(*map(int, sys.argv[1:])))

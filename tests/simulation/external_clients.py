@@ -84,24 +84,31 @@ class Forker(Actor):
             version = self._fork(models, fork)
             for _ in range(self._chance.randrange(8) if version else 0):
                 self._pause()
-                self._read(self._chance.choice(models), fork, version)
-            self._drop(fork)
+                self.read(self._chance.choice(models), fork, version)
+            self.drop(fork)
 
     def _fork(self, models: list[Model], fork: str) -> int:
         """Fork the newest version; a fork that failed is resumed. Returns the version; 0: there is no fork."""
-        tries = (self._try_fork(models, fork) for _ in range(self._chance.randint(1, 4)))
+        tries = (self.try_fork(models, fork) for _ in range(self._chance.randint(1, 4)))
         return next((version for version in tries if version), 0)
 
-    def _try_fork(self, models: list[Model], fork: str) -> int:
+    def try_fork(self, models: list[Model], fork: str, version: int | None = None) -> int:
+        still_promised = [model.watch() for model in models]
         try:
-            made = fork_namespace(self._tables, models[0].store.split("/")[0], fork, None, Meter())
+            made = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version, Meter())
         except (ConfigurationError, UnavailableError, VersionMissingError) as failed:
+            self._scheduler.note("%s failed: %s", fork, failed)
+            return 0
+        except CorruptStateError as failed:
+            if version is None or all(VersionId(version, NO_ATTEMPT) in still() for still in still_promised):
+                raise
+            # What is no longer promised may be deleted in part.
             self._scheduler.note("%s failed: %s", fork, failed)
             return 0
         self._scheduler.note("%s is made, of version %d of %d stores", fork, made.version, made.stores)
         return made.version if made.stores == len(models) else 0  # some have no version yet
 
-    def _read(self, model: Model, fork: str, version: int) -> None:
+    def read(self, model: Model, fork: str, version: int) -> None:
         """Check that the fork is what its origin was at that version."""
         store = fork + model.store.removeprefix(model.store.split("/")[0])
         try:
@@ -114,7 +121,7 @@ class Forker(Actor):
         model.check_state(VersionId(version, NO_ATTEMPT), found, state)
         self._scheduler.note("read %s as %s: %d rows", store, short(found), len(state))
 
-    def _drop(self, fork: str) -> None:
+    def drop(self, fork: str) -> None:
         while not self._try_drop(fork):
             self._pause()
 

@@ -10,12 +10,15 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.schedule import Schedule
 
 PROCESSES_MAX: Final = 2
 #: Schedules that a process gets at once.
 AT_ONCE: Final = 20
 STEPS_SHOWN: Final = 60
+#: Schedules from the known seed of a mutation on that are tried until one finds it.
+TRIES: Final = 600
 
 
 def failure_of(seed: int, steps: int = STEPS_SHOWN) -> str | None:
@@ -28,6 +31,20 @@ def failure_of(seed: int, steps: int = STEPS_SHOWN) -> str | None:
         error = "".join(traceback.format_exception(failed))
         return f"{journal}\n\n{error}\n{schedule}\nreplay it: make sim SEED={seed} RUNS=1"
     return None
+
+
+def first_found(name: str, tries: int = TRIES) -> tuple[int, str]:
+    """The first schedule from its known seed on in which a mutation violates a promise, with that failure.
+
+    The seed is -1 if none of `tries` does.
+    """
+    mutation, first = MUTATIONS[name]
+    with mutation():
+        for seed in range(first, first + tries):
+            failed = failure_of(seed)
+            if failed is not None and "ViolationError" in failed:
+                return seed, failed
+    return -1, ""
 
 
 def digest_of(seed: int) -> str:

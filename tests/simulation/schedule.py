@@ -27,7 +27,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableE
 from dynastate.format import codec, keys, manifest
 from dynastate.format import objects as object_format
 from dynastate.format.items import item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Role, VersionId, meta_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, Role, VersionId, meta_key, versions_of
 from dynastate.format.meta import QueryRun
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
@@ -165,6 +165,9 @@ class Schedule:
         #: Those of the current query, of which the first always is one.
         self.current = self.models
         self._stores = random.Random(f"{seed}/stores")  # noqa: S311  # no secret
+        self._late = random.Random(f"{seed}/late forks")  # noqa: S311  # no secret
+        #: Forks that were made while a clean-up deleted a part of their version, each with that.
+        self._late_forks: list[tuple[str, int]] = []
         for each in (self.dynamodb, *self.replicas):
             each.on_change = self._on_change
         for model in self.models:
@@ -595,6 +598,7 @@ class Schedule:
                     if whole or asked[0] in ends or asked in model.foreign:
                         already.add(self._audit(model, asked, already))
                 self._verify(model)
+            self._audit_late_forks(whole=whole)
 
     def _verify(self, model: Model) -> None:
         """Check that `verify` takes nothing that was interrupted, aborted or cleaned up for a lost version list."""
@@ -621,13 +625,46 @@ class Schedule:
         return found
 
     def _on_request(self, operation: str, request: dict[str, Any]) -> None:
-        """Check that no commit is sent, or sent again, for a task that was killed."""
+        """Check that no commit is sent, or sent again, for a task that was killed; and make late forks."""
+        if self.seed % FORKED_OF == FORKED and not self._is_calm() and operation in ("put_item", "delete_item"):
+            self._fork_late(request.get("Item") or request["Key"])
         values = request.get("ExpressionAttributeValues", {})
         if operation == "update_item" and ":entry" in values:
             store = request["Key"]["store_shard"]["S"].removesuffix("#0")
             entry = decode_entry(store, values[":entry"]["L"][0]["B"])
             if entry.attempt in self.killed:
                 raise violation("a commit is sent for a task that was killed", version=short(entry.id))
+
+    def _fork_late(self, item: Wire) -> None:
+        """Fork a version now and then at the moment at which a clean-up sends a request that deletes a part of it."""
+        task, kind = self.scheduler.current, item.get("entry", {}).get("S", "").split("/")[0]
+        is_clean_up = task is not None and task.name.endswith("/clean-up")
+        if not is_clean_up or kind not in ("group", "snapshot") or self._late.random() < 0.2:
+            return
+        sort = item["entry"]["S"]
+        key = Key("snapshot", item["store_shard"]["S"], sort)
+        version = self._late.choice(versions_of(key)) if kind == "group" else int(sort.split("/")[1])
+        name = f"late-{len(self.scheduler.steps)}"
+        with self.scheduler.aside():
+            if version > 0 and self._late_forker().try_fork(self.models, name, version):
+                self._late_forks.append((name, version))
+            else:
+                self._late_forker().drop(name)
+
+    def _late_forker(self) -> Forker:
+        """A forker without faults, which takes no time."""
+        assert self._auditor is not None
+        both = self._auditor._tables
+        assert isinstance(both, BotoTables)
+        return Forker(self.scheduler, self._late, self._auditor, both)
+
+    def _audit_late_forks(self, *, whole: bool) -> None:
+        for name, version in self._late_forks[:]:
+            for model in self.models:
+                self._late_forker().read(model, name, version)
+            if whole or self._late.random() < 0.3:
+                self._late_forker().drop(name)
+                self._late_forks.remove((name, version))
 
     def _on_change(self, role: Role, place: Place, after: Wire | None) -> None:
         """Pass a changed item to the model; without `after` it was deleted."""

@@ -14,17 +14,13 @@ from itertools import islice
 import pytest
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.runs import digest_of, failure_of, failures, processes
+from tests.simulation.runs import digest_of, failures, first_found, processes
 
 #: Where the schedules begin that are compared with themselves.
 SEED = 0
 RUNS = 400
 #: Schedules that failed once; they run each time.
 ONCE_FAILED = (7, 119, 780, 1002, 2601, 16630, 17113, 17526, 100685, 100773, 101068, 101292, 101605, 121327, 2000689)
-#: Mutations that no schedule from their seed on finds since the schedules changed; other seeds are to be looked for.
-NO_SEED = ("deletes_pinned_items", "writes_where_the_meta_item_does_not_say")
-#: Schedules from the known seed on that are tried until one finds a mutation.
-TRIES = 600
 
 
 def first_seed() -> int:
@@ -55,20 +51,11 @@ def test_a_schedule_replays_identically() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="no seed is known since schedules changed", strict=True))
-        if name in NO_SEED
-        else name
-        for name in MUTATIONS
-    ],
-)
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_is_found(name: str) -> None:
-    """A schedule from a known seed on finds it, and prints the command that replays it."""
-    mutation, first = MUTATIONS[name]
-    with mutation():
-        failed = (failure_of(seed) for seed in range(first, first + TRIES))
-        found = next((each for each in failed if each is not None), "")
-    assert "ViolationError" in found
-    assert "replay it: make sim SEED=" in found
+    """A schedule from a known seed on finds it, and prints the command that replays it.
+
+    Where schedules changed, `make mutations` finds the new seeds.
+    """
+    seed, found = first_found(name)
+    assert f"replay it: make sim SEED={seed} RUNS=1" in found
