@@ -23,6 +23,7 @@ from dynastate.errors import UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.meta import DELETING, DROPPED, FORKS
+from dynastate.format.namespace import NAMESPACE
 from dynastate.format.objects import OBJECT_BYTES, ObjectId
 from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
@@ -96,6 +97,11 @@ class MemoryObjects(Objects):
 
     def stop(self) -> None:
         """Go on: nothing here takes long."""
+
+
+def without_list(items: Mapping[Key, Item]) -> dict[Key, Item]:
+    """Items but those that list the stores of namespaces, which nothing deletes."""
+    return {key: item for key, item in items.items() if not key.store_shard.endswith("/#") or key.sort == NAMESPACE}
 
 
 class MemoryTables(UnthrottledTables):

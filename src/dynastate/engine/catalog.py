@@ -14,19 +14,19 @@ Everybody who reads or maintains state takes the stores of the current query fro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, product
 from typing import Final, TypeVar
 
 from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
-from dynastate.engine.namespaces import STORE_NAMES, read_record
+from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, read_namespace, read_record
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, group_key, meta_key, store_shard
-from dynastate.format.meta import StoreMeta, parse_meta
+from dynastate.format.meta import StoreMeta, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord
 from dynastate.format.version_list import VERSIONS
 
@@ -44,7 +44,7 @@ Found = TypeVar("Found", list[str], dict[str, Item])
 class QueryStores:
     """Stores by the query that they belong to: the current one of their namespace, or earlier ones.
 
-    `beginning` are those of a later query, which has none of partition 0 yet.
+    `beginning` are those of a later query, which has none of partition 0 yet, or of the first one.
     """
 
     current: list[str]
@@ -57,8 +57,8 @@ def by_query(
 ) -> QueryStores:
     """Stores by the query that they belong to, by their meta items and the record of their namespace.
 
-    `starts` are the stores to choose the current query from, by default all; if there is none of partition 0, all
-    stores are the current query's.
+    `starts` are the stores to choose the current query from; if there is none of partition 0 among them, all stores are
+    the current query's. By default they are all stores; if there is none of partition 0 among these, all are beginning.
 
     Raises:
         ConfigurationError: they are of several queries, and nothing says which of these came last.
@@ -67,7 +67,7 @@ def by_query(
     first = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
     begun = {store: meta for store, meta in first.items() if store.split("/")[2:3] == ["0"]}
     if not begun:
-        return QueryStores(list(metas), [])
+        return QueryStores([], [], list(metas)) if starts is None else QueryStores(list(metas), [])
     query = _current(begun, record)
     rank = record.rank(query) if record is not None else 0
     later = {store for store, meta in metas.items() if record is not None and record.rank(meta.query) > rank}
@@ -76,6 +76,25 @@ def by_query(
         [store for store, meta in metas.items() if meta.query != query and store not in later],
         [store for store in metas if store in later],
     )
+
+
+def queries_of(
+    tables: Tables,
+    own: NamespaceItems,
+    items: Mapping[str, Item],
+    meter: Meter,
+    starts: Mapping[str, Item] | None = None,
+) -> QueryStores:
+    """As `by_query`, for meta items that were read after the record.
+
+    A run enters the record before any store. So where a store has been entered by a run that the record does not list,
+    it is read again: a query that has begun meanwhile is never taken for an earlier one.
+    """
+    metas = [parse_meta(store, item) for store, item in {**items, **(starts or {})}.items()]
+    record = own.record
+    if any(query_runs(meta) and not (record and meta.last_run in record.epochs) for meta in metas):
+        record = read_record(tables, own.namespace, meter)
+    return by_query(items, record, starts)
 
 
 def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> str:
@@ -102,12 +121,25 @@ def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> 
 def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
     """The stores that a user means, by partition; there may be none. Refuse a name of another form."""
     namespace, operator, partition, name = _parse(pattern)
+    own = read_namespace(tables, namespace, meter)
+    if own.listed is not None:
+        wanted = [store for store in own.listed if _is_meant(store, pattern)]
+        first = [f"{namespace}/{each}/0/" for each in {0, operator}]
+        begun = [store for store in own.listed if store.startswith(tuple(first))]
+        items = _metas(tables, dict.fromkeys((*begun, *wanted)), meter)
+        found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
+        return queries_of(tables, own, found, meter, starts)
     starts = _existing(tables, namespace, product(sorted({0, operator}), [0], STORE_NAMES), meter)
     if partition not in ("", EVERY):
         found = _existing(tables, namespace, [(operator, int(partition), name)], meter)
     else:
         found = dict(_partitions(tables, namespace, operator, [name] if name else _names(starts, operator), meter))
-    return by_query(found, read_record(tables, namespace, meter), starts)
+    return queries_of(tables, own, found, meter, starts)
+
+
+def _is_meant(store: str, pattern: str) -> bool:
+    named, parts = _parse(pattern)[1:], store.split("/")[1:]
+    return all(str(mine) in ("", EVERY, own) for mine, own in zip(named, parts, strict=True))
 
 
 def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
@@ -174,7 +206,10 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
 
 def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
     """The stores of a namespace, by operator. Refuse a namespace without any."""
-    return by_query(existing_stores(tables, namespace, meter), read_record(tables, namespace, meter))
+    own = read_namespace(tables, namespace, meter)
+    found = queries_of(tables, own, stores_in_list(tables, own, meter), meter)
+    some(found.current, namespace)
+    return found
 
 
 def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:
@@ -182,18 +217,15 @@ def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool
 
     `with_lost`: also those that have lost their meta items, as `find_lost`.
     """
-    found = list(find_stores(tables, namespace, meter))
+    own = read_namespace(tables, namespace, meter)
+    found = list(stores_in_list(tables, own, meter))
     if with_lost:
-        found += find_lost(tables, namespace, found, meter)
-    return _some(found, namespace)
+        found += find_lost(tables, own, found, meter)
+    return some(found, namespace)
 
 
-def existing_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
-    """As `find_stores`, but refuse a namespace without stores."""
-    return _some(find_stores(tables, namespace, meter), namespace)
-
-
-def _some(found: Found, namespace: str) -> Found:
+def some(found: Found, namespace: str) -> Found:
+    """Stores of a namespace. Refuse none."""
     if found:
         return found
     raise ConfigurationError(
@@ -204,10 +236,29 @@ def _some(found: Found, namespace: str) -> Found:
 
 
 def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
-    """The stores of a namespace, of whichever query, by operator and partition, with their meta items.
+    """The stores of a namespace, of whichever query, by operator and partition, with their meta items."""
+    return stores_in_list(tables, read_namespace(tables, namespace, meter), meter)
 
-    Names of stores cannot be listed without reading the whole table, so meta items are read, 100 a request:
-    of operators 0, 1, …, then of partitions 0, 1, … of each existing one, until a request finds none.
+
+def stores_in_list(tables: Tables, own: NamespaceItems, meter: Meter) -> dict[str, Item]:
+    """As `find_stores`, by the items of the namespace: its list, if that is complete."""
+    if own.listed is None:
+        return search_stores(tables, own.namespace, meter)
+    return _metas(tables, own.listed, meter)
+
+
+def _metas(tables: Tables, stores: Iterable[str], meter: Meter) -> dict[str, Item]:
+    """Of these stores, those that have a meta item, in order, with it."""
+    keys = {store: meta_key(store) for store in stores}
+    found = get_apart(tables, list(keys.values()), meter)
+    return {store: found[key] for store, key in keys.items() if key in found}
+
+
+def search_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
+    """As `find_stores`, where earlier builds have made stores without listing them.
+
+    Meta items are read, 100 a request: of operators 0, 1, …, then of partitions 0, 1, … of each existing one, until a
+    request finds none.
     """
     starts: dict[str, Item] = {}
     window = KEYS_MAX // len(STORE_NAMES)
@@ -224,12 +275,23 @@ def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]
     }
 
 
-def find_lost(tables: Tables, namespace: str, found: Iterable[str], meter: Meter) -> list[str]:
+def find_lost(tables: Tables, own: NamespaceItems, found: Iterable[str], meter: Meter) -> list[str]:
     """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
 
-    Each costs a Query. They are looked for in the operators that are found, and in those after them until one has none.
+    Each store that is listed and not found costs a Query. Without a complete list they are looked for in the operators
+    that are found, and in those after them until one has none.
     """
     known = set(found)
+    if own.listed is None:
+        return _search_lost(tables, own.namespace, known, meter)
+    return [store for store in own.listed if store not in known and _is_lost(tables, store, meter)]
+
+
+def _is_lost(tables: Tables, store: str, meter: Meter) -> bool:
+    return has_versions(read_version_lists(tables, store, meter))
+
+
+def _search_lost(tables: Tables, namespace: str, known: Collection[str], meter: Meter) -> list[str]:
     lost: list[str] = []
     for operator in count():
         before = len(lost)
@@ -237,7 +299,7 @@ def find_lost(tables: Tables, namespace: str, found: Iterable[str], meter: Meter
             missed, partitions = 0, count()
             while missed < LOST_WINDOW:
                 store = _store(namespace, operator, next(partitions), name)
-                is_lost = store not in known and has_versions(read_version_lists(tables, store, meter))
+                is_lost = store not in known and _is_lost(tables, store, meter)
                 missed = 0 if is_lost or store in known else missed + 1
                 lost += [store] if is_lost else []
         if len(lost) == before and not any(_operator_of(store) >= operator for store in known):
@@ -313,6 +375,4 @@ def _store(namespace: str, operator: int, partition: int, name: str) -> str:
 
 def _existing(tables: Tables, namespace: str, wanted: Iterable[tuple[int, int, str]], meter: Meter) -> dict[str, Item]:
     """Of these stores, by operator, partition and name, those that have a meta item, in order, with it."""
-    keys = {store: meta_key(store) for store in (_store(namespace, *each) for each in wanted)}
-    found = tables.get(list(keys.values()), meter)
-    return {store: found[key] for store, key in keys.items() if key in found}
+    return _metas(tables, (_store(namespace, *each) for each in wanted), meter)

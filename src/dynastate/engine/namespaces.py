@@ -1,19 +1,38 @@
-"""Entry of query runs into the record of their namespace, in the order in which they begin.
+"""Entry of query runs into the record of their namespace, in the order in which they begin; and the list of stores.
 
 The order is that of conditional writes, so no clock decides which query is the current one.
+
+Who makes a store lists it before, and nothing is ever deleted from a list: neither by a drop nor by `clean`. So a store
+that has a meta item is listed, whatever was cut off, and however late a request arrives that makes or deletes the store
+or lists it. One that is listed need not exist: it is being begun, or was dropped. A list is complete where the item
+`listed` says so. It is written only while the namespace has no store, so none that was made without a list, and stays
+true from then on. A reader gets it before the list, so the list has each store that existed then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
-from dynastate.format.items import Item
-from dynastate.format.keys import meta_key
+from dynastate.format.items import Item, check_format, item_key
+from dynastate.format.keys import check_store, meta_key
 from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest_runs, parse_meta
-from dynastate.format.namespace import NamespaceRecord, namespace_item, namespace_key, parse_namespace
+from dynastate.format.namespace import (
+    NAMESPACE_RANGE,
+    NamespaceRecord,
+    listed_item,
+    listed_key,
+    listed_store,
+    namespace_item,
+    namespace_key,
+    parse_namespace,
+    store_key,
+)
 from dynastate.settings import PREFIX
 
 #: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
@@ -24,6 +43,48 @@ STORE_NAMES: Final = (
     "right-keyToNumValues",
     "right-keyWithIndexToValue",
 )
+
+
+@dataclass(frozen=True)
+class NamespaceItems:
+    """The items of a namespace. `listed` are its stores, by operator and partition; None: the list is not complete."""
+
+    namespace: str
+    listed: list[str] | None
+    _record: Item | None
+
+    @property
+    def record(self) -> NamespaceRecord | None:
+        """The record of the namespace. It is None if only packages without such records have written there."""
+        return None if self._record is None else parse_namespace(self.namespace, self._record)
+
+
+def read_namespace(tables: Tables, namespace: str, meter: Meter) -> NamespaceItems:
+    """The record of a namespace and the list of its stores, by one Query."""
+    key, complete = namespace_key(namespace), listed_key(namespace)
+    items = dict(tables.query("snapshot", key.store_shard, *NAMESPACE_RANGE, meter))
+    record, marker = items.pop(key, None), items.pop(complete, None)
+    if marker is None:
+        return NamespaceItems(namespace, None, record)
+    check_format(complete, marker)
+    return NamespaceItems(namespace, sorted((listed_store(namespace, each) for each in items), key=_place), record)
+
+
+def _place(store: str) -> tuple[int, int, str]:
+    _, operator, partition, name = store.split("/")
+    return int(operator), int(partition), name
+
+
+def list_stores(tables: Tables, stores: Sequence[str], meter: Meter) -> None:
+    """List stores of a namespace; return when all of them are. Then they may be made."""
+    puts = [(key, item_key(key)) for key in (store_key(check_store(store)) for store in stores)]
+    for at in range(0, len(puts), WRITES_MAX):
+        tables.write(puts[at : at + WRITES_MAX], meter)
+
+
+def begin_list(tables: Tables, namespace: str, meter: Meter) -> None:
+    """Make the list of a namespace complete, which has no store: from now on nobody looks for others."""
+    tables.write([(listed_key(namespace), listed_item(namespace))], meter)
 
 
 def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord | None:
@@ -51,7 +112,9 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     key = namespace_key(namespace)
     record = read_record(tables, namespace, meter)
     if meta is None and (record is None or record.location != run.location):
-        _refuse_used(tables, namespace, run, meter)
+        is_used = _refuse_used(tables, namespace, run, meter)
+        if record is None and not is_used:
+            begin_list(tables, namespace, meter)
     if record is None:
         return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location), meter)
     if run.id not in record.epochs:
@@ -102,11 +165,13 @@ def refuse_deleting(tables: Tables, store: str, item: Item, meter: Meter) -> Non
     )
 
 
-def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> None:
+def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> bool:
     """Refuse a run from another location than that of the stores of partition 0, which every query has.
 
-    If there are none, the record is of a namespace that was dropped.
+    Whether there are any; if not, the record is of a namespace that was dropped.
     """
-    for store, item in first_stores(tables, namespace, meter).items():
+    stores = first_stores(tables, namespace, meter)
+    for store, item in stores.items():
         refuse_deleting(tables, store, item, meter)
         refuse_location(store, parse_meta(store, item).location, run)
+    return bool(stores)

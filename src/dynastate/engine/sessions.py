@@ -13,7 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
 from dynastate.engine.known import KnownStores
-from dynastate.engine.namespaces import is_entered, refuse_deleting, refuse_location
+from dynastate.engine.namespaces import is_entered, list_stores, refuse_deleting, refuse_location
 from dynastate.engine.objects import enter_location
 from dynastate.engine.opening import VersionOpener
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -100,11 +100,12 @@ class Sessions:
         1. Read the meta item. 2. Read the record of the namespace, after that, and enter the run into it, if it is not
         in it: so the record has each run before any store has it. It is read once here, and again for a store that is
         another query's: so no run takes over a store of a query that began after its own. 3. If there is no meta item,
-        the store must be new: make it. 4. Unless the run is in it, raise the epoch and enter the run, if none has
-        entered meanwhile and no drop deletes the store's items; then read again.
+        the store must be new: list it, then make it. 4. Unless the run is in it, raise the epoch and enter the run, if
+        none has entered meanwhile and no drop deletes the store's items; then read again.
 
         A crash after 2 leaves a run in the record that no store has: until it has one of partition 0, the query before
-        is the current one. A crash after 3 or 4 leaves an unused epoch: epochs only break ties.
+        is the current one. A crash within 3 leaves a store in the list that is not there. A crash after 3 or 4 leaves
+        an unused epoch: epochs only break ties.
         """
         key, now = meta_key(store), self._now().isoformat(timespec="seconds")
         for _ in range(EPOCHS_KEPT):
@@ -116,7 +117,8 @@ class Sessions:
                 objects = frozenset([self._location] if self._location else [])
                 meta_of_new = StoreMeta(self._shards, {run.id: first}, run.query, now, {first: run.location}, objects)
                 fresh = meta_item(store, meta_of_new, dynastate.__version__, now)
-                if self._tables.put_new(key, fresh, meter):  # 3
+                list_stores(self._tables, [store], meter)  # 3
+                if self._tables.put_new(key, fresh, meter):
                     self._known.account(store).wrote(key.sort, size_of(fresh))
                     self._known.forget_above(store, 0)
                     return Session(store, run.id, first, self._shards)

@@ -1,12 +1,14 @@
-"""The item that records the query runs of a namespace, in their order (docs/storage-format.md).
+"""The items of a namespace: the record of its query runs, and the list of its stores (docs/storage-format.md).
 
-    snapshot-group table   store_shard = {namespace}/#      entry = namespace
+    snapshot-group table   store_shard = {namespace}/#      entry = namespace | listed
+                                                            entry = store/{operator}/{partition}/{name}
 
-It decides which query is the namespace's current one. Clocks do not.
+The record decides which query is the namespace's current one. Clocks do not.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +19,11 @@ from dynastate.format.keys import Key, where
 
 #: The sort key of the item.
 NAMESPACE: Final = "namespace"
+#: The sort key of the item that says: each store of the namespace, ever since, was listed before it was made.
+LISTED: Final = "listed"
+#: Lowest and highest sort key of all items of a namespace. `LISTED` is the first.
+NAMESPACE_RANGE: Final = (LISTED, "store/~")
+_STORE: Final = re.compile(r"store/(\d+/\d+/[^/#]+)")
 #: The newest queries that it lists.
 QUERIES_KEPT: Final = 16
 
@@ -56,6 +63,28 @@ class NamespaceRecord:
 
 def namespace_key(namespace: str) -> Key:
     return Key("snapshot", f"{namespace}/#", NAMESPACE)
+
+
+def listed_key(namespace: str) -> Key:
+    return Key("snapshot", f"{namespace}/#", LISTED)
+
+
+def listed_item(namespace: str) -> Item:
+    return item_key(listed_key(namespace)) | {"format": FORMAT}
+
+
+def store_key(store: str) -> Key:
+    """The key of the item that lists a store. It has no other attributes."""
+    namespace, _, rest = store.partition("/")
+    return Key("snapshot", f"{namespace}/#", f"store/{rest}")
+
+
+def listed_store(namespace: str, key: Key) -> str:
+    """The store that an item lists."""
+    found = _STORE.fullmatch(key.sort)
+    if found is None:
+        raise CorruptStateError("the list of a namespace's stores has an item that names none", **where(key))
+    return f"{namespace}/{found[1]}"
 
 
 def namespace_item(namespace: str, run: str, query: str, location: str) -> Item:

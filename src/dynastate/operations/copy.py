@@ -15,7 +15,8 @@ from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all, get_apart
-from dynastate.engine.catalog import of_namespace
+from dynastate.engine.catalog import of_namespace, stores_in_list
+from dynastate.engine.namespaces import begin_list, list_stores, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import META, SPECS, Key, Role, meta_key, store_shard
@@ -71,7 +72,7 @@ class CopyPlan:
 class Copied:
     """A complete copy: items, objects and their bytes at the source, and how many of them were written.
 
-    Those that were there before were not.
+    Those that were there before were not. Items that list stores are not counted.
     """
 
     namespace: str
@@ -115,8 +116,9 @@ def plan_copy(
     objects = sum(
         1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects, meter)
     )
-    # A unit for each KB of an item, on average half of one more. Both ends are read when they are compared.
-    write_units = stored // 1024 + items // 2 + len(stores)
+    # A unit for each KB of an item, on average half of one more, and one to list a store. Both ends are read when they
+    # are compared.
+    write_units = stored // 1024 + items // 2 + 2 * len(stores)
     read_units = 3 * (stored // 4096 + len(stores))
     dollars = Prices.of(settings).nanodollars(write_units, read_units, objects, 3 * objects) / 1e9
     object_bytes = usage.stored.object_bytes
@@ -136,8 +138,8 @@ def copy_stores(
 
     1. Copy every object, then every item but the meta items; what is there as it should be is not written, and what the
     source does not have is deleted. 2. Check that nothing wrote to the source meanwhile. 3. Compare both ends.
-    4. Write the record of the namespace's runs, and the meta items, the first store's last. A crash at any step leaves
-    a namespace that is not found; the same call completes it.
+    4. List the stores, then write the record of the namespace's runs, and the meta items, the first store's last. A
+    crash at any step leaves a namespace that is not found; the same call completes it.
 
     Raises:
         ConfigurationError: a query writes to the source.
@@ -166,6 +168,10 @@ def copy_stores(
 
     found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 3
     there = _metas(target, stores, meter)
+    own = read_namespace(target, plan.namespace, meter)
+    if own.record is None and not stores_in_list(target, own, meter):
+        begin_list(target, plan.namespace, meter)
+    list_stores(target, [store for store in stores if store not in there], meter)
     record = namespace_key(plan.namespace)
     described = source.get([record], meter)
     if described and target.put_new(record, described[record], meter):

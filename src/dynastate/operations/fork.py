@@ -20,7 +20,8 @@ from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
-from dynastate.engine.catalog import find_stores, of_namespace
+from dynastate.engine.catalog import of_namespace, stores_in_list
+from dynastate.engine.namespaces import NamespaceItems, begin_list, list_stores, read_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format import keys
@@ -85,7 +86,8 @@ def fork_namespace(
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
     origins = of_namespace(tables, namespace, meter).current
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
-    begun = _begun(tables, namespace, new, stores, meter)
+    own = read_namespace(tables, new, meter)
+    begun = _begun(tables, namespace, own, stores, meter)
     if begun is not None:
         if version not in (None, begun):
             raise ConfigurationError(
@@ -97,16 +99,19 @@ def fork_namespace(
     else:
         version = _common(tables, origins, version, meter)
     first = next(iter(stores))
+    shared, spent = 0, Meter()
+    if begun is None and own.record is None:
+        begin_list(tables, new, spent)
+    list_stores(tables, list(stores), spent)
 
-    def make(store: str, own: Meter) -> int:
-        shared = _StoreFork(tables, store, stores[store], version, own).make()
-        _require_not_dropped(tables, list(dict.fromkeys((first, store))), own)
+    def make(store: str, meter: Meter) -> int:
+        shared = _StoreFork(tables, store, stores[store], version, meter).make()
+        _require_not_dropped(tables, list(dict.fromkeys((first, store))), meter)
         return shared
 
     # A drop looks for partition 0 of each operator, and begins with the first store.
     starts = [store for store in stores if store.split("/")[2] == "0"]
     others = [store for store in stores if store not in set(starts)]
-    shared, spent = 0, Meter()
     for done, store in enumerate(starts):
         progress(done, len(stores))
         shared += make(store, spent)
@@ -119,9 +124,9 @@ def fork_namespace(
     return Forked(namespace, new, version, len(stores), spent.items_written, shared, spent.write_units)
 
 
-def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], meter: Meter) -> int | None:
+def _begun(tables: Tables, namespace: str, own: NamespaceItems, stores: Collection[str], meter: Meter) -> int | None:
     """The version of an unfinished fork in the new namespace; None: it is empty."""
-    metas = find_stores(tables, new, meter)
+    metas = stores_in_list(tables, own, meter)
     if not metas:
         return None
     origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas.values()}
@@ -137,7 +142,7 @@ def _begun(tables: Tables, namespace: str, new: str, stores: Collection[str], me
     ):
         raise ConfigurationError(
             "this namespace has state already; give the fork another one, or drop this one first",
-            namespace=new,
+            namespace=own.namespace,
             stores=len(metas),
         )
     return version

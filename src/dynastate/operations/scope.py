@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import EVERY, QueryStores, by_query, existing_stores, meant, parse_name
-from dynastate.engine.namespaces import read_record
+from dynastate.engine.catalog import EVERY, QueryStores, meant, parse_name, queries_of, some, stores_in_list
+from dynastate.engine.namespaces import read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -41,9 +41,10 @@ def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
         with suppress(CorruptStateError):
             return QueryStores([], [store]) if meant(tables, store, meter).earlier else QueryStores([store], [])
         return QueryStores([store], [])
-    metas = existing_stores(tables, namespace, meter)
+    own = read_namespace(tables, namespace, meter)
+    metas = some(stores_in_list(tables, own, meter), namespace)
     try:
-        found = by_query(metas, read_record(tables, namespace, meter))
+        found = queries_of(tables, own, metas, meter)
     except CorruptStateError:
         found = QueryStores(list(metas), [])
 

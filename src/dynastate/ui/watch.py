@@ -12,9 +12,9 @@ from typing import Final
 from dynastate.counts import plural
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import by_query, find_stores
+from dynastate.engine.catalog import queries_of, stores_in_list
 from dynastate.engine.engine import Engine
-from dynastate.engine.namespaces import read_record
+from dynastate.engine.namespaces import read_namespace
 from dynastate.engine.reader import Lineage
 from dynastate.errors import (
     ConfigurationError,
@@ -295,9 +295,10 @@ class Watch:
 
     def _list(self, spent: Meter) -> None:
         """List the stores of the current query, without those that are being dropped."""
-        items = find_stores(self._tables, self._known.namespace, spent)
-        record = read_record(self._tables, self._known.namespace, spent)
-        stores = by_query({store: item for store, item in items.items() if DROPPED not in item}, record).current
+        own = read_namespace(self._tables, self._known.namespace, spent)
+        items = stores_in_list(self._tables, own, spent)
+        there = {store: item for store, item in items.items() if DROPPED not in item}
+        stores = queries_of(self._tables, own, there, spent).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
             self._loads = {store: load for store, load in self._loads.items() if store in stores}

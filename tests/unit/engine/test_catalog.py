@@ -29,7 +29,7 @@ from dynastate.operations.usage import usage_of_namespace
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.engine_driver import SCHEMA, Engines, query_run
-from tests.support.fakes import MemoryTables
+from tests.support.fakes import MemoryTables, without_list
 from tests.support.store_builder import StoreBuilder, counted, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
@@ -176,7 +176,7 @@ def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, table
     )
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(2)
     others = [*partitions(2), "mine/"]
-    left = [item for key, item in tables.items.items() if key.store_shard.partition("#")[0] not in others]
+    left = [item for key, item in without_list(tables.items).items() if key.store_shard.partition("#")[0] not in others]
     assert all({"refused"} == item.keys() - {"store_shard", "entry", "format", "epoch"} for item in left)
     for each in current:
         each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))

@@ -37,7 +37,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, MemoryTables
+from tests.support.fakes import Dying, MemoryTables, without_list
 
 SETTINGS = Settings()
 BLOCKS = "s3://blocks/here"
@@ -90,7 +90,8 @@ def test_copy_has_every_item(source: MemoryTables, target: MemoryTables, stores:
     assert not target.items
     done = copy_stores(source, target, plan, SETTINGS)
     assert target.items == source.items
-    assert (done.stores, done.items, done.written) == (2, len(source.items), len(source.items))
+    items = len(without_list(source.items))
+    assert (done.stores, done.items, done.written) == (2, items, items)
     assert plan.items <= done.items
     assert 0.5 * done.write_units < plan.write_units < 2 * done.write_units
     for store in stores:

@@ -47,7 +47,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables
+from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, without_list
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -240,8 +240,11 @@ def drop_namespace(tables: Tables, namespace: str) -> None:
 
 
 def never_forked(items: Mapping[Key, Item]) -> dict[Key, Item]:
-    """Items without the trace that a fork leaves in the meta items of its origin."""
-    return {key: {name: value for name, value in item.items() if name != FORKED} for key, item in items.items()}
+    """Items without what a fork leaves: the trace in the meta items of its origin, and its stores' list."""
+    return {
+        key: {name: value for name, value in item.items() if name != FORKED}
+        for key, item in without_list(items).items()
+    }
 
 
 def pins(tables: Tables, store: str) -> set[str]:
@@ -380,8 +383,8 @@ def small(make: Engines, store: str) -> Small:
 
 
 def without_fences(tables: MemoryTables) -> dict[Key, Item]:
-    """All items but the fences that a drop leaves."""
-    return {key: item for key, item in tables.items.items() if REFUSED not in item or VERSIONS in item}
+    """All items but the fences and the lists of stores that a drop leaves."""
+    return {key: item for key, item in without_list(tables.items).items() if REFUSED not in item or VERSIONS in item}
 
 
 def is_nowhere(tables: MemoryTables, namespace: str) -> bool:
@@ -414,7 +417,7 @@ def test_a_fork_that_crashes_anywhere_is_resumed(memory: MemoryTables, store: st
 def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: str, small: Small) -> None:
     """No item of the fork is left, and the origin is unchanged."""
     engine, made = small
-    before = dict(memory.items)
+    before = without_list(memory.items)
     new = namespace_of(new_of(store))
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):
         drop_namespace(memory, new)
@@ -425,7 +428,7 @@ def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: st
 def test_a_drop_that_crashes_anywhere_is_repeated(memory: MemoryTables, store: str, small: Small) -> None:
     """No item of the fork and no pin is left."""
     engine, made = small
-    before = dict(memory.items)
+    before = without_list(memory.items)
     fork(memory, store, 11)
     stores = [new_of(each) for each in both(store)]
     for _ in each_request(lambda tables: drop_stores(tables, stores, Meter()), memory):
@@ -678,7 +681,7 @@ def test_clean_of_a_fork_beside_its_query(make: Engines, memory: MemoryTables, s
 def test_drop_of_a_fork_that_is_being_made(memory: MemoryTables, store: str, small: Small) -> None:
     """At any moment: the fork is complete, or refused; and so is one of another version after it."""
     engine, made = small
-    before = dict(memory.items)
+    before = without_list(memory.items)
     namespace = namespace_of(new_of(store))
     stores = [new_of(each) for each in both(store)]
 
