@@ -15,12 +15,23 @@ from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import Retry
-from dynastate.engine import catalog, cleanup, commit, maintenance, opening, reader, sessions, snapshots, writer
+from dynastate.engine import (
+    catalog,
+    cleanup,
+    commit,
+    maintenance,
+    namespaces,
+    opening,
+    reader,
+    sessions,
+    snapshots,
+    writer,
+)
 from dynastate.engine import objects as engine_objects
 from dynastate.format import parts, version_list
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, part_key
+from dynastate.format.keys import META, NO_ATTEMPT, Attempt, Key, part_key
 from dynastate.format.manifest import Bucket
 from dynastate.format.meta import QueryRun, StoreMeta
 from dynastate.format.parts import Part, Tally, join_fragments, parse_part
@@ -330,6 +341,19 @@ def drops_without_fences() -> AbstractContextManager[Any]:
         return original(tables, store, (), meter)
 
     return replaced(drop, "_delete_lists", delete_lists)
+
+
+@found_by(seed=0)
+def lists_a_store_after_its_meta_item() -> AbstractContextManager[Any]:
+    """A crash in between leaves a store that readers do not find."""
+
+    def put_new(original: Callable[..., bool], tables: BotoTables, key: Key, item: Item, meter: Meter) -> bool:
+        made = original(tables, key, item, meter)
+        if made and key.sort == META:
+            namespaces.list_stores(tables, [key.store_shard.removesuffix("#0")], meter)
+        return made
+
+    return _together(replaced(BotoTables, "put_new", put_new), patch.object(sessions, "list_stores", lambda *_: None))
 
 
 @found_by(seed=2)

@@ -27,8 +27,9 @@ from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableE
 from dynastate.format import codec, keys, manifest
 from dynastate.format import objects as object_format
 from dynastate.format.items import item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, Role, VersionId, meta_key, versions_of
+from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, Role, VersionId, meta_key, versions_of
 from dynastate.format.meta import QueryRun
+from dynastate.format.namespace import listed_key, store_key
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
 from dynastate.operations import adopt, fork, scope
@@ -667,8 +668,10 @@ class Schedule:
                 self._late_forks.remove((name, version))
 
     def _on_change(self, role: Role, place: Place, after: Wire | None) -> None:
-        """Pass a changed item to the model; without `after` it was deleted."""
+        """Pass a changed item to the model; without `after` it was deleted. Check that each store is listed."""
         shard, sort = place
+        if sort == META and after is not None:
+            self._must_be_listed(shard.removesuffix("#0"))
         model = next((model for model in self.models if shard.startswith(f"{model.store}#")), None)
         kind, *names = sort.split("/")
         if role == "delta" or model is None:  # a part, or a fork's
@@ -686,6 +689,13 @@ class Schedule:
             else:
                 model.query = after["query"]["S"]
                 model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
+
+    def _must_be_listed(self, store: str) -> None:
+        """Check that a store that has a meta item is in the list of its namespace, and that the list is complete."""
+        for key in (listed_key(store.split("/", maxsplit=1)[0]), store_key(store)):
+            items = [each.items[NAMES[key.role]] for each in (self.dynamodb, *self.replicas)]
+            if not any((key.store_shard, key.sort) in each for each in items):
+                raise violation("a store is made that its namespace does not list", store=store, missing=key.sort)
 
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
         """Check that an attempt is complete once a version list lists it, unless its ancestors were deleted."""

@@ -1,0 +1,254 @@
+"""The list of a namespace's stores: what finding them costs, and that each store which was made is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
+from dynastate.engine import catalog
+from dynastate.engine.catalog import QueryStores, every_store, find_stores, of_namespace, search_stores
+from dynastate.engine.engine import Engine
+from dynastate.engine.namespaces import NamespaceItems, list_stores, read_namespace
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import Attempt, Key, meta_key
+from dynastate.format.namespace import LISTED, NAMESPACE, listed_key, namespace_key, store_key
+from dynastate.operations.copy import copy_stores, plan_copy
+from dynastate.operations.drop import drop_stores, refuse_made_meanwhile
+from dynastate.operations.fork import fork_namespace
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
+from tests.support.fakes import Dying, FailingTables, MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, user
+
+#: A namespace as long as those that have no name.
+LONG = "0123456789abcdef" * 2
+JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
+MINE = [f"mine/0/{partition}/default" for partition in range(3)]
+
+
+def begin(tables: Tables, stores: Iterable[str], run: str = "a run", query: str = "a query") -> None:
+    """Commit a first batch, with one row a store."""
+    with closing(Engine(tables, Settings())) as engine:
+        for store in stores:
+            made = StoreBuilder(engine, store, run=run, query=query)
+            made.commit((user("x"), counted(1)), by=Attempt(uuid4().bytes))
+
+
+def metas(tables: MemoryTables, namespace: str = "mine") -> list[str]:
+    """The stores that have a meta item."""
+    keys = [key for key in tables.items if key.sort == "meta" and key.store_shard.startswith(f"{namespace}/")]
+    return sorted(key.store_shard.removesuffix("#0") for key in keys)
+
+
+def forget_list(tables: MemoryTables, namespace: str = "mine") -> None:
+    """Make a namespace one that earlier builds have made."""
+    for key in [key for key in tables.items if key.store_shard == f"{namespace}/#" and key.sort != NAMESPACE]:
+        del tables.items[key]
+
+
+@pytest.mark.parametrize("namespace", ["orders", LONG], ids=["named", "unnamed"])
+@pytest.mark.parametrize("count", [1, 2, 50, 200])
+def test_the_list_costs_a_read_unit_and_one_for_50_stores(memory: MemoryTables, count: int, namespace: str) -> None:
+    """Beside the meta items of these stores, one unit each; and the record is among what was read."""
+    stores = [f"{namespace}/0/{partition}/default" for partition in range(count)]
+    begin(memory, stores)
+    meter = Meter()
+    assert of_namespace(memory, namespace, meter) == QueryStores(stores, [])
+    assert meter.read_units <= 1 + count / 50 + count
+    assert meter.requests == 1 + -(-count // 100)
+
+
+def test_names_of_joins_fit_too(memory: MemoryTables) -> None:
+    """The longest names that Spark gives, in a namespace without a name: by operator, partition and name."""
+    stores = [f"{LONG}/0/{partition}/{name}" for partition in range(50) for name in JOIN]
+    begin(memory, stores)
+    meter = Meter()
+    assert read_namespace(memory, LONG, meter).listed == stores
+    assert meter.read_units <= 1 + len(stores) / 50
+    assert max(item_bytes(memory.items[store_key(store)]) for store in stores) <= 86
+    assert catalog.matching(memory, f"{LONG}/0/*/{JOIN[1]}", Meter()) == stores[1::4]
+
+
+def test_a_reader_reads_what_it_opens(memory: MemoryTables) -> None:
+    """Finding the two partitions of an operator takes the list and their meta items; of 50 operators no others."""
+    begin(memory, [f"mine/{operator}/{partition}/default" for operator in range(10) for partition in range(2)])
+    meter = Meter()
+    assert catalog.matching(memory, "mine/0", meter) == MINE[:2]
+    assert (meter.requests, meter.read_units) == (2, 3)
+    again = Meter()
+    assert catalog.matching(memory, "mine/9", again) == ["mine/9/0/default", "mine/9/1/default"]
+    assert again.read_units == 4  # and partition 0 of operator 0
+
+
+def test_a_namespace_of_earlier_builds_is_searched(memory: MemoryTables) -> None:
+    """It has no list, and gets none: neither by a run that enters a store, nor by one that makes another one."""
+    begin(memory, MINE[:2])
+    forget_list(memory)
+    begin(memory, MINE[:2], run="another run")
+    begin(memory, [MINE[2], "mine/1/0/default"], run="another run")
+    assert listed_key("mine") not in memory.items
+    assert list(find_stores(memory, "mine", Meter())) == [*MINE, "mine/1/0/default"]
+    assert of_namespace(memory, "mine", Meter()) == QueryStores([*MINE, "mine/1/0/default"], [])
+    assert catalog.matching(memory, "mine/0", Meter()) == MINE
+
+
+def test_a_namespace_without_a_record_is_searched(memory: MemoryTables) -> None:
+    """It has stores, by their location those of the run that makes another one."""
+    begin(memory, MINE[:1])
+    forget_list(memory)
+    del memory.items[namespace_key("mine")]
+    begin(memory, MINE[1:])
+    assert listed_key("mine") not in memory.items
+    assert list(find_stores(memory, "mine", Meter())) == MINE
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("how", ["batch", "fork", "copy"])
+def test_a_crash_anywhere_leaves_no_store_that_is_not_listed(how: str, *, applied: bool) -> None:
+    """Every store that has a meta item is found, after a crash at any request that makes stores, and when it ended."""
+    for last in range(1_000):
+        memory, target = MemoryTables(), MemoryTables()
+        if how != "batch":
+            begin(memory, MINE)
+        dying = Dying(target if how == "copy" else memory, last, applied=applied)
+        with suppress(UnavailableError):
+            if how == "batch":
+                begin(dying, MINE)
+            elif how == "fork":
+                fork_namespace(dying, "mine", "forked", None, Meter())
+            else:
+                copy_stores(memory, dying, plan_copy(memory, target, "mine", Settings()), Settings())
+        tables, namespace = (target, "mine") if how == "copy" else (memory, "forked" if how == "fork" else "mine")
+        own = read_namespace(tables, namespace, Meter())
+        assert own.listed is not None or not metas(tables, namespace)
+        assert set(own.listed or ()) >= set(metas(tables, namespace))
+        assert list(find_stores(tables, namespace, Meter())) == metas(tables, namespace)
+        if dying.left >= 0:
+            assert len(metas(tables, namespace)) == len(MINE)
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_copy_lists_what_earlier_builds_made(memory: MemoryTables) -> None:
+    """The target has no other stores, so its list is complete."""
+    begin(memory, MINE)
+    forget_list(memory)
+    target = MemoryTables()
+    copy_stores(memory, target, plan_copy(memory, target, "mine", Settings()), Settings())
+    assert read_namespace(target, "mine", Meter()).listed == MINE
+
+
+def test_a_late_request_makes_no_store_that_is_not_listed(memory: MemoryTables) -> None:
+    """A store that is made again after the namespace was dropped, by a request of long ago: readers find it."""
+    begin(memory, MINE)
+    late = {key: item for key, item in memory.items.items() if key.sort == "meta"}
+    drop_stores(memory, every_store(memory, "mine", Meter(), with_lost=True), Meter())
+    refuse_made_meanwhile(memory, "mine", Meter())
+    assert namespace_key("mine") not in memory.items
+    begin(memory, MINE[:1], run="another run", query="another query")
+    for key, item in late.items():
+        assert memory.put_new(key, item, Meter()) == (key != meta_key(MINE[0]))
+    assert list(find_stores(memory, "mine", Meter())) == MINE
+    assert of_namespace(memory, "mine", Meter()) == QueryStores(MINE[:1], MINE[1:])
+
+
+def test_a_store_that_was_dropped_is_listed_and_not_found(memory: MemoryTables) -> None:
+    """Nor is one that a drop has left a part of; one that was only begun is no store of the query either."""
+    begin(memory, MINE)
+    drop_stores(memory, MINE[1:], Meter())
+    list_stores(memory, ["mine/1/0/default"], Meter())
+    assert read_namespace(memory, "mine", Meter()).listed == [*MINE, "mine/1/0/default"]
+    assert every_store(memory, "mine", Meter(), with_lost=True) == MINE[:1]
+    assert catalog.matching(memory, "mine/0", Meter()) == MINE[:1]
+
+
+def test_a_store_that_lost_its_meta_item_is_found_by_its_versions(memory: MemoryTables) -> None:
+    """`stores` and `drop` look at what is listed; that costs a Query for each store without a meta item."""
+    begin(memory, MINE)
+    del memory.items[meta_key(MINE[2])]
+    meter = Meter()
+    assert every_store(memory, "mine", meter, with_lost=True) == MINE
+    assert meter.read_units == 1 + 3 + 1
+
+
+def test_stores_without_partition_0_are_being_begun(memory: MemoryTables) -> None:
+    """A first batch commits partitions in any order: readers find none, and a drop all."""
+    begin(memory, MINE[1:])
+    with pytest.raises(ConfigurationError, match="no store of this namespace"):
+        of_namespace(memory, "mine", Meter())
+    with pytest.raises(VersionMissingError, match="not committed in all partitions"):
+        catalog.matching(memory, "mine/0", Meter())
+    assert every_store(memory, "mine", Meter()) == MINE[1:]
+    begin(memory, MINE)
+    assert of_namespace(memory, "mine", Meter()).current == MINE
+
+
+class _Overtaken(FailingTables):
+    """Tables with something that happens after the first Query of a namespace."""
+
+    def __init__(self, tables: Tables, meanwhile: Any) -> None:
+        super().__init__(tables)
+        self._meanwhile = meanwhile
+
+    def query(self, role: Any, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        found: list[tuple[Key, Item]] = super().query(role, store_shard, low, high, meter)
+        if store_shard.endswith("/#") and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+        return found
+
+
+@pytest.mark.parametrize("of", ["of_namespace", "meant"])
+def test_a_query_that_begins_meanwhile_is_not_an_earlier_one(memory: MemoryTables, of: str) -> None:
+    """The record is read before the meta items: a run that has entered both since is looked up."""
+    begin(memory, MINE, query="first")
+    again = partial(begin, memory, MINE[:2], run="another run", query="second")
+    pattern = {"of_namespace": "mine", "meant": "mine/0"}[of]
+    found = getattr(catalog, of)(_Overtaken(memory, again), pattern, Meter())
+    assert found == QueryStores(MINE[:2], MINE[2:])
+
+
+def test_a_drop_beside_a_reader(memory: MemoryTables) -> None:
+    """Stores that are gone since the list was read are not found, and those made since may be."""
+    begin(memory, MINE)
+
+    def drop_and_begin() -> None:
+        drop_stores(memory, MINE, Meter())
+        begin(memory, MINE[:2], run="another run", query="second")
+
+    tables = _Overtaken(memory, drop_and_begin)
+    assert of_namespace(tables, "mine", Meter()) == QueryStores(MINE[:2], [])
+
+
+def test_a_list_of_a_newer_format_is_refused(memory: MemoryTables) -> None:
+    begin(memory, MINE)
+    memory.items[listed_key("mine")]["format"] = 3
+    with pytest.raises(CorruptStateError, match=r"format 3.*upgrade dynastate"):
+        find_stores(memory, "mine", Meter())
+
+
+def test_a_list_that_names_no_store_is_corrupt(memory: MemoryTables) -> None:
+    begin(memory, MINE)
+    strange = store_key(MINE[0])._replace(sort="store/0/default")
+    memory.items[strange] = {"store_shard": strange.store_shard, "entry": strange.sort}
+    with pytest.raises(CorruptStateError, match="names none"):
+        find_stores(memory, "mine", Meter())
+
+
+def test_list_and_search_find_the_same(memory: MemoryTables) -> None:
+    begin(memory, [*MINE, *(f"mine/3/{partition}/{name}" for partition in range(2) for name in JOIN)])
+    assert list(search_stores(memory, "mine", Meter()).items()) == list(find_stores(memory, "mine", Meter()).items())
+    own = read_namespace(memory, "mine", Meter())
+    assert replace(own, listed=None) == NamespaceItems("mine", None, memory.items[namespace_key("mine")])
+    assert LISTED < NAMESPACE < store_key(MINE[0]).sort
+    with StateReader(memory, Settings(), "mine/0") as state:
+        assert len(state) == 3
