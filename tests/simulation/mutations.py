@@ -350,10 +350,10 @@ def lists_a_store_after_its_meta_item() -> AbstractContextManager[Any]:
     def put_new(original: Callable[..., bool], tables: BotoTables, key: Key, item: Item, meter: Meter) -> bool:
         made = original(tables, key, item, meter)
         if made and key.sort == META:
-            namespaces.list_stores(tables, [key.store_shard.removesuffix("#0")], meter)
+            namespaces.list_store(tables, key.store_shard.removesuffix("#0"), meter)
         return made
 
-    return _together(replaced(BotoTables, "put_new", put_new), patch.object(sessions, "list_stores", lambda *_: None))
+    return _together(replaced(BotoTables, "put_new", put_new), patch.object(sessions, "list_store", lambda *_: None))
 
 
 @found_by(seed=2)

@@ -11,11 +11,9 @@ true from then on. A reader gets it before the list, so the list has each store 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
@@ -75,16 +73,15 @@ def _place(store: str) -> tuple[int, int, str]:
     return int(operator), int(partition), name
 
 
-def list_stores(tables: Tables, stores: Sequence[str], meter: Meter) -> None:
-    """List stores of a namespace; return when all of them are. Then they may be made."""
-    puts = [(key, item_key(key)) for key in (store_key(check_store(store)) for store in stores)]
-    for at in range(0, len(puts), WRITES_MAX):
-        tables.write(puts[at : at + WRITES_MAX], meter)
+def list_store(tables: Tables, store: str, meter: Meter) -> None:
+    """List a store, before it is made."""
+    key = store_key(check_store(store))
+    tables.put_new(key, item_key(key), meter)
 
 
 def begin_list(tables: Tables, namespace: str, meter: Meter) -> None:
-    """Make the list of a namespace complete, which has no store: from now on nobody looks for others."""
-    tables.write([(listed_key(namespace), listed_item(namespace))], meter)
+    """Call the list of a namespace complete, which has no store: from now on nobody looks for others."""
+    tables.put_new(listed_key(namespace), listed_item(namespace), meter)
 
 
 def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord | None:

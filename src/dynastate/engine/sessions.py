@@ -13,7 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
 from dynastate.engine.known import KnownStores
-from dynastate.engine.namespaces import is_entered, list_stores, refuse_deleting, refuse_location
+from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_location
 from dynastate.engine.objects import enter_location
 from dynastate.engine.opening import VersionOpener
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -117,7 +117,7 @@ class Sessions:
                 objects = frozenset([self._location] if self._location else [])
                 meta_of_new = StoreMeta(self._shards, {run.id: first}, run.query, now, {first: run.location}, objects)
                 fresh = meta_item(store, meta_of_new, dynastate.__version__, now)
-                list_stores(self._tables, [store], meter)  # 3
+                list_store(self._tables, store, meter)  # 3
                 if self._tables.put_new(key, fresh, meter):
                     self._known.account(store).wrote(key.sort, size_of(fresh))
                     self._known.forget_above(store, 0)

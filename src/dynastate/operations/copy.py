@@ -16,7 +16,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all, get_apart
 from dynastate.engine.catalog import of_namespace, stores_in_list
-from dynastate.engine.namespaces import begin_list, list_stores, read_namespace
+from dynastate.engine.namespaces import begin_list, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import META, SPECS, Key, Role, meta_key, store_shard
@@ -138,7 +138,7 @@ def copy_stores(
 
     1. Copy every object, then every item but the meta items; what is there as it should be is not written, and what the
     source does not have is deleted. 2. Check that nothing wrote to the source meanwhile. 3. Compare both ends.
-    4. List the stores, then write the record of the namespace's runs, and the meta items, the first store's last. A
+    4. Write the record of the namespace's runs; list the stores and write their meta items, the first store's last. A
     crash at any step leaves a namespace that is not found; the same call completes it.
 
     Raises:
@@ -171,13 +171,13 @@ def copy_stores(
     own = read_namespace(target, plan.namespace, meter)
     if own.record is None and not stores_in_list(target, own, meter):
         begin_list(target, plan.namespace, meter)
-    list_stores(target, [store for store in stores if store not in there], meter)
     record = namespace_key(plan.namespace)
     described = source.get([record], meter)
     if described and target.put_new(record, described[record], meter):
         written += 1
     for store in reversed(stores):  # 4
         if store not in there:
+            list_store(target, store, meter)
             target.put_new(meta_key(store), relocated_meta(_kept(metas[store]), plan.blocks), meter)
             written += 1
     dollars = Prices.of(settings).nanodollars(meter.write_units, meter.read_units, meter.puts, meter.gets) / 1e9

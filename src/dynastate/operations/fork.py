@@ -21,7 +21,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.catalog import of_namespace, stores_in_list
-from dynastate.engine.namespaces import NamespaceItems, begin_list, list_stores, read_namespace
+from dynastate.engine.namespaces import NamespaceItems, begin_list, list_store, read_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format import keys
@@ -102,7 +102,6 @@ def fork_namespace(
     shared, spent = 0, Meter()
     if begun is None and own.record is None:
         begin_list(tables, new, spent)
-    list_stores(tables, list(stores), spent)
 
     def make(store: str, meter: Meter) -> int:
         shared = _StoreFork(tables, store, stores[store], version, meter).make()
@@ -206,10 +205,10 @@ class _StoreFork:
     def make(self) -> int:
         """Make the store, and return the bytes that it shares with its origin.
 
-        1. Read from the origin the version and what it depends on. 2. Write the meta item, which lists the pins; if it
-        exists, its list holds. 3. Pin the items of the origin, its meta item first, and check that they still name the
-        same. 4. Write schemas and manifests. 5. Write the snapshots. 6. Write the version lists, the oldest first: the
-        version can be opened once the last of them is written.
+        1. Read from the origin the version and what it depends on. 2. List the store, then write the meta item, which
+        lists the pins; if it exists, its list holds. 3. Pin the items of the origin, its meta item first, and check
+        that they still name the same. 4. Write schemas and manifests. 5. Write the snapshots. 6. Write the version
+        lists, the oldest first: the version can be opened once the last of them is written.
 
         A crash after any step leaves a store without the version, and pins that its meta item lists. The fork can be
         resumed or dropped.
@@ -218,7 +217,8 @@ class _StoreFork:
         begun = self._tables.get([key], self._meter).get(key)
         retry_routes(lambda _: self._read(begun))  # 1
         meta = self._meta_item()
-        if not self._tables.put_new(key, meta, self._meter):  # 2
+        list_store(self._tables, self._store, self._meter)  # 2
+        if not self._tables.put_new(key, meta, self._meter):
             there = meta_or_empty(self._tables, self._store, self._meter)
             if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PINS)):
                 raise self._refusal(_CHANGED)  # the call that began this store has found something else

@@ -16,7 +16,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.catalog import QueryStores, every_store, find_stores, of_namespace, search_stores
 from dynastate.engine.engine import Engine
-from dynastate.engine.namespaces import NamespaceItems, list_stores, read_namespace
+from dynastate.engine.namespaces import NamespaceItems, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Attempt, Key, meta_key
@@ -165,7 +165,7 @@ def test_a_store_that_was_dropped_is_listed_and_not_found(memory: MemoryTables) 
     """Nor is one that a drop has left a part of; one that was only begun is no store of the query either."""
     begin(memory, MINE)
     drop_stores(memory, MINE[1:], Meter())
-    list_stores(memory, ["mine/1/0/default"], Meter())
+    list_store(memory, "mine/1/0/default", Meter())
     assert read_namespace(memory, "mine", Meter()).listed == [*MINE, "mine/1/0/default"]
     assert every_store(memory, "mine", Meter(), with_lost=True) == MINE[:1]
     assert catalog.matching(memory, "mine/0", Meter()) == MINE[:1]

@@ -47,7 +47,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import MemoryTables
+from tests.support.fakes import MemoryTables, without_list
 
 STORE = "n/0/0/default"
 BLOCKS = "s3://bucket/some/prefix"
@@ -159,7 +159,7 @@ def test_any_history_reads_back_and_leaves_nothing(
     engine = engines(**ALL)
     base = write(engine, STORE, attempt(41), rows(generator, 3), base=base, run="run-9")
     engine.clean_up(STORE, "run-9", *base, retain=2, least=1, most=0)
-    assert set(tables.items) == {*named_keys(tables, STORE), namespace_key("n")}
+    assert set(without_list(tables.items)) == {*named_keys(tables, STORE), namespace_key("n")}
     assert set(tables.objects.objects) == named_objects(tables, STORE)
     drop_stores(tables, [STORE], Meter())
     assert tables.objects.objects == {}
@@ -434,7 +434,7 @@ def test_a_store_without_its_meta_item_is_dropped_whole(tables: MemoryTables, en
     save_snapshot(engine, STORE, base, numbers(3))
     del tables.items[meta_key(STORE)]
     drop_stores(tables, [STORE], Meter())
-    assert (tables.items, tables.objects.objects) == ({}, {})
+    assert (without_list(tables.items), tables.objects.objects) == ({}, {})
 
 
 def test_the_meta_item_lists_every_place(tables: MemoryTables, engines: Engines) -> None:

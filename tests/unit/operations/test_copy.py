@@ -12,7 +12,7 @@ import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import find_stores
+from dynastate.engine.catalog import find_stores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item
@@ -124,8 +124,9 @@ def test_copy_that_dies_at_any_request_is_completed(
             copy(source, dying, stores[0])
         if dying.left >= 0:
             break
-        found = find_stores(target, namespace_of(stores[0]), Meter())
-        assert not found or target.items == source.items
+        if target.items != source.items:
+            with pytest.raises(ConfigurationError, match="no store of this namespace"):
+                of_namespace(target, namespace_of(stores[0]), Meter())
     else:
         raise AssertionError("it does not end")
     assert last > 10

@@ -58,8 +58,9 @@ def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> Non
     meter = Meter()
     found = list(catalog.find_stores(memory, "mine", meter))
     assert sorted(found) == sorted(wanted)
-    # Three windows of 20 operators; of partitions 100 at a time, 25 of a join; and one of each that is empty.
-    assert meter.requests == 3 + (3 + 1) + (3 + 1) + 21 * 2
+    # A Query finds no list. Three windows of 20 operators; of partitions 100 at a time, 25 of a join; and one of each
+    # that is empty.
+    assert meter.requests == 1 + 3 + (3 + 1) + (3 + 1) + 21 * 2
 
 
 def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: str) -> None:
@@ -71,8 +72,8 @@ def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: st
         made, state = EMPTY, {b"%d" % number: b"one" * number for number in range(50)}
         for number in range(1, 15):
             made, spent = commit(engine, name, attempt(number), state, base=made)
-            # Meta, schema and the list; and the record of the namespace.
-            units += spent["writeUnits"] - (3 + (name == store) if number == 1 else 0)
+            # Listing the store, meta, schema and version list; and of the namespace the record, and that it has a list.
+            units += spent["writeUnits"] - (4 + 2 * (name == store) if number == 1 else 0)
             units += number == 1
             records += len(state)
             if number in (5, 9):
