@@ -80,7 +80,7 @@ def list_store(tables: Tables, store: str, meter: Meter) -> None:
 
 
 def begin_list(tables: Tables, namespace: str, meter: Meter) -> None:
-    """Call the list of a namespace complete, which has no store: from now on nobody looks for others."""
+    """Note that the list of a namespace is complete. The namespace has no store yet."""
     tables.put_new(listed_key(namespace), listed_item(namespace), meter)
 
 
