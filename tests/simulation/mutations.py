@@ -149,7 +149,7 @@ def gives_all_attempts_the_same_part_keys() -> AbstractContextManager[Any]:
     return _together(patch.object(parts, "part_key", key_of), patch.object(version_list, "part_key", key_of))
 
 
-@found_by(seed=228)
+@found_by(seed=265)
 def aborts_attempts_of_unknown_outcome() -> AbstractContextManager[Any]:
     def abort(original: Callable[..., Any], under_way: commit.WriteAttempt) -> None:
         under_way._ended = False
@@ -158,7 +158,7 @@ def aborts_attempts_of_unknown_outcome() -> AbstractContextManager[Any]:
     return replaced(commit.WriteAttempt, "abort", abort)
 
 
-@found_by(seed=105)
+@found_by(seed=211)
 def opens_the_last_appended_attempt() -> AbstractContextManager[Any]:
     """Whatever its epoch: a zombie of a replaced run wins because it is late."""
 
@@ -173,12 +173,12 @@ def opens_the_last_appended_attempt() -> AbstractContextManager[Any]:
     return patch.object(VersionGraph, "find", find)
 
 
-@found_by(seed=0)
+@found_by(seed=3)
 def opens_unfinished_snapshots() -> AbstractContextManager[Any]:
     return patch.object(VersionGraph, "snapshot", lambda self, *at: self._snapshots.get(at))
 
 
-@found_by(seed=272)
+@found_by(seed=275)
 def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
     def end_bucket(self: snapshots.SnapshotAttempt) -> None:
         if self._current >= 0 and self._tally.parts:
@@ -188,7 +188,7 @@ def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
     return patch.object(snapshots.SnapshotAttempt, "_end_bucket", end_bucket)
 
 
-@found_by(seed=94)
+@found_by(seed=128)
 def cleans_up_for_replaced_runs() -> AbstractContextManager[Any]:
     """Executors of a replaced run continue to clean up."""
 
@@ -254,7 +254,7 @@ def deletes_pinned_items() -> AbstractContextManager[Any]:
     return patch.object(boto_tables, "FORKS", "no_such_attribute")
 
 
-@found_by(seed=78)
+@found_by(seed=95)
 def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     """A compaction carries on all buckets of the last snapshot."""
 
@@ -287,7 +287,7 @@ def gives_all_runs_the_same_epoch() -> AbstractContextManager[Any]:
     return replaced(sessions.Sessions, "_enter_run", lambda original, *of: replace(original(*of), epoch=1))
 
 
-@found_by(seed=5)
+@found_by(seed=10)
 def commits_for_killed_tasks() -> AbstractContextManager[Any]:
     """The append is sent whether or not the task still waits for its answer."""
     return replaced(BotoTables, "append_version", lambda original, *of: original(*of[:5]))
@@ -311,12 +311,12 @@ def commits_into_lists_that_refuse_the_run() -> AbstractContextManager[Any]:
     return patch.object(boto_tables, "REFUSED", "no_such_attribute")
 
 
-@found_by(seed=20)
+@found_by(seed=124)
 def deletes_what_another_location_made() -> AbstractContextManager[Any]:
     return patch.object(cleanup, "_foreign", lambda *_: set())
 
 
-@found_by(seed=40)
+@found_by(seed=94)
 def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
     """Clean-up deletes only below the oldest retained version: a query that starts over leaves what is above it."""
 
@@ -327,7 +327,7 @@ def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
     return replaced(cleanup, "retention", retention)
 
 
-@found_by(seed=108)
+@found_by(seed=112)
 def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
     """All stores of a namespace are the current query's."""
     return patch.object(catalog, "by_query", lambda metas, *_: catalog.QueryStores(list(metas), []))
