@@ -627,7 +627,8 @@ class Schedule:
 
     def _on_request(self, operation: str, request: dict[str, Any]) -> None:
         """Check that no commit is sent, or sent again, for a task that was killed; and make late forks."""
-        if self.seed % FORKED_OF == FORKED and not self._is_calm() and operation in ("put_item", "delete_item"):
+        has_late_forks = self.seed % FORKED_OF == FORKED and not self.replicas and not self._is_calm()
+        if has_late_forks and operation in ("put_item", "delete_item"):
             self._fork_late(request.get("Item") or request["Key"])
         values = request.get("ExpressionAttributeValues", {})
         if operation == "update_item" and ":entry" in values:
@@ -653,7 +654,7 @@ class Schedule:
                 self._late_forker().drop(name)
 
     def _late_forker(self) -> Forker:
-        """A forker without faults, which takes no time."""
+        """A forker without faults, which takes no time: so it cannot retry, as it must beside replicas."""
         assert self._auditor is not None
         both = self._auditor._tables
         assert isinstance(both, BotoTables)
