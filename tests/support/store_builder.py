@@ -59,12 +59,15 @@ class StoreBuilder:
         self.run = run
         self.query = query
         self.location = location
+        #: Whether versions say how many values they add, as those of executors do.
+        self.counts_values = False
         self.state: dict[tuple[int, bytes], list[bytes]] = {}
         self._engine = engine
         self.families = list(families) or [family()]
 
     def commit(self, *changes: tuple[Row, Row | None], of: int = 0, by: Attempt | None = None) -> VersionId:
         """Put rows by their keys; None removes one; in a family with lists one more value appends."""
+        before = sum(map(len, self.state.values()))
         records = [self._record(of, key, value) for key, value in changes]
         made = by or attempt(self.version[0] + 1)
         under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, made)
@@ -72,6 +75,8 @@ class StoreBuilder:
             hashes = [key_hash(record.key) for record in records]
             under_way.append(Chunk(len(records), min(hashes), max(hashes), encode_changes(records)))
         keys = {each["id"]: sum(1 for number, _ in self.state if number == each["id"]) for each in self.families}
+        if self.counts_values:
+            under_way.added = sum(map(len, self.state.values())) - before
         under_way.commit(keys, json.dumps({"families": self.families}, separators=(",", ":")))
         self.version = VersionId(self.version[0] + 1, made)
         return self.version

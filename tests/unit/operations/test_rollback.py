@@ -14,10 +14,11 @@ from uuid import UUID
 import pytest
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.errors import ConfigurationError
-from dynastate.format.keys import VersionId
+from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.format.keys import NO_ATTEMPT, VersionId
 from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
+from dynastate.operations.compact import compact_store
 from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
 from tests.support.engine_driver import SCHEMA, attempt, make_engine, query_run, save_snapshot
 from tests.support.fakes import MemoryTables
@@ -248,3 +249,24 @@ def test_a_relative_path(tables: MemoryTables, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assert plan_rollback(tables, Checkpoint("checkpoint"), 2).undone == (3, 4, 5)
     assert plan_rollback(tables, Checkpoint(f"file://{tmp_path}/checkpoint"), 2).undone == (3, 4, 5)
+
+
+def test_clean_goes_by_the_newest_version_until_the_query_has_started(tmp_path: Path) -> None:
+    """Between a rollback and the first batch, less than the undone batches and one more deletes what is started from.
+
+    docs/operations.md says so: clean does not see the checkpoint.
+    """
+    tables, checkpoint = MemoryTables(), make_checkpoint(tmp_path)
+    with closing(make_engine(tables)) as engine:
+        stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+        for store in stores:
+            made = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(4)
+            compact_store(engine, tables, store)
+            made.count_to(BATCHES)
+        plan = plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+        undone = len(plan.undone)
+        clean_store(engine, tables, stores[0], undone + 1)
+        assert engine.find(stores[0], plan.to.batch + 1, NO_ATTEMPT).entry.version == 3
+        clean_store(engine, tables, stores[0], undone - 1)
+        with pytest.raises(VersionMissingError, match="this version does not exist"):
+            engine.find(stores[0], plan.to.batch + 1, NO_ATTEMPT)
