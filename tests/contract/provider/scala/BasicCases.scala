@@ -15,7 +15,7 @@ final class BasicCases(scene: Scene) extends Cases {
   private val BadKey = Seq("STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.KEY_ROW_FORMAT_VALIDATION_FAILURE")
   private val BadValue = Seq("STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.VALUE_ROW_FORMAT_VALIDATION_FAILURE")
 
-  testBothWays("get-put-remove-commit-iterate") {
+  testEachWay("get-put-remove-commit-iterate") {
     val store = open(provider, 0)
     val t = table(store)
     same("an empty store has no rows", t.sorted, Nil)
@@ -50,7 +50,7 @@ final class BasicCases(scene: Scene) extends Cases {
     same("the version before, by another instance", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("b", 0) -> v(3)))
   }
 
-  testBothWays("prefix-scan") {
+  testEachWay("prefix-scan") {
     val words = Seq("", "a", "aa", "a\u0000", "b", "\uffff", "a" * 300, "a" * 5000)
     def scanned(t: Table, word: String) = t.prefixed(v(word)).map(_._1(1).asInstanceOf[Int]).sorted
     def check(t: Table, when: String): Unit = {
@@ -80,7 +80,7 @@ final class BasicCases(scene: Scene) extends Cases {
     look(second, 1, Prefixed)(check(_, "after abort"))
   }
 
-  testBothWays("number-of-keys") {
+  testEachWay("number-of-keys") {
     val store = open(provider, 0)
     for (number <- 1 to 5) table(store).put(v("a", number), v(number))
     commit(store)
@@ -137,7 +137,7 @@ final class BasicCases(scene: Scene) extends Cases {
     store.abort()
   }
 
-  testBothWays("abort") {
+  testEachWay("abort") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = open(provider, 1)
     table(store).put(v("a", 0), v(2))
@@ -150,7 +150,7 @@ final class BasicCases(scene: Scene) extends Cases {
     same("the next attempt has nothing of it", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("c", 0) -> v(3)))
   }
 
-  testBothWays("missing-versions") {
+  testEachWay("missing-versions") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
     def opening(version: Long) = () => provider.getStore(version, if (subject.ids && version > 0) idOf(2) else None).abort()
     refuses("a negative version", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(opening(-1)())
@@ -160,22 +160,22 @@ final class BasicCases(scene: Scene) extends Cases {
     same("it is of use afterwards", rowsAt(provider, 2), Seq(v("a", 0) -> v(0), v("a", 1) -> v(1)))
   }
 
-  testBothWays("a-reader-beside-a-writer") {
+  testEachWay("a-reader-beside-a-writer") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     // The two stores of an aggregation, without the upgrade.
     val reader = read(provider, 1)
     val writer = open(provider, 1)
     table(writer).put(v("a", 0), v(2))
     table(writer).put(v("b", 0), v(2))
-    same("the reader sees nothing of it", new Table(reader, Plain).sorted, Seq(v("a", 0) -> v(1)))
+    same("the reader sees nothing of it", table(reader).sorted, Seq(v("a", 0) -> v(1)))
     commit(writer)
-    same("nor after commit", new Table(reader, Plain).sorted, Seq(v("a", 0) -> v(1)))
+    same("nor after commit", table(reader).sorted, Seq(v("a", 0) -> v(1)))
     reader.abort()
     same("abort of the reader takes nothing back", rowsAt(provider, 2), Seq(v("a", 0) -> v(2), v("b", 0) -> v(2)))
     same("nor for another instance", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(2), v("b", 0) -> v(2)))
   }
 
-  testBothWays("memory-is-reported") {
+  testEachWay("memory-is-reported") {
     val before = open(provider, 0)
     commit(before)
     val empty = before.metrics.memoryUsedBytes
@@ -194,7 +194,7 @@ final class BasicCases(scene: Scene) extends Cases {
     refuses("get of no key", "IllegalStateException")(store.get(null, "default"))
     refuses("remove of no key", "IllegalStateException")(store.remove(null, "default"))
     refuses("existence of no key", "IllegalStateException")(store.keyExists(null, "default"))
-    same("the store is of use afterwards", new Table(store, Plain).sorted, Nil)
+    same("the store is of use afterwards", table(store).sorted, Nil)
     store.abort()
   }
 
@@ -234,7 +234,7 @@ final class BasicCases(scene: Scene) extends Cases {
     value.setInt(0, 2)
     store.put(key, value, "default")
     val found = store.get(key, "default")
-    val t = new Table(store, Plain)
+    val t = table(store)
     same("both are there", t.sorted, Seq(v("a", 1) -> v(1), v("a", 2) -> v(2)))
     value.setInt(0, 3)
     store.put(key, value, "default")
@@ -244,7 +244,7 @@ final class BasicCases(scene: Scene) extends Cases {
     same("also over the next commit", found.getInt(0), 2)
   }
 
-  test("commit-without-a-change") {
+  testWithAppends("commit-without-a-change") {
     for (version <- 0L to 2L) same(s"commit of version $version", write(provider, version)(_ => ()), version + 1)
     same("no rows", rowsAt(provider, 3), Nil)
     write(provider, 3)(_.put(v("a", 0), v(1)))
@@ -252,7 +252,7 @@ final class BasicCases(scene: Scene) extends Cases {
     same("the rows of before, reloaded", rowsAt(fresh(), 7), Seq(v("a", 0) -> v(1)))
   }
 
-  test("reads-after-commit") {
+  testWithAppends("reads-after-commit") {
     val store = open(provider, 0)
     val t = table(store)
     t.put(v("a", 0), v(1))
@@ -262,7 +262,7 @@ final class BasicCases(scene: Scene) extends Cases {
     allows("exists")(same("the key", t.has(v("a", 0)), true))
   }
 
-  test("changes-after-the-end") {
+  testWithAppends("changes-after-the-end") {
     def refusesChanges(store: StateStore, after: String): Unit = {
       val t = table(store)
       refuses(s"put after $after", OutOfOrder: _*)(t.put(v("a", 0), v(2)))
@@ -279,7 +279,7 @@ final class BasicCases(scene: Scene) extends Cases {
     same("what was committed", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
   }
 
-  test("abort-more-than-once") {
+  testWithAppends("abort-more-than-once") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = open(provider, 1)
     table(store).put(v("a", 0), v(2))
@@ -293,16 +293,16 @@ final class BasicCases(scene: Scene) extends Cases {
     same("what was committed stays", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("read-store") {
+  testWithAppends("read-store") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = read(provider, 1)
     same("version", store.version, 1L)
     same("id", store.id, storeId)
-    same("rows", new Table(store, Plain).rows, Seq(v("a", 0) -> v(1)))
+    same("rows", table(store).rows, Seq(v("a", 0) -> v(1)))
     allows("release")(store.release())
     allows("release again")(store.release())
     val empty = read(provider, 0)
-    same("version 0 has no rows", new Table(empty, Plain).rows, Nil)
+    same("version 0 has no rows", table(empty).rows, Nil)
     empty.release()
     same("nothing was changed", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
   }
@@ -354,7 +354,7 @@ final class BasicCases(scene: Scene) extends Cases {
     same("as a value, reloaded", rowsAt(fresh(values), 1, values), Seq(v("a", 1) -> v(null)))
   }
 
-  test("keys-of-several-kilobytes") {
+  testWithAppends("keys-of-several-kilobytes") {
     val words = Seq(1000, 1024, 1025, 2048, 5000, 70000).flatMap(length => Seq("x" * length, "x" * (length - 1) + "y"))
     write(provider, 0)(t => words.foreach(word => t.put(v(word, 1), v(word.length))))
     write(provider, 1)(_.remove(v(words.head, 1)))
@@ -363,7 +363,7 @@ final class BasicCases(scene: Scene) extends Cases {
     holds("reloaded", rowsAt(fresh(), 2) == expected)()
   }
 
-  test("values-of-several-megabytes") {
+  testWithAppends("values-of-several-megabytes") {
     val shape = Plain.copy(value = OneString)
     val random = new scala.util.Random(7)
     // The first cannot be compressed, the second can.

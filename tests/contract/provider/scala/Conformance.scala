@@ -9,8 +9,8 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.ObjectMapper
 import io.dynastate.compat.Absent
 
-/** One requirement of state stores. `needs`: a provider without these must refuse. */
-final case class Case(name: String, needs: Set[Need], play: () => Unit)
+/** One requirement of state stores. `needs`: a provider without these must refuse. `appends`: puts are made by appends to lists. */
+final case class Case(name: String, needs: Set[Need], play: () => Unit, appends: Boolean = false)
 
 /** A file of cases, to be played on one scene. `test_conformance.py` reads their names from the source, so they are literals. */
 abstract class Cases {
@@ -20,11 +20,27 @@ abstract class Cases {
 
   protected def test(name: String, needs: Need*)(play: => Unit): Unit = registered += Case(name, needs.toSet, () => play)
 
+  /** The case, with puts, and with appends in their place. */
+  protected def testWithAppends(name: String, needs: Need*)(play: => Unit): Unit = {
+    test(name, needs: _*)(play)
+    registered += Case(s"$name${Cases.WithAppends}", needs.toSet + Need.Families, () => play, appends = true)
+  }
+
   /** The case, without and with column families. */
   protected def testBothWays(name: String)(play: => Unit): Unit = {
     test(name)(play)
     test(s"$name-in-families", Need.Families)(play)
   }
+
+  /** The case, without and with column families, and with appends. */
+  protected def testEachWay(name: String)(play: => Unit): Unit = {
+    testWithAppends(name)(play)
+    test(s"$name-in-families", Need.Families)(play)
+  }
+}
+
+object Cases {
+  val WithAppends = "-with-appends"
 }
 
 /**
@@ -78,7 +94,7 @@ object Conformance {
 
   private def outcome(subject: Subject, each: Case, folder: Path): String = {
     val own = subject.copy(ids = subject.ids || each.needs(Need.Ids))
-    val scene = new Scene(own, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families))
+    val scene = new Scene(own, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families), each.appends)
     val refusal = each.needs.flatMap(Differences.refusal(subject, _)).headOption
     val raised =
       try { casesOn(scene).find(_.name == each.name).get.play(); None }

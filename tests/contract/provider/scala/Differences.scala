@@ -92,8 +92,11 @@ object Differences {
 
   private val minor = SPARK_VERSION.split('.').take(2).mkString(".")
 
-  def of(subject: Subject, name: String): Option[Difference] =
+  /** Those of a case, whether with puts or with appends. */
+  def of(subject: Subject, played: String): Option[Difference] = {
+    val name = played.stripSuffix(Cases.WithAppends)
     ofOlder.getOrElse((minor, subject.kind), Map.empty).getOrElse(name, known.get(subject.kind).flatMap(_.get(name)))
+  }
 
   private val olderRefusals: Map[(String, String, Need), Refusal] = Map(
     ("4.0", "hdfs", Need.Ids) -> Refusal("AssertionError", "it has no checkpoint ids"))

@@ -16,7 +16,7 @@ final class FamilyCases(scene: Scene) extends Cases {
   private val B = Plain.named("b")
   private val Missing = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
 
-  test("families-are-apart", Families) {
+  testWithAppends("families-are-apart", Families) {
     val store = open(provider, 0)
     val (a, b, default) = (table(store, A), table(store, B), table(store))
     a.put(v("k", 0), v(1))
@@ -69,7 +69,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("reloaded", rowsAt(again, 3, a2), Seq(v("k", 0) -> v(0.0), v("k", 2) -> v(0.5)))
   }
 
-  test("a-family-is-made-once", Families) {
+  testWithAppends("a-family-is-made-once", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     for (_ <- 1 to 3) same("still there", table(store, A).sorted, Seq(v("k", 0) -> v(1)))
@@ -119,7 +119,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     store.abort()
   }
 
-  test("a-family-that-was-removed", Families) {
+  testWithAppends("a-family-that-was-removed", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     val a = table(store, A)
@@ -132,16 +132,16 @@ final class FamilyCases(scene: Scene) extends Cases {
     commit(store)
     same("no keys", store.metrics.numKeys, 0L)
     val next = open(provider, 2)
-    refuses("get in the next version", Missing)(new Table(next, A).get(v("k", 0)))
-    refuses("put in the next version", Missing)(new Table(next, A).put(v("k", 0), v(2)))
+    refuses("get in the next version", Missing)(known(next, A).get(v("k", 0)))
+    refuses("put in the next version", Missing)(known(next, A).put(v("k", 0), v(2)))
     next.abort()
     val reloaded = open(fresh(), 2)
-    refuses("get by another instance", Missing)(new Table(reloaded, A).get(v("k", 0)))
+    refuses("get by another instance", Missing)(known(reloaded, A).get(v("k", 0)))
     sameFamilies("without its name, by another instance", reloaded, Set("default"))
     reloaded.abort()
   }
 
-  test("families-of-an-aborted-attempt", Families) {
+  testWithAppends("families-of-an-aborted-attempt", Families) {
     write(provider, 0)(_.put(v("k", 0), v(0)))
     val aborted = open(provider, 1)
     table(aborted, A).put(v("k", 0), v(1))
@@ -149,8 +149,8 @@ final class FamilyCases(scene: Scene) extends Cases {
     aborted.abort()
     val store = open(provider, 1)
     sameFamilies("names", store, Set("default"))
-    refuses("get in the next attempt", Missing)(new Table(store, A).get(v("k", 0)))
-    refuses("put in the next attempt", Missing)(new Table(store, A).put(v("k", 0), v(1)))
+    refuses("get in the next attempt", Missing)(known(store, A).get(v("k", 0)))
+    refuses("put in the next attempt", Missing)(known(store, A).put(v("k", 0), v(1)))
     // In another order than before: neither must get the other's rows.
     val b = table(store, B)
     val a = table(store, A)
@@ -165,7 +165,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("b reloaded", rowsAt(again, 2, B), Seq(v("k", 0) -> v(2)))
   }
 
-  test("a-family-removed-and-made-again", Families) {
+  testWithAppends("a-family-removed-and-made-again", Families) {
     write(provider, 0, A) { t =>
       t.put(v("k", 0), v(1))
       t.put(v("k", 1), v(1))
@@ -185,7 +185,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("in the version before, reloaded", rowsAt(fresh(), 1, A), Seq(v("k", 0) -> v(1), v("k", 1) -> v(1)))
   }
 
-  test("a-family-removed-and-made-again-later", Families) {
+  testWithAppends("a-family-removed-and-made-again-later", Families) {
     write(provider, 0, A)(t => for (number <- 1 to 50) t.put(v("k", number), v(number)))
     val store = open(provider, 1)
     store.removeColFamilyIfExists("a")
@@ -201,7 +201,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("keys", counted.metrics.numKeys, 2L)
   }
 
-  test("removal-of-a-family-is-aborted", Families) {
+  testWithAppends("removal-of-a-family-is-aborted", Families) {
     write(provider, 0, A)(_.put(v("k", 0), v(1)))
     val store = open(provider, 1)
     store.removeColFamilyIfExists("a")
@@ -230,7 +230,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("reloaded", look(fresh(), 2, other)(_.rows), Seq(-5L, 0L, 5L).map(n => v(n, "x") -> v(s"n$n")))
   }
 
-  test("names-of-all-families", Families) {
+  testWithAppends("names-of-all-families", Families) {
     val store = open(provider, 0)
     same("removal of one that is missing", store.removeColFamilyIfExists("unknown"), false)
     sameFamilies("at first", store, Set("default"))
@@ -244,7 +244,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     reader.release()
   }
 
-  test("many-families", Families) {
+  testWithAppends("many-families", Families) {
     val shapes = (1 to 40).map(number => Plain.named(s"f$number"))
     val store = open(provider, 0)
     shapes.zipWithIndex.foreach { case (shape, at) => table(store, shape).put(v("k", 0), v(at)) }
@@ -272,7 +272,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     refuses("lists need them", kinds :+ "IllegalArgumentException": _*)(fresh(Plain.lists, multiple = true))
   }
 
-  test("internal-families-are-not-counted", Families) {
+  testWithAppends("internal-families-are-not-counted", Families) {
     val timers = Plain.named("$timers").copy(internal = true)
     def fill(version: Long) = {
       val store = open(provider, version)
@@ -297,16 +297,16 @@ final class FamilyCases(scene: Scene) extends Cases {
     first.registerColFamily("a", A.key, A.value, A.spec)
     first.release()
     val second = read(provider, 1)
-    same("rows", new Table(second, A).rows, Seq(v("k", 0) -> v(1)))
+    same("rows", known(second, A).rows, Seq(v("k", 0) -> v(1)))
     second.release()
   }
 
-  test("a-family-of-a-later-version", Families) {
+  testWithAppends("a-family-of-a-later-version", Families) {
     write(provider, 0)(_.put(v("k", 0), v(1)))
     write(provider, 1, A)(_.put(v("k", 0), v(2)))
     val store = open(provider, 1)
     sameFamilies("names of the version before", store, Set("default"))
-    refuses("get there", Missing)(new Table(store, A).get(v("k", 0)))
+    refuses("get there", Missing)(known(store, A).get(v("k", 0)))
     same("made there, it is empty", table(store, A).sorted, Nil)
     store.abort()
     same("in its own version", rowsAt(provider, 2, A), Seq(v("k", 0) -> v(2)))

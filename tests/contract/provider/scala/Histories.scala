@@ -96,6 +96,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     tier.conf.map { case (name, value) => s"$Conf.dynastate.$name" -> value } ++ Map(
       "spark.sql.streaming.maxBatchesToRetainInMemory" -> pick("1", "2", "3"),
       "spark.sql.streaming.minBatchesToRetain" -> Retained.toString)
+  /** Whether the engine makes a snapshot of each version that is offered and has changes. */
+  private val isAlwaysDue = confOfHistory(s"$Conf.minDeltasForSnapshot") == "1" && confOfHistory(s"$Conf.dynastate.snapshotThreshold") == "0"
   private val log = mutable.ListBuffer.empty[String]
   private val counts = mutable.TreeMap.empty[String, Int]
   private var numbers, iteratorsBegun = 0L
@@ -112,6 +114,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   }
 
   private def steps(): Unit = {
+    ProviderInternals.takeFailures()
     val stores = (0 until pick(1, 2, 3)).map(new Partition(_))
     stores.foreach(_.fill())
     (0 until Steps).foreach { step =>
@@ -121,6 +124,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       store.step()
       if (beside != null) beside.join()
       store.maintain()
+      requireMaintained()
       if (waits) awaitLoads()
       if (chance.nextInt(3) == 0) store.advanceIterators()
     }
@@ -129,6 +133,12 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     if ((tier == Tier.Disk || tier == Tier.Heap) && !loadsBeside) {
       require(counts.getOrElse("bucketsRead", 0) == 0, "buckets were read, though disk and memory have room")
     }
+  }
+
+  /** A snapshot that is refused leaves no other trace: every read is right, and a check that needs one checks nothing. */
+  private def requireMaintained(): Unit = {
+    val failures = ProviderInternals.takeFailures()
+    require(failures.isEmpty, failures.mkString("; "))
   }
 
   private def breakDisk(stores: Seq[Partition]): Unit = {
@@ -331,7 +341,12 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       def read(): Unit = providers.foreach(each => new Task(newest, each.getReadStore(newest.version, newest.id)).readAll())
       read()
       if (waits) awaitLoads()
+      providers.foreach(ProviderInternals.takeMaintained)
       providers.foreach(_.doSnapshotMaintenance())
+      requireMaintained()
+      val written = providers.map(ProviderInternals.takeMaintained(_).getOrElse("itemsWritten", 0L)).sum
+      require(written > 0 || !isAlwaysDue, s"no snapshot was made of ${newest.version}")
+      if (written > 0) count("snapshots")
       read()
       count("readsAgain")
     }

@@ -19,7 +19,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     holds("each has a description", made.supportedCustomMetrics.forall(_.desc.nonEmpty))()
     allows("instance metrics before init")(made.supportedInstanceMetrics.length)
     val store = open(provider, 0)
-    new Table(store, Plain).put(v("a", 0), v(1))
+    table(store).put(v("a", 0), v(1))
     commit(store)
     val supported = provider.supportedCustomMetrics.toSet
     same("custom metrics", store.metrics.customMetrics.keySet.diff(supported), Set.empty)
@@ -42,7 +42,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     store.abort()
   }
 
-  test("both-kinds-of-maintenance-at-once") {
+  testWithAppends("both-kinds-of-maintenance-at-once") {
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.minBatchesToRetain" -> "2")
     val provider = fresh(conf = conf)
     val pool = Executors.newFixedThreadPool(2)
@@ -55,12 +55,13 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       running.foreach(each => allows("neither fails")(each.get(30, TimeUnit.SECONDS)))
     } finally pool.shutdownNow()
     allows("both, one after the other")(provider.doMaintenance())
+    holds("a snapshot was made", newestSnapshot > 0)()
     same("rows", rowsAt(provider, 12).map(_._2.head).distinct, Seq(11))
     same("rows, reloaded", rowsAt(fresh(conf = conf), 12).map(_._2.head).distinct, Seq(11))
     same("the version before, reloaded", rowsAt(fresh(conf = conf), 11).map(_._2.head).distinct, Seq(10))
   }
 
-  test("snapshots-where-little-changes") {
+  testWithAppends("snapshots-where-little-changes") {
     val shape = Plain.copy(value = OneString)
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
     val random = new scala.util.Random(17)
@@ -82,6 +83,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
         holds(s"version ${version + 1}, reloaded", rowsAt(fresh(shape, conf = conf), version + 1, shape).toMap == expected)()
       }
     }
+    holds("a snapshot was made after the first", newestSnapshot > 1)(s"the newest is of version $newestSnapshot")
     val again = fresh(shape, conf = conf)
     write(again, 13, shape)(_.put(v("b", 0), v("last")))
     again.doMaintenance()
@@ -99,7 +101,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     same("rows", rowsAt(provider, 1), Nil)
   }
 
-  test("close-more-than-once") {
+  testWithAppends("close-more-than-once") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     provider.close()
     allows("a second close")(provider.close())
@@ -107,23 +109,23 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     allows("close of one never used")(fresh().close())
   }
 
-  test("closed-beside-another-instance") {
+  testWithAppends("closed-beside-another-instance") {
     val (first, second) = (fresh(), fresh())
     write(first, 0)(_.put(v("a", 0), v(1)))
     val store = open(second, 1)
-    new Table(store, Plain).put(v("b", 0), v(2))
+    table(store).put(v("b", 0), v(2))
     first.close()
     commit(store)
     same("the other goes on", rowsAt(second, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("a-store-is-used-by-another-thread") {
+  testWithAppends("a-store-is-used-by-another-thread") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val store = open(provider, 1)
     val pool = Executors.newSingleThreadExecutor()
     try {
       // PySpark's state server: its thread reads and writes, the task's thread commits.
-      val t = new Table(store, Plain)
+      val t = table(store)
       val task: Callable[Any] = () => { t.put(v("b", 0), v(2)); t.get(v("a", 0)) }
       val found = pool.submit(task).get(30, TimeUnit.SECONDS)
       same("read there", found, v(1))
@@ -132,7 +134,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     same("written there", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
-  test("readers-in-other-threads") {
+  testWithAppends("readers-in-other-threads") {
     // A provider with one store at a time must wait for it.
     val provider = fresh(Prefixed, conf = Map("spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs" -> "60000"))
     // At version n every row of every word is n, and there are n words.
@@ -143,7 +145,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     for (version <- 0 to 4) commitVersion(version)
     def isWhole(version: Int): Boolean = {
       val store = read(provider, version)
-      val t = new Table(store, Prefixed)
+      val t = table(store, Prefixed)
       try {
         val rows = t.rows
         val scanned = (0 until version).flatMap(word => t.prefixed(v(s"w$word")))
@@ -171,12 +173,12 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     }
   }
 
-  test("unreleased-stores") {
+  testWithAppends("unreleased-stores") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     // A task died before the second operator upgraded its read store.
     read(provider, 1)
     val store = open(provider, 1)
-    new Table(store, Plain).put(v("b", 0), v(2))
+    table(store).put(v("b", 0), v(2))
     commit(store)
     same("rows", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
@@ -186,25 +188,27 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     for (turn <- 1L to 5L) {
       val store = open(provider, turn)
       store.iterator("default").next()
-      new Table(store, Plain).put(v("a", 1), v(-turn.toInt))
+      table(store).put(v("a", 1), v(-turn.toInt))
       commit(store)
     }
     same("rows", rowsAt(provider, 6).length, 20)
   }
 
-  test("a-snapshot-is-asked-for") {
+  testWithAppends("a-snapshot-is-asked-for") {
     val store = openForSnapshot(provider, 0)
-    new Table(store, Plain).put(v("a", 0), v(1))
+    table(store).put(v("a", 0), v(1))
     commit(store)
+    provider.doMaintenance()
+    same("the newest snapshot", newestSnapshot, 1L)
     same("reloaded", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1)))
   }
 
-  test("an-empty-store-above-the-last-version") {
+  testWithAppends("an-empty-store-above-the-last-version") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
     // Offline repartition: the rows are written again into the next version.
     val store = openEmpty(provider, 2)
-    same("it is empty", new Table(store, Plain).sorted, Nil)
-    new Table(store, Plain).put(v("new", 0), v(1))
+    same("it is empty", table(store).sorted, Nil)
+    table(store).put(v("new", 0), v(1))
     commit(store)
     same("reloaded", rowsAt(fresh(), 3), Seq(v("new", 0) -> v(1)))
   }

@@ -53,7 +53,7 @@ final class ScanCases(scene: Scene) extends Cases {
     Double.NegativeInfinity, -Double.MaxValue, -1e10, -1.5, -Double.MinPositiveValue, -0d, 0d, Double.MinPositiveValue, 0.5, 1e10, Double.MaxValue,
     Double.PositiveInfinity, Double.NaN, null)))
 
-  test("range-by-several-columns", Families) {
+  testWithAppends("range-by-several-columns", Families) {
     val key = schema("name" -> StringType, "low" -> IntegerType, "high" -> LongType)
     // First by the last column, then by the one in the middle; not by the name.
     val shape = Plain.copy(key = key, spec = RangeKeyScanStateEncoderSpec(key, Seq(2, 1))).named("several")
@@ -71,7 +71,7 @@ final class ScanCases(scene: Scene) extends Cases {
     }
   }
 
-  test("edges-of-ranges", Families) {
+  testWithAppends("edges-of-ranges", Families) {
     write(provider, 0, Longs)(t => for (number <- 0L to 90L by 10L) t.put(v(number, "x"), v(number.toInt)))
     def key(number: Long) = Some(v(number, "x"))
     def numbers(t: Table, from: Option[Values], until: Option[Values]) = t.range(from, until).map(_._1.head)
@@ -93,7 +93,7 @@ final class ScanCases(scene: Scene) extends Cases {
     look(fresh(), 1, Longs)(check(_, "reloaded"))
   }
 
-  test("own-changes-in-a-range", Families) {
+  testWithAppends("own-changes-in-a-range", Families) {
     write(provider, 0, Longs)(t => for (number <- 0L to 9L) t.put(v(number, "x"), v(number.toInt)))
     val store = open(provider, 1)
     val t = table(store, Longs)
@@ -137,7 +137,7 @@ final class ScanCases(scene: Scene) extends Cases {
     same("those left, reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1).filter(_(1) == "timer").map(_.head)), 40L until 60L)
   }
 
-  test("a-range-of-thousands", Families) {
+  testWithAppends("a-range-of-thousands", Families) {
     val random = new scala.util.Random(3)
     write(provider, 0, Longs)(t => random.shuffle((0L until 5000L).toList).foreach(number => t.put(v(number, "x"), v(number.toInt))))
     val store = open(provider, 1)
@@ -151,7 +151,7 @@ final class ScanCases(scene: Scene) extends Cases {
     same("reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1.head)), expected)
   }
 
-  test("an-older-version-in-order", Families) {
+  testWithAppends("an-older-version-in-order", Families) {
     for (version <- 0L to 3L) {
       write(provider, version, Longs) { t =>
         t.remove(v(version * 10 - 10, "x"))
@@ -185,7 +185,7 @@ final class ScanCases(scene: Scene) extends Cases {
     store.abort()
   }
 
-  test("a-null-prefix", Families) {
+  testWithAppends("a-null-prefix", Families) {
     val shape = Prefixed.named("prefixed")
     val rows = Seq(v(null, 1) -> v(1), v(null, null) -> v(2))
     write(fresh(), 0, shape) { t =>
@@ -209,7 +209,7 @@ final class ScanCases(scene: Scene) extends Cases {
     }
   }
 
-  test("keys-that-begin-with-a-time", Families) {
+  testWithAppends("keys-that-begin-with-a-time", Families) {
     val shape = TimeFirst.named("times")
     val times = Seq(Long.MinValue, -1000L, -1L, 0L, 1L, 1000L, Long.MaxValue)
     write(provider, 0, shape)(t => times.reverse.foreach(time => t.put(v("k", time), v((time % 100).toInt))))
@@ -227,7 +227,7 @@ final class ScanCases(scene: Scene) extends Cases {
     same("without what expired", look(fresh(), 2, shape)(_.rows.map(_._1(1))), times.drop(3))
   }
 
-  test("keys-that-end-with-a-time", Families) {
+  testWithAppends("keys-that-end-with-a-time", Families) {
     val shape = TimeLast.named("times")
     val times = Seq(Long.MinValue, -1000L, -1L, 0L, 1L, 1000L, Long.MaxValue)
     write(provider, 0, shape)(t => for (time <- times.reverse; word <- Seq("b", "a", "aa")) t.put(v(word, time), v((time % 100).toInt)))
@@ -247,7 +247,7 @@ final class ScanCases(scene: Scene) extends Cases {
     }
   }
 
-  test("removal-of-a-range", Families) {
+  testWithAppends("removal-of-a-range", Families) {
     def numbers(t: Table) = t.rows.map(_._1.head)
     write(provider, 0, Longs)(t => for (number <- 0L to 99L) t.put(v(number, "x"), v(number.toInt)))
     val store = open(provider, 1)

@@ -1,12 +1,16 @@
 package io.dynastate.conformance
 
+import java.net.URI
+import java.nio.file.{Files, Paths}
 import java.util.UUID
 
 import scala.collection.concurrent.TrieMap
 import scala.collection.mutable
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import io.dynastate.compat._
+import io.dynastate.tests.World
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.SparkThrowable
@@ -19,8 +23,10 @@ final case class Failure(label: String, message: String)
 /**
  * The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case continues, so that
  * a provider's known difference in one of them does not hide the others.
+ *
+ * @param appends whether families of single values are kept as lists, see `AppendingTable`
  */
-final class Scene(val subject: Subject, root: String, families: Boolean) {
+final class Scene(val subject: Subject, root: String, families: Boolean, appends: Boolean = false) {
   import Rows.Values
 
   private val providers = mutable.ListBuffer.empty[StateStoreProvider]
@@ -38,11 +44,11 @@ final class Scene(val subject: Subject, root: String, families: Boolean) {
   /** A provider as an executor makes it: a new instance, of a new run of the query if none is given. */
   def fresh(
       shape: Shape = Shapes.Plain, families: Boolean = families, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
-      multiple: Boolean = false, extra: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString,
+      multiple: Boolean = appends, extra: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString,
       schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
     val own = Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
-    val made = Scene.make(storeId, shape, own, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
+    val made = Scene.make(storeId, kept(shape), own, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
     providers += made
     made
   }
@@ -68,12 +74,18 @@ final class Scene(val subject: Subject, root: String, families: Boolean) {
 
   /** A column family of a store, made if need be, as every task makes it. */
   def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
-    if (shape.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
-      store.asInstanceOf[StateStore].createColFamilyIfAbsent(
-        shape.name, shape.key, shape.value, shape.spec, shape.multiple, shape.internal)
+    val made = kept(shape)
+    if (made.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+      store.asInstanceOf[StateStore].createColFamilyIfAbsent(made.name, made.key, made.value, made.spec, made.multiple, made.internal)
     }
-    new Table(store, shape)
+    known(store, shape)
   }
+
+  /** A column family that is not made. */
+  def known(store: ReadStateStore, shape: Shape): Table =
+    if (appends && !shape.multiple) new AppendingTable(store, kept(shape)) else new Table(store, kept(shape))
+
+  private def kept(shape: Shape): Shape = if (appends && !shape.multiple) shape.appended else shape
 
   /** Open a version, change it, commit. Returns the new version. */
   def write(provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain)(change: Table => Unit): Long = {
@@ -90,6 +102,17 @@ final class Scene(val subject: Subject, root: String, families: Boolean) {
 
   def rowsAt(provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain): Seq[(Values, Values)] =
     look(provider, version, shape)(_.sorted)
+
+  /** The version of the newest snapshot, wherever the provider writes them; 0: there is none. */
+  def newestSnapshot: Long =
+    if (subject.kind == "dynastate") {
+      val ours = Seq("endpoint", "python").map(name => subject.conf(s"spark.sql.streaming.stateStore.dynastate.$name"))
+      new World(ours.head, ours(1), Paths.get(URI.create(root))).onTables(storeId, "newest-snapshot").toLong
+    } else {
+      val listed = Files.list(Paths.get(URI.create(storeId.storeCheckpointLocation().toString)))
+      try listed.iterator.asScala.map(_.getFileName.toString).collect { case Scene.SnapshotFile(version) => version.toLong }.maxOption.getOrElse(0L)
+      finally listed.close()
+    }
 
   // ------------------------------------------------------------------------------------------------------------- checks
 
@@ -125,6 +148,9 @@ final class Scene(val subject: Subject, root: String, families: Boolean) {
 }
 
 object Scene {
+  /** Of the HDFS-backed store, and of RocksDB's. */
+  private val SnapshotFile = """(\d+)(?:_.*)?\.(?:snapshot|zip)""".r
+
   /** A provider in a run of a query. `conf` names its class. */
   def make(
       id: StateStoreId, shape: Shape, conf: Map[String, String], run: String, hadoop: Configuration, families: Boolean, multiple: Boolean,

@@ -17,6 +17,9 @@ final case class Shape(
   def named(other: String): Shape = copy(name = other)
 
   def lists: Shape = copy(multiple = true)
+
+  /** The family in which an `AppendingTable` keeps rows of this one. */
+  def appended: Shape = copy(value = value.add(AppendingTable.Place, IntegerType), multiple = true)
 }
 
 object Shapes {
@@ -71,7 +74,7 @@ object Rows {
 }
 
 /** One column family of an open store, in plain values. */
-final class Table(val store: ReadStateStore, val shape: Shape) {
+class Table(val store: ReadStateStore, val shape: Shape) {
   import Rows.{row, values, Values}
 
   def get(key: Values): Values = values(shape.value, store.get(keyRow(key), shape.name))
@@ -133,4 +136,39 @@ final class Table(val store: ReadStateStore, val shape: Shape) {
   }
 
   private def drain(pairs: StateStoreIterator[UnsafeRowPair]): Seq[(Values, Values)] = try pairs.map(pairOf).toList finally pairs.close()
+}
+
+/**
+ * A family of single values in one of lists, whose `shape` is `appended`: a put appends to the list of the key, and the last value counts. Each
+ * has its place in the list, so that whatever is read shows whether values are missing, or come twice.
+ */
+final class AppendingTable(store: ReadStateStore, shape: Shape) extends Table(store, shape) {
+  import Rows.Values
+
+  override def get(key: Values): Values = last(key, list(key)).orNull
+
+  override def put(key: Values, value: Values): Unit = merge(key, value :+ (list(key).length + 1))
+
+  override def rows: Seq[(Values, Values)] = lastOfEach(allValues)
+
+  override def prefixed(prefix: Values): Seq[(Values, Values)] = lastOfEach(allPrefixed(prefix))
+
+  override def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] = lastOfEach(allInRange(from, until))
+
+  /** In the order of the first values. */
+  private def lastOfEach(pairs: Seq[(Values, Values)]): Seq[(Values, Values)] = {
+    val lists = mutable.LinkedHashMap.empty[Values, Vector[Values]]
+    pairs.foreach { case (key, value) => lists(key) = lists.getOrElse(key, Vector.empty) :+ value }
+    lists.toSeq.flatMap { case (key, values) => last(key, values).map(key -> _) }
+  }
+
+  private def last(key: Values, values: Seq[Values]): Option[Values] = {
+    val places = values.map(_.last)
+    if (places != (1 to values.length)) throw new AssertionError(s"the list of $key has the places $places")
+    values.lastOption.map(_.init)
+  }
+}
+
+object AppendingTable {
+  val Place = "place"
 }

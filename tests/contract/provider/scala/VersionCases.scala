@@ -22,10 +22,10 @@ final class VersionCases(scene: Scene) extends Cases {
 
   private def rowsOf(provider: StateStoreProvider, version: Long, id: Option[String]): Seq[(Values, Values)] = {
     val reader = provider.getReadStore(version, id)
-    try new Table(reader, Plain).sorted finally reader.release()
+    try table(reader).sorted finally reader.release()
   }
 
-  test("a-task-is-run-again-after-its-commit") {
+  testWithAppends("a-task-is-run-again-after-its-commit") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     for (attempt <- 2 to 4) {
       same(s"base of attempt $attempt", rowsAt(provider, 1), one(1))
@@ -41,7 +41,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("and is the base of the next version", rowsAt(fresh(), 3), Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
   }
 
-  test("run-again-by-another-executor") {
+  testWithAppends("run-again-by-another-executor") {
     val run = java.util.UUID.randomUUID().toString
     val first = fresh(run = run)
     write(first, 0)(_.put(v("a", 0), v(1)))
@@ -54,7 +54,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("and its next version is based on it", rowsAt(fresh(), 3), one(3) :+ (v("b", 0) -> v(4)))
   }
 
-  test("moved-to-another-executor-and-back") {
+  testWithAppends("moved-to-another-executor-and-back") {
     val run = java.util.UUID.randomUUID().toString
     val (here, there) = (fresh(run = run), fresh(run = run))
     write(here, 0)(_.put(v("a", 0), v(1)))
@@ -71,7 +71,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("an older version here", rowsAt(here, 2), one(2) :+ (v("b", 0) -> v(2)))
   }
 
-  test("an-older-version-is-opened-again") {
+  testWithAppends("an-older-version-is-opened-again") {
     for (version <- 0 to 4) {
       write(provider, version) { t =>
         t.put(v("a", 0), v(version + 1))
@@ -91,7 +91,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("version 1 after it", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
   }
 
-  test("started-over-at-version-0") {
+  testWithAppends("started-over-at-version-0") {
     val first = fresh()
     for (version <- 0 to 2) write(first, version)(_.put(v("old", version), v(version)))
     val second = fresh()
@@ -102,7 +102,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("version 2, reloaded", rowsAt(fresh(), 2), one(1) :+ (v("b", 0) -> v(2)))
   }
 
-  test("every-version-by-a-fresh-instance") {
+  testWithAppends("every-version-by-a-fresh-instance") {
     for (version <- 0 until 23) {
       write(provider, version) { t =>
         t.put(v("a", version), v(version))
@@ -115,14 +115,14 @@ final class VersionCases(scene: Scene) extends Cases {
     }
   }
 
-  test("stores-side-by-side") {
+  testWithAppends("stores-side-by-side") {
     for (version <- 0 to 3) write(provider, version)(_.put(v("a", 0), v(version + 1)))
     val readers = (1L to 4L).map(version => read(provider, version))
     val writers = Seq(open(provider, 2), open(provider, 4))
-    writers.foreach(store => new Table(store, Plain).put(v("a", 0), v(-1)))
-    def seen = readers.map(store => new Table(store, Plain).sorted)
+    writers.foreach(store => table(store).put(v("a", 0), v(-1)))
+    def seen = readers.map(store => table(store).sorted)
     same("readers", seen, (1 to 4).map(one))
-    same("writers", writers.map(store => new Table(store, Plain).sorted), Seq(one(-1), one(-1)))
+    same("writers", writers.map(store => table(store).sorted), Seq(one(-1), one(-1)))
     commit(writers(1))
     same("readers after a commit", seen, (1 to 4).map(one))
     commit(writers.head)
@@ -130,12 +130,12 @@ final class VersionCases(scene: Scene) extends Cases {
     readers.foreach(_.release())
   }
 
-  test("a-zombie-commits-last") {
+  testWithAppends("a-zombie-commits-last") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val zombie = open(provider, 1)
-    new Table(zombie, Plain).put(v("zombie", 0), v(1))
+    table(zombie).put(v("zombie", 0), v(1))
     val retry = open(provider, 1)
-    new Table(retry, Plain).put(v("retry", 0), v(1))
+    table(retry).put(v("retry", 0), v(1))
     retry.commit()
     val wanted = retry.getStateStoreCheckpointInfo().stateStoreCkptId
     zombie.commit()
@@ -145,24 +145,24 @@ final class VersionCases(scene: Scene) extends Cases {
     same("reloaded", rowsOf(fresh(), 2, wanted).map(_._1.head), Seq("a", expected))
   }
 
-  test("twins-on-two-executors") {
+  testWithAppends("twins-on-two-executors") {
     val (first, second) = (fresh(), fresh())
     write(first, 0)(_.put(v("a", 0), v(1)))
     val stores = Seq(first, second).map(open(_, 1))
-    stores.zipWithIndex.foreach { case (store, at) => new Table(store, Plain).put(v("twin", at), v(at)) }
+    stores.zipWithIndex.foreach { case (store, at) => table(store).put(v("twin", at), v(at)) }
     stores.foreach(commit)
     same("one of them is read", rowsAt(fresh(), 2), one(1) :+ (v("twin", 1) -> v(1)))
     same("by the other too", rowsAt(first, 2), one(1) :+ (v("twin", 1) -> v(1)))
   }
 
-  test("a-commit-that-fails") {
+  testWithAppends("a-commit-that-fails") {
     val shape = Plain.copy(value = OneString)
     // Large enough that ours has sent some of it before commit.
     val large = v("x" * (5 << 20))
     val provider = fresh(shape)
     write(provider, 0, shape)(_.put(v("a", 0), v("1")))
     val store = open(provider, 1)
-    new Table(store, shape).put(v("b", 0), large)
+    table(store, shape).put(v("b", 0), large)
     val mend = break()
     refuses("commit", "CANNOT_WRITE_STATE_STORE")(commit(store))
     mend()
@@ -195,17 +195,17 @@ final class VersionCases(scene: Scene) extends Cases {
       }
     }
 
-  test("checkpoint-ids", Ids) {
+  testWithAppends("checkpoint-ids", Ids) {
     val store = open(provider, 0)
     commit(store)
     val first = store.getStateStoreCheckpointInfo()
     val next = provider.getStore(1, first.stateStoreCkptId)
-    new Table(next, Plain).put(v("a", 0), v(1))
+    table(next).put(v("a", 0), v(1))
     next.commit()
     val second = next.getStateStoreCheckpointInfo()
     same("the base is the id that was given", second.baseStateStoreCkptId, first.stateStoreCkptId)
     val again = provider.getStore(1, first.stateStoreCkptId)
-    new Table(again, Plain).put(v("a", 0), v(2))
+    table(again).put(v("a", 0), v(2))
     again.commit()
     val third = again.getStateStoreCheckpointInfo()
     same("ids are fresh", Seq(first, second, third).flatMap(_.stateStoreCkptId).distinct.length, 3)
@@ -215,7 +215,7 @@ final class VersionCases(scene: Scene) extends Cases {
     }
   }
 
-  test("unknown-checkpoint-ids", Ids) {
+  testWithAppends("unknown-checkpoint-ids", Ids) {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", 0), v(version + 1)))
     val ids = Seq(
       "of no attempt" -> "6f9619ff-8b86-4011-b42d-00c04fc964ff",
@@ -229,19 +229,19 @@ final class VersionCases(scene: Scene) extends Cases {
     same("the known one", rowsAt(provider, 2), one(2))
   }
 
-  test("from-v1-to-v2", Ids) {
+  testWithAppends("from-v1-to-v2", Ids) {
     val v1 = fresh(ids = false)
     for (version <- 0 to 1) {
       val store = v1.getStore(version)
-      new Table(store, Plain).put(v("a", 0), v(version + 1))
+      table(store).put(v("a", 0), v(version + 1))
       store.commit()
       same("no id in v1", store.getStateStoreCheckpointInfo().stateStoreCkptId, None)
     }
     val v2 = fresh()
     // The commit log of v1 has no ids to give.
     val store = v2.getStore(2, None)
-    same("by number", new Table(store, Plain).sorted, one(2))
-    new Table(store, Plain).put(v("b", 0), v(3))
+    same("by number", table(store).sorted, one(2))
+    table(store).put(v("b", 0), v(3))
     store.commit()
     val info = store.getStateStoreCheckpointInfo()
     same("no base id", info.baseStateStoreCkptId, None)
@@ -249,12 +249,12 @@ final class VersionCases(scene: Scene) extends Cases {
     for ((when, from) <- Seq("in memory" -> v2, "reloaded" -> fresh())) same(s"by id, $when", rowsOf(from, 3, info.stateStoreCkptId), expected)
   }
 
-  test("from-v2-to-v1", Ids) {
+  testWithAppends("from-v2-to-v1", Ids) {
     write(fresh(), 0)(_.put(v("a", 0), v(1)))
     val v1 = fresh(ids = false)
     val store = v1.getStore(1)
-    same("by number", new Table(store, Plain).sorted, one(1))
-    new Table(store, Plain).put(v("a", 0), v(2))
+    same("by number", table(store).sorted, one(1))
+    table(store).put(v("a", 0), v(2))
     store.commit()
     same("reloaded", rowsOf(fresh(ids = false), 2, None), one(2))
   }
@@ -269,15 +269,15 @@ final class VersionCases(scene: Scene) extends Cases {
     same("no base", info.baseStateStoreCkptId, None)
   }
 
-  test("a-reader-becomes-a-writer") {
+  testWithAppends("a-reader-becomes-a-writer") {
     val first = provider.upgradeReadStoreToWriteStore(read(provider, 0), 0, None)
-    new Table(first, Plain).put(v("a", 0), v(1))
+    table(first).put(v("a", 0), v(1))
     commit(first)
     same("of version 0, reloaded", rowsAt(fresh(), 1), one(1))
     val reader = read(provider, 1)
-    same("read", new Table(reader, Plain).get(v("a", 0)), v(1))
+    same("read", table(reader).get(v("a", 0)), v(1))
     val writer = provider.upgradeReadStoreToWriteStore(reader, 1, idOf(1))
-    val t = new Table(writer, Plain)
+    val t = table(writer)
     same("rows of the base", t.sorted, one(1))
     t.put(v("b", 0), v(2))
     same("commit answers", commit(writer), 2L)
@@ -287,11 +287,11 @@ final class VersionCases(scene: Scene) extends Cases {
     same("base id", writer.getStateStoreCheckpointInfo().baseStateStoreCkptId, idOf(1))
   }
 
-  test("an-upgraded-store-is-aborted") {
+  testWithAppends("an-upgraded-store-is-aborted") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
     val reader = read(provider, 1)
     val writer = provider.upgradeReadStoreToWriteStore(reader, 1, idOf(1))
-    new Table(writer, Plain).put(v("b", 0), v(2))
+    table(writer).put(v("b", 0), v(2))
     writer.abort()
     same("nothing of it is left", rowsAt(provider, 1), one(1))
     val again = read(provider, 1)
@@ -299,14 +299,14 @@ final class VersionCases(scene: Scene) extends Cases {
     same("the next one commits", rowsAt(fresh(), 2), one(1))
   }
 
-  test("upgraded-by-another-instance") {
+  testWithAppends("upgraded-by-another-instance") {
     val first = fresh()
     write(first, 0)(_.put(v("a", 0), v(1)))
     val reader = read(first, 1)
     // The provider was unloaded between the two operators of the task.
     val second = fresh()
     val writer = second.upgradeReadStoreToWriteStore(reader, 1, idOf(1))
-    new Table(writer, Plain).put(v("b", 0), v(2))
+    table(writer).put(v("b", 0), v(2))
     commit(writer)
     same("reloaded", rowsAt(fresh(), 2), one(1) :+ (v("b", 0) -> v(2)))
   }
@@ -320,7 +320,7 @@ final class VersionCases(scene: Scene) extends Cases {
     reader.release()
   }
 
-  test("upgraded-with-families", Families) {
+  testWithAppends("upgraded-with-families", Families) {
     val shape = Prefixed.named("sessions")
     write(provider, 0, shape)(_.put(v("a", 0), v(1)))
     val writer = provider.upgradeReadStoreToWriteStore(read(provider, 1), 1, idOf(1))
@@ -431,19 +431,20 @@ final class VersionCases(scene: Scene) extends Cases {
       ("delete_record", null, 2L), ("merge_record", v(4), 2L), ("put_record", v(5), 2L), ("merge_record", v(6), 2L)))
   }
 
-  test("replay-from-a-snapshot") {
+  testWithAppends("replay-from-a-snapshot") {
     val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "2")
     val provider = fresh(conf = conf)
     for (version <- 0 until 8) {
       write(provider, version)(_.put(v("a", version), v(version)))
       provider.doMaintenance()
     }
+    holds("a snapshot was made", newestSnapshot > 0)()
     val other = fresh(conf = conf)
     // The shipped providers need a snapshot at that version, ours does not.
     def replayed(from: Long, to: Long): Option[Seq[Int]] =
       try {
         val store = replayReadState(replay(other), from, to, idOf(from), idOf(to))
-        try Some(new Table(store, Plain).sorted.map(_._2.head.asInstanceOf[Int])) finally store.abort()
+        try Some(table(store).sorted.map(_._2.head.asInstanceOf[Int])) finally store.abort()
       } catch { case e: Exception if Scene.names(e).exists(name => name.startsWith("CANNOT_LOAD_STATE_STORE") || name.contains("FileNotFound")) => None }
     val found = (1L to 7L).map(replayed(_, 7))
     holds("from one version at least", found.exists(_.isDefined))()
@@ -451,7 +452,7 @@ final class VersionCases(scene: Scene) extends Cases {
     val from = 1L + found.indexWhere(_.isDefined)
     val store = replayState(replay(other), from, 8, idOf(from), idOf(8))
     same("version", store.version, 8L)
-    same("to write", new Table(store, Plain).sorted.map(_._2.head), 0 until 8)
+    same("to write", table(store).sorted.map(_._2.head), 0 until 8)
     store.abort()
     refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(replay(other), 0, 8, None, idOf(8)).abort())
     refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE") {
