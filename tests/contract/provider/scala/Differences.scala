@@ -69,6 +69,7 @@ object Differences {
       Set("raises CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT")),
     "from-v2-to-v1" -> Difference(
       "file names hold the ids", Set("raises CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE")),
+    "from-v2-to-v1-with-appends" -> Difference("file names hold the ids", Set("raises CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")),
     "change-feed" -> Difference("wrong versions are an AssertionError", Set("from version 0", "the end before the start")))
 
   private val known = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB)
@@ -92,10 +93,12 @@ object Differences {
 
   private val minor = SPARK_VERSION.split('.').take(2).mkString(".")
 
-  /** Those of a case, whether with puts or with appends. */
-  def of(subject: Subject, played: String): Option[Difference] = {
-    val name = played.stripSuffix(Cases.WithAppends)
-    ofOlder.getOrElse((minor, subject.kind), Map.empty).getOrElse(name, known.get(subject.kind).flatMap(_.get(name)))
+  /** Those of a case with appends are those with puts, unless it has an entry of its own. */
+  def of(subject: Subject, name: String): Option[Difference] = {
+    val older = ofOlder.getOrElse((minor, subject.kind), Map.empty)
+    val newest = known.getOrElse(subject.kind, Map.empty)
+    val entry = Seq(name, name.stripSuffix(Cases.WithAppends)).find(each => older.contains(each) || newest.contains(each))
+    entry.flatMap(each => older.getOrElse(each, newest.get(each)))
   }
 
   private val olderRefusals: Map[(String, String, Need), Refusal] = Map(
