@@ -20,8 +20,9 @@ from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Items of a commit beside its rows: meta item, version list, manifest, and what small stores round up.
-_ITEMS_OF_A_STORE = 6
+#: Items of a commit beside its rows: its place in the list of stores, meta item, version list, manifest, and what small
+#: stores round up.
+_ITEMS_OF_A_STORE = 7
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _estimate(tables: BotoTables, namespace: str, new_stores: int) -> Estimate:
     usage = sum(usage_of_namespace(tables, namespace, meter).values(), StorageUsage())
     row_bytes = usage.workload()["state_row_bytes"]
     size = round(usage.rows * row_bytes)
-    write_units = size // 1024 + _ITEMS_OF_A_STORE * new_stores
+    # And of the namespace its record, and that it lists its stores.
+    write_units = size // 1024 + _ITEMS_OF_A_STORE * new_stores + 2
     # All of the old versions that a restart reads, and the new state once, in consistent reads of 4 KB.
     read_units = (size + usage.record_bytes) // 4096 + size // 4096 + 4 * (usage.stores + new_stores)
     prices = Prices.of(tables.settings)
