@@ -10,7 +10,7 @@ import scala.jdk.CollectionConverters._
 
 import io.dynastate.memory.{BucketCache, EncodedRow}
 import io.dynastate.compat._
-import io.dynastate.spark.{DiskSettings, DynamoDBStateStoreProvider, MemorySettings}
+import io.dynastate.spark.{DiskSettings, DynamoDBStateStoreProvider, MemorySettings, ProviderInternals}
 
 import org.apache.spark.{SPARK_VERSION, SparkConf, SparkContext}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -70,17 +70,18 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     checkBothWays("a large version is opened at once: needed rows first, all of them in the background")(inBackground)
     check("versions retained in memory: 0 (treated as 1), 1, 2 and 5")(Seq(0, 1, 2, 5).foreach(kept))
-    check("a newer version is loaded from the one in memory") {
+    checkBothWays("a newer version is loaded from the one in memory") { writes =>
       val id = world.freshStore()
-      val here = world.provider(id)
+      def provider() = world.provider(id, lists = true)
+      val here = provider()
       val random = new Random(seed)
-      val ids = write(here, 0)(store => (0L until 2000L).foreach(each => store.put(key(each), value(each, random.nextLong().toString * 3), Family)))
-      val next = commit(world.provider(id), 1, ids)(1L -> -1L)
+      val ids = World.write(here, 0)(store => (0L until 2000L).foreach(each => writes.write(store, each, each, random.nextLong().toString * 3)))
+      val next = World.write(provider(), 1, ids)(writes.write(_, 1, -1))
       val store = here.getStore(2, next)
       require(metric(store, "dynastateBytesRead") < 5000, s"${metric(store, "dynastateBytesRead")} bytes were read for one row")
-      same(get(store, 1), Some(-1L))
-      same(rows(store).size, 2000)
-      same(rows(here.getStore(1, ids))(1), 1L, "the version it was built on")
+      same(values(store, 1), writes.after(List(1), -1))
+      same(store.metrics.numKeys, 2000L)
+      same(values(here.getStore(1, ids), 1), List(1L), "the version it was built on")
     }
     check("the largest row, from parts and from a snapshot, and no buffer of its size remains; a larger one is refused")(largest())
     check("after an error within a fold its versions are loaded again") {
@@ -121,8 +122,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     check("sidecars: their number by cores, and each store's own, which leaves no pattern")(numberOfSidecars())
     check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
-    check("a forced snapshot is made at the next maintenance, and counted")(forced())
+    checkBothWays("a forced snapshot is made at the next maintenance, and counted")(forced)
     check("checksums of rows: a corrupt row is found when it is read, loaded or sent as a snapshot")(checksums())
+    check("a version without rows is its own attempt also where its rows are read from DynamoDB")(emptied())
     checkBothWays("a history with restarts, other attempts and snapshots, in memory")(history(_)(_ => ()))
     checkBothWays("a history with restarts, other attempts and snapshots, by buckets")(history(_, "memoryMb" -> "3", "diskMb" -> "0")(_ => ()))
     checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fills")(history(_, "memoryMb" -> "1", "diskMb" -> "3")(_ => ()))
@@ -302,13 +304,13 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   }
 
   /** Without their parts, versions can be read from a snapshot only. */
-  private def forced(): Unit = {
+  private def forced(writes: Writes): Unit = {
     val id = world.freshStore()
-    val provider = world.provider(id).asInstanceOf[DynamoDBStateStoreProvider] // older Sparks have no such argument
+    val provider = world.provider(id, lists = true).asInstanceOf[DynamoDBStateStoreProvider] // older Sparks have no such argument
     val ids = (0L to 1L).foldLeft(Option.empty[String]) { (ids, version) =>
       val read = provider.getReadStore(version, ids)
       val store = provider.upgradeReadStoreToWriteStore(read, version, ids, forceSnapshotOnCommit = version == 1)
-      put(store, version, version)
+      writes.write(store, 0, version)
       (100L until 200L).foreach(each => put(store, each, each)) // else there are no parts
       store.commit()
       same(metric(store, "forceSnapshotCount"), version, "forced snapshots")
@@ -316,9 +318,19 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     world.snapshot(provider, id, 2)
     world.onTables(id, "delete-parts")
-    val store = world.provider(id).getStore(2, ids)
-    same(Seq(get(store, 0), get(store, 1)), Seq(Some(0L), Some(1L)))
+    val store = world.provider(id, lists = true).getStore(2, ids)
+    same(values(store, 0), writes.after(List(0), 1))
     store.abort()
+  }
+
+  /** By its number alone it would be whatever attempt at the version counts. */
+  private def emptied(): Unit = {
+    val provider = world.provider(world.freshStore())
+    val two = write(provider, 1, commit(provider, 0)(1L -> 1L))(_.remove(key(1), Family))
+    provider.getStore(2, two).abort()
+    val found = ProviderInternals.attempts(provider)
+    same(found.map(_._1.checkpointId).contains(two.get), true, "whether the version without rows is in memory")
+    found.foreach { case (own, durable) => same(durable, own, "the attempt that is read where it is durable") }
   }
 
   /** Rows are corrupted in the provider's own memory, to which the rows that `get` returns point. */

@@ -2,6 +2,7 @@ package io.dynastate.spark
 
 import java.util.concurrent.{ConcurrentLinkedQueue, ThreadPoolExecutor}
 
+import io.dynastate.memory.Attempt
 import org.apache.logging.log4j.{Level, LogManager}
 import org.apache.logging.log4j.core.{Logger, LogEvent}
 import org.apache.logging.log4j.core.appender.AbstractAppender
@@ -14,6 +15,10 @@ object ProviderInternals {
   /** Take a counter of what no commit has reported so far, by its name in the protocol; 0: nothing was counted. */
   def takeCounter(provider: StateStoreProvider, name: String): Long =
     provider.asInstanceOf[DynamoDBStateStoreProvider].read.take().getOrElse(name, 0L)
+
+  /** Of each version in memory the attempt, and that of the same version where its rows are read from DynamoDB. */
+  def attempts(provider: StateStoreProvider): Seq[(Attempt, Attempt)] =
+    provider.asInstanceOf[DynamoDBStateStoreProvider].retained.all.map(each => (each.attempt, each.versions.durable(each).attempt))
 
   /** Take the counters of snapshots and clean-up that no commit has reported so far. */
   def takeMaintained(provider: StateStoreProvider): Map[String, Long] = provider.asInstanceOf[DynamoDBStateStoreProvider].maintained.take()
