@@ -264,8 +264,8 @@ def take_all(query: StreamingQuery) -> None:
         query.processAllAvailable()
 
 
-def first_error(frame: DataFrame, checkpoint: Path, mode: OutputMode = "append", within_s: int = 20) -> str:
-    """Run a query that must fail soon; the error that its user reads, in one line."""
+def first_error(frame: DataFrame, checkpoint: Path, mode: OutputMode = "append", within_s: int = 50) -> str:
+    """Run a query that must fail before `requestDeadlineS`; the error that its user reads, in one line."""
     writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
     started = time.monotonic()
     query = writer.trigger(availableNow=True).start()
