@@ -75,14 +75,17 @@ class Lineage:
     def common(self, earlier: Lineage, version: int) -> int:
         """The newest version up to one that this lineage shares with another; 0: there is none.
 
-        It is the version itself, if all that are listed here are later: clean-up has deleted it, or what it became.
+        It is the version itself, if clean-up has deleted what came after it here: no changes after it can be read.
         """
-        if version < self.entries[0].version:
+        if version < self.entries[0].version - 1:
             return version
         below = (each.id for each in reversed(earlier.entries) if each.version <= version)
         return next((each.version for each in below if self._has(each)), 0)
 
     def _has(self, version: VersionId) -> bool:
+        """Whether a version is one of the listed ones, or the parent of the oldest."""
+        if version == self.entries[0].parent_id:
+            return True
         place = version.version - self.entries[0].version
         return 0 <= place < len(self.entries) and self.entries[place].id == version
 

@@ -14,12 +14,13 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import SHOWN_MAX, of_namespace
 from dynastate.engine.engine import Engine
+from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import DELETING, DROPPED, parse_meta
 from dynastate.operations.drop import Look, commits_of, delete_meta, empty_store, refuse_written, seconds_to_look
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
-from dynastate.operations.runs import writing_run
+from dynastate.operations.runs import read_meta, writing_run
 from dynastate.operations.scope import Outcomes, each_store
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -140,14 +141,22 @@ def clean_earlier(
 
 
 def _first_batch(engine: Engine, tables: Tables, namespace: str) -> str:
-    """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
+    """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is.
+
+    It is, if a run of the query has made the version below the newest one, since the query last began there: only then
+    have all partitions committed that version, each by a run that entered its store after those of other queries.
+    """
     try:
         first = of_namespace(tables, namespace, Meter()).current[0]
         lineage = engine.lineage(first)
-        newest = lineage.newest
-        writing_run(tables, first, newest)
+        writing_run(tables, first, lineage.newest)
     except (VersionMissingError, ConfigurationError) as early:
         return str(early)
-    # A query that takes over stores begins above version 1: its first versions are on those of a run long over.
-    is_first = not any(each.epoch >= newest.epoch - 1 for each in lineage.entries[-2:-1])
+    meta, record = read_meta(tables, first, Meter())[1], read_record(tables, namespace, Meter())
+    made = {each.epoch for each in lineage.entries[-2:-1]}
+    if record is None:
+        is_first = lineage.newest.epoch not in made
+    else:
+        since = {run for run, number in record.epochs.items() if number >= record.rank(meta.query)}
+        is_first = not made & {epoch for run, epoch in meta.epochs.items() if run in since}
     return "the current query may still be in its first batch; clean again after its second" if is_first else ""

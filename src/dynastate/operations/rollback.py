@@ -98,6 +98,20 @@ class CommittedIds:
             raise ConfigurationError("the checkpoint lists no store of this namespace", batch=self.version - 1)
         return found
 
+    def refuse_lost(self, stores: Iterable[str]) -> None:
+        """Refuse stores that lack a partition which the batch committed. Format v1 does not list them."""
+        there = {(operator, int(partition)) for _, operator, partition, _ in (each.split("/", 3) for each in stores)}
+        for operator, partitions in self.ids.items():
+            lost = [number for number, ids in enumerate(partitions) if ids and (operator, number) not in there]
+            if lost:
+                raise ConfigurationError(
+                    "the state of this batch is no longer there in some partitions: clean or drop has deleted their "
+                    "stores; restore the tables, too",
+                    batch=self.version - 1,
+                    operator=operator,
+                    partitions=",".join(map(str, lost)),
+                )
+
     def are_in(self, store: str, versions: Collection[VersionId]) -> bool:
         """Whether the version of a store is among these, by the id that the batch has for it."""
         if not self.lists(store):
@@ -228,6 +242,7 @@ def plan_rollback(
     namespace = checkpoint.namespace()
     wanted = committed_ids(checkpoint, to)
     stores = wanted.listed(of_namespace(tables, namespace, Meter()).current)
+    wanted.refuse_lost(stores)
     refuse_copy(tables, stores, checkpoint.location)
     require = partial(_require, tables, version=to + 1, wanted=wanted)
     each_store(tables, stores, require, progress, until_failure=True).all()

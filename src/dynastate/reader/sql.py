@@ -223,7 +223,7 @@ class _Tables:
     def __init__(self, state: StateView, after: int | None) -> None:
         readable = state.versions()
         # Of the oldest version only the rows are sure to be there, unless no version was before it.
-        self._after = max(readable[0] - (readable[0] == 1), after or 0)
+        self._after = readable[0] - (readable[0] == 1) if after is None else after
         self._state = state
         self._lock = threading.Lock()
 

@@ -137,6 +137,10 @@ class StateReader(StateView):
         common = _common(known, lineages, self.version)
         was, self.version = self.version, _newest(lineages)
         self._partitions = [self._partition(lineage) for lineage in lineages]
+        if self.stores != before[1]:
+            self._opened_at = self.version
+        if self.stores != before[1] or common < was:
+            self._placement = Placement()  # another query may have other rows where this one has confirmed the rule
         has_moved = (self.version, self.stores) != before or common < was
         if has_moved:
             self._made_again = range(common + 1, was + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from threading import Barrier
@@ -28,9 +28,11 @@ from dynastate.operations.scope import STORES_AT_ONCE, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
+from dynastate.unsaferow.key_encoders import make_encoder
+from dynastate.unsaferow.schema import parse_schema
 from tests.support.engine_driver import SCHEMA, Engines, query_run
 from tests.support.fakes import MemoryTables, without_list
-from tests.support.store_builder import StoreBuilder, counted, user
+from tests.support.store_builder import StoreBuilder, counted, family, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 pytestmark = pytest.mark.parametrize("tables", ["memory"], indirect=True)
@@ -107,6 +109,69 @@ def test_the_first_batch_of_another_query(engine: Engine, tables: MemoryTables) 
     assert earlier == partitions(4)[2:]
     assert all("in its first batch" in each.kept for each in clean_earlier(engine, tables, earlier).all())
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(4)
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["entered", "committed"])
+def test_a_restored_query_in_its_first_batch(engine: Engine, tables: MemoryTables, *, commits: bool) -> None:
+    """Another query had one task there: until the restored one has a second version, that store may be its own."""
+    made = start_over(engine, partitions(4), "first", batches=6)
+    if commits:
+        start_over(engine, partitions(4)[3:], "second", batches=1)
+    else:
+        engine.commits.sessions.enter(partitions(4)[3], query_run("x", query="second"), 0, Meter())
+    for version, kept in ((7, True), (8, False)):
+        for each in made[:3]:
+            each.run = "restored"
+            each.commit((user("more"), counted(version)), by=Attempt(uuid4().bytes))
+        earlier = of_namespace(tables, "mine", Meter()).earlier
+        assert earlier == partitions(4)[3:]
+        found = clean_earlier(engine, tables, earlier).all()
+        assert [("in its first batch" in each.kept, each.items > 0) for each in found] == [(kept, not kept)]
+
+
+def test_a_recovered_query_in_its_first_batch(engine: Engine, tables: MemoryTables) -> None:
+    """It has a new id, so the stores that it has not entered yet are an earlier query's until then."""
+    made = start_over(engine, partitions(4), "lost", batches=6)
+    made[0].run, made[0].query = "recovered", "new"
+    made[0].commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
+    earlier = of_namespace(tables, "mine", Meter()).earlier
+    assert earlier == partitions(4)[1:]
+    assert all("in its first batch" in each.kept for each in clean_earlier(engine, tables, earlier).all())
+
+
+def test_a_reader_that_refreshes_in_the_first_batch_of_the_next_query(engine: Engine, tables: MemoryTables) -> None:
+    """It has one partition then, and all of them at the next refresh."""
+    first = start_over(engine, partitions(4), "first")
+    with StateReader(tables, Settings(), "mine/0") as state:
+        for each in first:
+            each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
+        assert state.refresh()
+        made = [StoreBuilder(engine, store, run="next", query="second") for store in partitions(4)]
+        made[0].commit((user("in 0"), counted(1)), by=Attempt(uuid4().bytes))
+        assert state.refresh()
+        assert state.stores == tuple(partitions(1))
+        for each in made[1:]:
+            each.commit((user("in others"), counted(1)), by=Attempt(uuid4().bytes))
+        assert state.refresh()
+        assert (state.version, state.stores) == (1, tuple(partitions(4)))
+
+
+def test_a_reader_looks_again_where_the_next_query_has_its_rows(engine: Engine, tables: MemoryTables) -> None:
+    """That rows lie where Spark's hash has them was confirmed by the query before."""
+    described = family()
+    encoder = make_encoder(parse_schema(described["key"]), described["key_encoder"], "default")
+
+    def fill(query: str, place: Callable[[int], int]) -> None:
+        for partition, store in enumerate(partitions(4)):
+            rows = [(user(f"u{number}"), counted(1)) for number in range(200) if place(number) == partition]
+            StoreBuilder(engine, store, run=query, query=query).commit(*rows, by=Attempt(uuid4().bytes))
+
+    fill("first", lambda number: encoder.partition(user(f"u{number}"), 4))
+    with StateReader(tables, Settings(), "mine/0") as state:
+        assert state.get(user("not there")) is None
+        fill("second", lambda number: number % 4)
+        assert state.refresh()
+        assert all(state.get(user(f"u{number}")) for number in range(200))
 
 
 def test_an_open_reader_follows_another_query(engine: Engine, tables: MemoryTables) -> None:

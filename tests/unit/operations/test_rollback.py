@@ -173,6 +173,13 @@ def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path
         plan_rollback(tables, files, 2)
 
 
+def test_partitions_that_are_gone_are_refused(tables: MemoryTables, tmp_path: Path) -> None:
+    """Those of the batch, where the query that came after it had fewer, and the others were deleted."""
+    checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=4)
+    with pytest.raises(ConfigurationError, match=r"no longer there in some partitions.*partitions=2,3"):
+        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+
+
 def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> None:
     """A query that started over with fewer partitions can be taken back: the other stores are not its own."""
     later = datetime(2025, 6, 1, tzinfo=timezone.utc)

@@ -15,9 +15,11 @@ import duckdb
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.keys import EMPTY
 from dynastate.format.parts import Chunk
+from dynastate.operations.clean import clean_store
+from dynastate.operations.compact import compact_store
 from dynastate.reader.sql import answer
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
@@ -83,6 +85,19 @@ def test_changes(written: StoreBuilder, ask: Ask) -> None:
     ]
     assert ask(written.store, "select distinct version from changes", after=2) == [{"version": 3}]
     assert ask(written.store, "from changes", after=3) == []
+
+
+def test_changes_after_a_version_that_is_gone(
+    written: StoreBuilder, memory: MemoryTables, memory_engine: Engine, ask: Ask
+) -> None:
+    """None of them is left out without a word."""
+    written.count_to(6)
+    assert compact_store(memory_engine, memory, written.store) is not None
+    written.count_to(9)
+    assert clean_store(memory_engine, memory, written.store, 3).items > 0
+    assert [each["version"] for each in ask(written.store, "from changes")] == [8, 9]
+    with pytest.raises(VersionMissingError):
+        ask(written.store, "from changes", after=3)
 
 
 def test_versions(written: StoreBuilder, ask: Ask) -> None:

@@ -408,6 +408,29 @@ def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str,
     assert [each.row["count"] for each in behind.changes(8)] == [9, 10], "it stays where it is"
 
 
+@pytest.mark.parametrize("base", [2, 5])
+def test_changes_from_the_last_version_that_clean_up_deleted(
+    engine: Engine, tables: MemoryTables, store: str, opened: Open, base: int
+) -> None:
+    """The oldest listed version says which one it was built on: the reader's, or one that was made again."""
+    made = StoreBuilder(engine, store).count_to(5)
+    state = opened(store)
+    made.version, made.run = VersionId(base, attempt(base)), "run-2"
+    for number in range(101 + base, 106):
+        made.commit((user("a"), counted(number)), by=attempt(number))
+    compact_store(engine, tables, store)
+    for number in (106, 107):
+        made.commit((user("a"), counted(number)), by=attempt(number))
+    clean_store(engine, tables, store, 2)
+    assert state.refresh()
+    assert state.versions() == [6, 7]
+    if base == 5:
+        assert [each.row["count"] for each in state.changes(5)] == [106, 107]
+    else:
+        with pytest.raises(VersionMissingError, match="taken back"):
+            list(state.changes(5))
+
+
 def test_a_version_that_was_made_again_is_a_new_one(engine: Engine, store: str, opened: Open) -> None:
     """With the same number as before."""
     made = StoreBuilder(engine, store).count_to(3)
