@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
@@ -201,10 +200,24 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
         if meta is not None:
             metas.setdefault(name.split("/")[0], {})[name] = meta
     earlier: set[str] = set()
+    problems: dict[str, str] = {}
+
+    def divide(name: str, found: dict[str, Item]) -> None:
+        try:
+            earlier.update(by_query(found, read_record(tables, name, meter)).earlier)
+        except CorruptStateError as corrupt:
+            corrupt.name_table(tables.names)
+            problems.update(dict.fromkeys(found, str(corrupt)))
+        except ConfigurationError:
+            return  # nothing says which of several queries is the current one
+
     for each, found in metas.items():
-        with suppress(ConfigurationError):  # nothing says which of several queries is the current one
-            earlier |= set(by_query(found, read_record(tables, each, meter)).earlier)
-    return [replace(each, is_earlier=each.store in earlier) for each, _ in looked if each is not None]
+        divide(each, found)
+    return [
+        replace(each, is_earlier=each.store in earlier, problem=each.problem or problems.get(each.store, ""))
+        for each, _ in looked
+        if each is not None
+    ]
 
 
 def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:

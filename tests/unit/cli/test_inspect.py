@@ -384,3 +384,6 @@ def test_verify_names_a_corrupt_record_of_the_namespace_once(engine: Engine, tab
     tables.items[record] |= {"epoch": 7}
     found = run("verify", "wide", "--wide")
     assert [line for line in found.lines if "no run of the query can begin" in line] == found.lines[:1]
+    listed = {each["store"]: each["problem"] for each in shown("stores")}
+    assert {store.split("/")[0] for store, problem in listed.items() if "runs is corrupt" in problem} == {"wide"}
+    del tables.items[record]
