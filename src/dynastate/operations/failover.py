@@ -177,22 +177,22 @@ def _checkpoint_steps(
     resumption: _Resumption | None,
     meter: Meter,
 ) -> list[str]:
-    """The steps that bring the checkpoint to the state, and the state to the checkpoint's location."""
+    """The steps that bring the state to the checkpoint's location, and the checkpoint to the state."""
     if checkpoint is None or resumption is None:
         last = f"Its last batch in commits/ must be {stores.newest - 1} or an earlier one"
         return [f"Bring the checkpoint there. {last}; give --checkpoint to see which steps it needs."]
     steps: list[str] = []
     options = _options(target.settings)
-    if resumption.undone:
-        steps.append(
-            f"Take the checkpoint back, since the state of later batches is not there: dynastate rollback "
-            f"{checkpoint.location} --to {resumption.last}{options}"
-        )
     location = state_location(checkpoint.location)
     if locations_of(target, list(stores.looks), meter) != (location,):
         steps.append(
             "Let the query write from the checkpoint's new location: dynastate adopt "
             f"{namespace} --checkpoint {checkpoint.location}{options}"
+        )
+    if resumption.undone:  # a rollback refuses a checkpoint that the namespace does not belong to
+        steps.append(
+            f"Take the checkpoint back, since the state of later batches is not there: dynastate rollback "
+            f"{checkpoint.location} --to {resumption.last}{options}"
         )
     return steps
 
