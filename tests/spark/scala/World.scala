@@ -5,6 +5,7 @@ import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 import java.util.UUID
 
+import io.dynastate.compat._
 import io.dynastate.conformance.{Scene, Shape}
 import io.dynastate.spark.ProviderSettings
 import org.apache.hadoop.conf.Configuration
