@@ -325,16 +325,16 @@ def verify(call: Call, scope: Scope) -> None:
         def check(store: str, report: ProgressCallback) -> Report:
             return verifying.verify(tables, store, report, with_record=store == stores[0])
 
-        found = on_each(tables, stores, "items", check)
+        outcomes = on_each(tables, stores, "items", check)
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
-    reports = list(found.done.values())
-    if not call.json([*(each.to_json(names) for each in reports), *failures(found)]):
+    reports = list(outcomes.done.values())
+    if not call.json([*(each.to_json(names) for each in reports), *failures(outcomes)]):
         for each in reports:
-            for line in each.lines(names) if found.stores == 1 or not each.is_whole else ():
+            for line in each.lines(names) if outcomes.stores == 1 or not each.is_whole else ():
                 call.say(line)
-        for line in [counted(found), *summary(reports)] if found.stores > 1 else ():
+        for line in [counted(outcomes), *summary(reports)] if outcomes.stores > 1 else ():
             call.say(line)
-    end(found)
+    end(outcomes)
     if not all(each.is_whole for each in reports):
         raise typer.Exit(1)
 

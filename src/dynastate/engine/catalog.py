@@ -80,7 +80,7 @@ def by_query(
 
 def queries_of(
     tables: Tables,
-    own: NamespaceItems,
+    namespace_items: NamespaceItems,
     items: Mapping[str, Item],
     meter: Meter,
     starts: Mapping[str, Item] | None = None,
@@ -91,9 +91,9 @@ def queries_of(
     it is read again: a query that has begun meanwhile is never taken for an earlier one.
     """
     metas = [parse_meta(store, item) for store, item in {**items, **(starts or {})}.items()]
-    record = own.record
+    record = namespace_items.record
     if any(query_runs(meta) and not (record and meta.last_run in record.epochs) for meta in metas):
-        record = read_record(tables, own.namespace, meter)
+        record = read_record(tables, namespace_items.namespace, meter)
     return by_query(items, record, starts)
 
 
@@ -121,25 +121,25 @@ def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> 
 def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
     """The stores that a user means, by partition; there may be none. Refuse a name of another form."""
     namespace, operator, partition, name = _parse(pattern)
-    own = read_namespace(tables, namespace, meter)
-    if own.listed is not None:
-        wanted = [store for store in own.listed if _is_meant(store, pattern)]
+    namespace_items = read_namespace(tables, namespace, meter)
+    if namespace_items.listed is not None:
+        wanted = [store for store in namespace_items.listed if _is_meant(store, operator, partition, name)]
         first = [f"{namespace}/{each}/0/" for each in {0, operator}]
-        begun = [store for store in own.listed if store.startswith(tuple(first))]
+        begun = [store for store in namespace_items.listed if store.startswith(tuple(first))]
         items = _metas(tables, dict.fromkeys((*begun, *wanted)), meter)
         found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
-        return queries_of(tables, own, found, meter, starts)
+        return queries_of(tables, namespace_items, found, meter, starts)
     starts = _existing(tables, namespace, product(sorted({0, operator}), [0], STORE_NAMES), meter)
     if partition not in ("", EVERY):
         found = _existing(tables, namespace, [(operator, int(partition), name)], meter)
     else:
         found = dict(_partitions(tables, namespace, operator, [name] if name else _names(starts, operator), meter))
-    return queries_of(tables, own, found, meter, starts)
+    return queries_of(tables, namespace_items, found, meter, starts)
 
 
-def _is_meant(store: str, pattern: str) -> bool:
-    named, parts = _parse(pattern)[1:], store.split("/")[1:]
-    return all(str(mine) in ("", EVERY, own) for mine, own in zip(named, parts, strict=True))
+def _is_meant(store: str, operator: int, partition: str, name: str) -> bool:
+    _, own_operator, own_partition, own_name = store.split("/")
+    return int(own_operator) == operator and partition in ("", EVERY, own_partition) and name in ("", own_name)
 
 
 def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
@@ -206,8 +206,8 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
 
 def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
     """The stores of a namespace, by operator. Refuse a namespace without any."""
-    own = read_namespace(tables, namespace, meter)
-    found = queries_of(tables, own, stores_in_list(tables, own, meter), meter)
+    namespace_items = read_namespace(tables, namespace, meter)
+    found = queries_of(tables, namespace_items, stores_in_list(tables, namespace_items, meter), meter)
     some(found.current, namespace)
     return found
 
@@ -217,10 +217,10 @@ def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool
 
     `with_lost`: also those that have lost their meta items, as `find_lost`.
     """
-    own = read_namespace(tables, namespace, meter)
-    found = list(stores_in_list(tables, own, meter))
+    namespace_items = read_namespace(tables, namespace, meter)
+    found = list(stores_in_list(tables, namespace_items, meter))
     if with_lost:
-        found += find_lost(tables, own, found, meter)
+        found += find_lost(tables, namespace_items, found, meter)
     return some(found, namespace)
 
 
@@ -240,11 +240,11 @@ def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]
     return stores_in_list(tables, read_namespace(tables, namespace, meter), meter)
 
 
-def stores_in_list(tables: Tables, own: NamespaceItems, meter: Meter) -> dict[str, Item]:
+def stores_in_list(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> dict[str, Item]:
     """As `find_stores`, by the items of the namespace: its list, if that is complete."""
-    if own.listed is None:
-        return search_stores(tables, own.namespace, meter)
-    return _metas(tables, own.listed, meter)
+    if namespace_items.listed is None:
+        return search_stores(tables, namespace_items.namespace, meter)
+    return _metas(tables, namespace_items.listed, meter)
 
 
 def _metas(tables: Tables, stores: Iterable[str], meter: Meter) -> dict[str, Item]:
@@ -275,16 +275,16 @@ def search_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Ite
     }
 
 
-def find_lost(tables: Tables, own: NamespaceItems, found: Iterable[str], meter: Meter) -> list[str]:
+def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[str], meter: Meter) -> list[str]:
     """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
 
     Each store that is listed and not found costs a Query. Without a complete list they are looked for in the operators
     that are found, and in those after them until one has none.
     """
     known = set(found)
-    if own.listed is None:
-        return _search_lost(tables, own.namespace, known, meter)
-    return [store for store in own.listed if store not in known and _is_lost(tables, store, meter)]
+    if namespace_items.listed is None:
+        return _search_lost(tables, namespace_items.namespace, known, meter)
+    return [store for store in namespace_items.listed if store not in known and _is_lost(tables, store, meter)]
 
 
 def _is_lost(tables: Tables, store: str, meter: Meter) -> bool:

@@ -168,8 +168,8 @@ def copy_stores(
 
     found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 3
     there = _metas(target, stores, meter)
-    own = read_namespace(target, plan.namespace, meter)
-    if own.record is None and not stores_in_list(target, own, meter):
+    namespace_items = read_namespace(target, plan.namespace, meter)
+    if namespace_items.record is None and not stores_in_list(target, namespace_items, meter):
         begin_list(target, plan.namespace, meter)
     record = namespace_key(plan.namespace)
     described = source.get([record], meter)

@@ -86,8 +86,8 @@ def fork_namespace(
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
     origins = of_namespace(tables, namespace, meter).current
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
-    own = read_namespace(tables, new, meter)
-    begun = _begun(tables, namespace, own, stores, meter)
+    namespace_items = read_namespace(tables, new, meter)
+    begun = _begun(tables, namespace, namespace_items, stores, meter)
     if begun is not None:
         if version not in (None, begun):
             raise ConfigurationError(
@@ -100,7 +100,7 @@ def fork_namespace(
         version = _common(tables, origins, version, meter)
     first = next(iter(stores))
     shared, spent = 0, Meter()
-    if begun is None and own.record is None:
+    if begun is None and namespace_items.record is None:
         begin_list(tables, new, spent)
 
     def make(store: str, meter: Meter) -> int:
@@ -123,9 +123,11 @@ def fork_namespace(
     return Forked(namespace, new, version, len(stores), spent.items_written, shared, spent.write_units)
 
 
-def _begun(tables: Tables, namespace: str, own: NamespaceItems, stores: Collection[str], meter: Meter) -> int | None:
+def _begun(
+    tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str], meter: Meter
+) -> int | None:
     """The version of an unfinished fork in the new namespace; None: it is empty."""
-    metas = stores_in_list(tables, own, meter)
+    metas = stores_in_list(tables, namespace_items, meter)
     if not metas:
         return None
     origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas.values()}
@@ -141,7 +143,7 @@ def _begun(tables: Tables, namespace: str, own: NamespaceItems, stores: Collecti
     ):
         raise ConfigurationError(
             "this namespace has state already; give the fork another one, or drop this one first",
-            namespace=own.namespace,
+            namespace=namespace_items.namespace,
             stores=len(metas),
         )
     return version

@@ -75,7 +75,7 @@ class Rollback:
 class CommittedIds:
     """The version that a batch committed, and its ids by operator and partition; none with checkpoint format v1.
 
-    `run` is what a run of the query would be, but for its id.
+    `run` is a run of the query, without an id.
     """
 
     version: int

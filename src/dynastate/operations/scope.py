@@ -41,10 +41,10 @@ def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
         with suppress(CorruptStateError):
             return QueryStores([], [store]) if meant(tables, store, meter).earlier else QueryStores([store], [])
         return QueryStores([store], [])
-    own = read_namespace(tables, namespace, meter)
-    metas = some(stores_in_list(tables, own, meter), namespace)
+    namespace_items = read_namespace(tables, namespace, meter)
+    metas = some(stores_in_list(tables, namespace_items, meter), namespace)
     try:
-        found = queries_of(tables, own, metas, meter)
+        found = queries_of(tables, namespace_items, metas, meter)
     except CorruptStateError:
         found = QueryStores(list(metas), [])
 

@@ -295,10 +295,10 @@ class Watch:
 
     def _list(self, spent: Meter) -> None:
         """List the stores of the current query, without those that are being dropped."""
-        own = read_namespace(self._tables, self._known.namespace, spent)
-        items = stores_in_list(self._tables, own, spent)
+        namespace_items = read_namespace(self._tables, self._known.namespace, spent)
+        items = stores_in_list(self._tables, namespace_items, spent)
         there = {store: item for store, item in items.items() if DROPPED not in item}
-        stores = queries_of(self._tables, own, there, spent).current
+        stores = queries_of(self._tables, namespace_items, there, spent).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
             self._loads = {store: load for store, load in self._loads.items() if store in stores}

@@ -188,7 +188,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     }
   }
 
-  private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) = 
+  private def find(version: Long, attempt: Attempt): (Found, Content, Map[String, Long]) =
     client.converse(_.find(store, client.settings.run, version, attempt, deadlineSeconds))
 
   private def bucketed(startsAt: Long): BucketedVersions = {
