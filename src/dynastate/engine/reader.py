@@ -64,9 +64,9 @@ class Lineage:
         Raises:
             VersionMissingError: it is no ancestor of the newest, or no longer listed.
         """
-        place = version - self.entries[0].version
-        if 0 <= place < len(self.entries):
-            return self.entries[place]
+        found = self._listed(version)
+        if found is not None:
+            return found
         there = f"{self.entries[0].version}-{self.newest.version}"
         raise VersionMissingError(
             "this version cannot be read; name one of versions", store=self.store, version=version, versions=there
@@ -84,10 +84,13 @@ class Lineage:
 
     def _has(self, version: VersionId) -> bool:
         """Whether a version is one of the listed ones, or the parent of the oldest."""
-        if version == self.entries[0].parent_id:
-            return True
-        place = version.version - self.entries[0].version
-        return 0 <= place < len(self.entries) and self.entries[place].id == version
+        entry = self._listed(version.version)
+        return version in (self.entries[0].parent_id, entry and entry.id)
+
+    def _listed(self, version: int) -> VersionEntry | None:
+        """The listed entry of a version. The entries have numbers without a gap."""
+        place = version - self.entries[0].version
+        return self.entries[place] if 0 <= place < len(self.entries) else None
 
 
 class PartReader:

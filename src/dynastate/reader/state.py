@@ -124,7 +124,7 @@ class StateReader(StateView):
             VersionMissingError: the store was deleted.
             CorruptStateError: an item is lost or corrupt.
         """
-        before = self.version, self.stores
+        was, stores_before = self.version, self.stores
         with naming(self._source):
             known = [partition.lineage for partition in self._partitions]
             # Partitions are added while the first batch commits, or while a fork or an import is made.
@@ -134,14 +134,15 @@ class StateReader(StateView):
             if is_first or any(old.newest not in new.entries for new, old in zip(lineages, known, strict=True)):
                 stores = matching(self._tables, self.store, self.meter)
                 lineages = self._read(self._source, stores, lineages or known)
-        common = _common(known, lineages, self.version)
-        was, self.version = self.version, _newest(lineages)
+        common = _common(known, lineages, was)
+        self.version = _newest(lineages)
         self._partitions = [self._partition(lineage) for lineage in lineages]
-        if self.stores != before[1]:
+        has_other_stores = self.stores != stores_before
+        if has_other_stores:
             self._opened_at = self.version
-        if self.stores != before[1] or common < was:
-            self._placement = Placement()  # another query may have other rows where this one has confirmed the rule
-        has_moved = (self.version, self.stores) != before or common < was
+        if has_other_stores or common < was:
+            self._placement = Placement()  # another query may have its rows elsewhere
+        has_moved = self.version != was or has_other_stores or common < was
         if has_moved:
             self._made_again = range(common + 1, was + 1)
         return has_moved
