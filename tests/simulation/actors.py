@@ -26,7 +26,7 @@ from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_
 from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
-from tests.simulation.bucket_reads import BucketReads
+from tests.simulation.bucket_reads import BucketReads, read_by_buckets
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -330,7 +330,7 @@ class Reader(Actor):
                 if kind < 0.6:
                     read(self._scheduler, self._engine, model, asked, {})
                 elif kind < 0.8:
-                    self._buckets(model, asked)
+                    read_by_buckets(self._scheduler, self._engine, model, asked)
                 else:
                     self._changes(model, asked)
             except DynastateError as failed:
@@ -346,23 +346,6 @@ class Reader(Actor):
             return self._chance.choice(promised)
         known = [version for version in model.nodes if version != EMPTY]
         return self._chance.choice(known) if known else None
-
-    def _buckets(self, model: Model, asked: VersionId) -> None:
-        """Read a version bucket by bucket; rows of other buckets are ignored."""
-        since = self._scheduler.now
-        found = retry_routes(lambda _: self._engine.find(model.store, *asked))
-        version = found.entry.id
-        model.check_winner(asked, version, since)
-        whole: State = {}
-        for number in range(1 << found.bits):
-            _, state = retry_routes(
-                lambda _: rows_of(self._engine.buckets(model.store, *version, found.bits, [number]))  # noqa: B023  # called at once
-            )
-            whole |= {key: row for key, row in state.items() if key_hash(key) >> 32 - found.bits == number}
-        model.check_state(asked, version, whole)
-        self._scheduler.note(
-            "read %s as %s: %d rows in %d buckets", short(asked), short(version), len(whole), 1 << found.bits
-        )
 
     def _changes(self, model: Model, asked: VersionId) -> None:
         """The changes of each version must be those of the attempt on the chain of the last."""

@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Scheduler
 
 
 class Held(NamedTuple):
-    """The changes that are held, and which these are; None: there are none."""
+    """The changes that an executor holds. `which` says between which versions; it is None if there are none."""
 
     which: HeldChanges | None
     changes: Sequence[Change]
@@ -42,28 +42,11 @@ class BucketReads:
             DynastateError: it cannot be read.
             ViolationError: its rows are wrong.
         """
-        since, held = self._scheduler.now, self._held
-        found = retry_routes(lambda _: self._engine.find(model.store, *asked))
-        version = found.entry.id
-        model.check_winner(asked, version, since)
-        rows: State = {}
-        for number in range(1 << found.bits):
-            opening, of_bucket = retry_routes(
-                lambda _: self._bucket(model.store, version, found.bits, number, held)  # noqa: B023  # called at once
-            )
-            rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - found.bits == number}
-        self._scheduler.note("read %s by buckets, holding %d changes", short(version), len(held.changes))
-        model.check_state(asked, version, rows)
+        held = self._held
+        version, rows, opening = read_by_buckets(self._scheduler, self._engine, model, asked, held)
         if opening.after < version.version:
             self._hold(model.store, version, opening, held)
         return version, rows
-
-    def _bucket(self, store: str, version: VersionId, bits: int, number: int, held: Held) -> tuple[Opening, State]:
-        opening = self._engine.buckets(store, *version, bits, [number], held.which)
-        rows = apply({}, _changes_of(opening.snapshot_chunks))
-        if opening.applies_held:
-            rows = apply(rows, held.changes)
-        return opening, apply(rows, _changes_of(opening.chunks))
 
     def _hold(self, store: str, version: VersionId, opening: Opening, held: Held) -> None:
         try:
@@ -74,6 +57,39 @@ class BucketReads:
             return
         before = held.changes if opening.applies_held else ()
         self._held = Held(HeldChanges(opening.snapshot, version), [*before, *new])
+
+
+def read_by_buckets(
+    scheduler: Scheduler, engine: Engine, model: Model, asked: VersionId, held: Held = NOTHING
+) -> tuple[VersionId, State, Opening]:
+    """All rows of a version, bucket by bucket, and the opening of the last one. Rows of other buckets are ignored.
+
+    Raises:
+        DynastateError, ViolationError: as `BucketReads.read`.
+    """
+    since = scheduler.now
+    found = retry_routes(lambda _: engine.find(model.store, *asked))
+    version = found.entry.id
+    model.check_winner(asked, version, since)
+    rows: State = {}
+    for number in range(1 << found.bits):
+        opening, of_bucket = retry_routes(
+            lambda _: _read_bucket(engine, model.store, version, found.bits, number, held)  # noqa: B023  # called at once
+        )
+        rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - found.bits == number}
+    scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << found.bits, len(held.changes))
+    model.check_state(asked, version, rows)
+    return version, rows, opening
+
+
+def _read_bucket(
+    engine: Engine, store: str, version: VersionId, bits: int, number: int, held: Held
+) -> tuple[Opening, State]:
+    opening = engine.buckets(store, *version, bits, [number], held.which)
+    rows = apply({}, _changes_of(opening.snapshot_chunks))
+    if opening.applies_held:
+        rows = apply(rows, held.changes)
+    return opening, apply(rows, _changes_of(opening.chunks))
 
 
 def _changes_of(chunks: Iterable[StoredChunk]) -> list[Change]:

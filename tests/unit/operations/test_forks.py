@@ -82,6 +82,15 @@ def snapshot_of(engine: Engine, store: str, of: VersionId, state: State, base: i
     save_snapshot(engine, store, of, state, since(base + 1, of[0]), run=run)
 
 
+def write_with_two_snapshots(engine: Engine, store: str) -> list[VersionId]:
+    """24 versions, with snapshots of versions 12 and 21."""
+    made = write_versions(engine, store, 12)
+    snapshot_of(engine, store, made[12], numbers(12))
+    made += write_versions(engine, store, 9, made[12])[1:]
+    snapshot_of(engine, store, made[21], numbers(21), 12)
+    return made + write_versions(engine, store, 3, made[21])[1:]
+
+
 def data_items(tables: Tables, store: str) -> int:
     """Count parts and buckets of a store."""
     return len(parts_of(tables, store)) + len(buckets_of(tables, store))
@@ -568,11 +577,7 @@ def test_clean_up_beside_a_fork(
 ) -> None:
     """At any moment of a clean-up the fork is complete, or refused with advice; the origin is whole in any case."""
     engine = make()
-    made = write_versions(engine, store, 12)
-    snapshot_of(engine, store, made[12], numbers(12))
-    made += write_versions(engine, store, 9, made[12])[1:]
-    snapshot_of(engine, store, made[21], numbers(21), 12)
-    made += write_versions(engine, store, 3, made[21])[1:]
+    made = write_with_two_snapshots(engine, store)
 
     def clean(on: Tables) -> None:
         make(on).clean_up(store, "run-1", *made[24], 2, 1, 0)
@@ -599,11 +604,7 @@ def test_clean_up_beside_a_fork(
 def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, memory: MemoryTables, store: str) -> None:
     """Cut off anywhere, clean-up leaves versions whose snapshot is deleted: they are missing, and not corrupt."""
     engine = make()
-    made = write_versions(engine, store, 12)
-    snapshot_of(engine, store, made[12], numbers(12))
-    made += write_versions(engine, store, 9, made[12])[1:]
-    snapshot_of(engine, store, made[21], numbers(21), 12)
-    made += write_versions(engine, store, 3, made[21])[1:]
+    made = write_with_two_snapshots(engine, store)
 
     def refusal(version: int) -> str:
         try:
