@@ -45,7 +45,7 @@ STORE_NAMES: Final = (
 
 @dataclass(frozen=True)
 class NamespaceItems:
-    """The items of a namespace. `listed` are its stores, by operator and partition; it is None unless it is complete."""
+    """The items of a namespace. `listed` are its stores, by operator and partition, where the list is complete."""
 
     namespace: str
     listed: list[str] | None
