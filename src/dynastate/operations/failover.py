@@ -191,7 +191,7 @@ def _checkpoint_steps(
         )
     if resumption.undone:  # a rollback refuses a checkpoint that the namespace does not belong to
         steps.append(
-            f"Take the checkpoint back, since the state of later batches is not there: dynastate rollback "
+            f"Take the checkpoint back, since the state of later batches cannot be opened there: dynastate rollback "
             f"{checkpoint.location} --to {resumption.last}{options}"
         )
     return steps

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from dynastate.dynamodb.boto_tables import BotoTables, table_drift
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import Role, VersionId
 from dynastate.format.storage import store_size
 from dynastate.operations.inspect import last_commit, read_lists
@@ -68,11 +70,15 @@ class Wanted:
 
 
 class _Look(NamedTuple):
-    """One store: when it last committed, whether that is recent, and the attempts that can be opened."""
+    """One store: when it last committed, whether that is recent, and the attempts that can be opened.
+
+    `resumable` are those of which the checkpoint's query can start: under format v1 the ones that it opens by number.
+    """
 
     committed: str
     is_active: bool
     readable: set[VersionId]
+    resumable: set[VersionId]
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,8 @@ class Stores:
         return max(set.intersection(*versions), default=0)
 
     def have(self, committed: CommittedIds) -> bool:
-        """Whether all can open what a batch committed."""
-        return all(committed.are_in(store, look.readable) for store, look in self.looks.items())
+        """Whether the checkpoint's query can start from what a batch committed."""
+        return all(committed.are_in(store, look.resumable) for store, look in self.looks.items())
 
 
 def look_at(
@@ -176,11 +182,23 @@ def _read(
             report = verify(tables, store)
             own.add(report.meter)
             readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
+        resumable = readable
+        if wanted.committed is not None and not wanted.committed.ids:
+            resumable = readable & _named_by_numbers(graph, wanted.committed)
         last = last_commit(lineage)
-        return _Look(last.committed, last.is_active, readable)
+        return _Look(last.committed, last.is_active, readable, resumable)
 
     looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
     return Stores(dict(zip(names, looks, strict=True)), found.earlier)
+
+
+def _named_by_numbers(graph: VersionGraph, committed: CommittedIds) -> set[VersionId]:
+    """The versions that the query opens by their numbers; from others it does not start."""
+    named = set()
+    for version in graph.versions():
+        with suppress(ConfigurationError, VersionMissingError):
+            named.add(committed.named_in(graph, version))
+    return named
 
 
 def _replication(described: Mapping[Role, Mapping[str, Any]]) -> Replication:

@@ -121,6 +121,15 @@ class CommittedIds:
         wanted = {each.replace("-", "") for each in ids}
         return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
 
+    def named_in(self, graph: VersionGraph, version: int) -> VersionId:
+        """The version of a store that the query opens by a number alone, as with checkpoint format v1.
+
+        Raises:
+            VersionMissingError: there is none, or only one of a later query.
+            ConfigurationError: the number does not say whose version is meant.
+        """
+        return graph.find(version, NO_ATTEMPT, self.run).id
+
 
 class Checkpoint:
     """The files of a checkpoint, in a file system that pyarrow knows.
@@ -312,11 +321,12 @@ def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> 
     """Refuse a version that a store cannot open, or that its number does not name."""
     graph = read_lists(tables, store, Meter())[0]
     readable = readable_versions(graph)
-    if not wanted.are_in(store, readable):
+    is_there = wanted.are_in(store, readable)
+    if is_there and not wanted.ids:
+        is_there = wanted.named_in(graph, version) in readable
+    if not is_there:
         numbers = sorted(number for number, _ in readable)
         there = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise ConfigurationError(
             f"the state of this batch is no longer there; versions that are: {there}", store=store, version=version
         )
-    if not wanted.ids:
-        graph.find(version, NO_ATTEMPT, wanted.run)

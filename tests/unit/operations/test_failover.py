@@ -9,20 +9,22 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.keys import EMPTY, SPECS, Role, group_key
+from dynastate.dynamodb.meter import Meter
+from dynastate.errors import ConfigurationError, UnavailableError, VersionMissingError
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, group_key
+from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
 from dynastate.settings import PREFIX, Settings
-from tests.support.engine_driver import attempt, make_engine, write
+from tests.support.engine_driver import attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
-from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, make_checkpoint
+from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint
 
 HERE, THERE = "us-east-1", "us-east-2"
 CONTINUE = f"Start the query with {PREFIX}region={THERE}, {PREFIX}namespace={NAMESPACE}"
@@ -266,6 +268,48 @@ def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> Non
     last = checkpoint / "commits" / str(BATCHES - 1)
     last.write_text(last.read_text().replace("00000006", "000000ff"))
     assert plan(source, target, checkpoint).batch == BATCHES - 1
+
+
+def build(tables: RegionTables, run: str, query: str, place: Path, base: VersionId, versions: int) -> VersionId:
+    """Commit versions of a query's run in both stores, after one that both have."""
+    with closing(make_engine(tables)) as engine:
+        for partition in range(2):
+            store = f"{NAMESPACE}/0/{partition}/default"
+            made = StoreBuilder(engine, store, run=run, query=query, location=location_in(place))
+            made.version = base
+            for _ in range(versions):
+                made.commit(by=Attempt(uuid5(NAMESPACE_OID, f"{run} {made.version}").bytes))
+    return made.version
+
+
+@pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
+def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
+    """Another query has made the numbers of the last batches, from which this one would not start: format 1."""
+    source, target = RegionTables(HERE), RegionTables(THERE)
+    own = build(source, "run-1", "q", tmp_path, EMPTY, BATCHES - 2)
+    build(source, "other-1", "other", tmp_path, EMPTY, BATCHES)
+    source.replicate(target, is_strong=is_strong)
+    found = plan(source, target, make_checkpoint(tmp_path))
+    assert (found.target.version, found.batch, found.undone, found.problems) == (BATCHES, own.version, 2, ())
+    run = query_run("run-2", location_in(tmp_path), "q")
+    with closing(make_engine(target)) as engine:
+        assert engine.find(f"{NAMESPACE}/0/1/default", own.version, NO_ATTEMPT, run).entry.id == own
+        with pytest.raises(VersionMissingError, match="only a query that came after this one"):
+            engine.find(f"{NAMESPACE}/0/1/default", own.version + 1, NO_ATTEMPT, run)
+
+
+def test_a_version_of_several_locations(tmp_path: Path) -> None:
+    """Its number does not say which is meant: format 1."""
+    source, target = RegionTables(HERE), RegionTables(THERE)
+    stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+    base = build(source, "run-1", "q", tmp_path, EMPTY, 3)
+    build(source, "run-1", "q", tmp_path, base, BATCHES - 3)
+    adopt_stores(source, stores, location_in(tmp_path / "moved"), Meter())
+    build(source, "run-2", "q", tmp_path / "moved", base, BATCHES - 3)
+    adopt_stores(source, stores, location_in(tmp_path), Meter())
+    source.replicate(target, is_strong=True)
+    assert plan(source, target, make_checkpoint(tmp_path)).batch == base.version
+    assert plan(source, target, make_checkpoint(tmp_path / "moved")).batch == BATCHES
 
 
 def test_a_region_that_does_not_answer(source: RegionTables) -> None:
