@@ -21,7 +21,7 @@ class StoreAccount:
         self._store = store
         #: None until all lists were read.
         self._lists: StorageSize | None = None
-        self._newest = 0
+        self._newest = (0, 0)
         self._snapshots: list[Snapshot] = []
         self._contents: dict[Attempt, ManifestSizes] = {}
         #: Names of items that were counted and may be reported again: version lists, and schema items, by every run.
@@ -41,7 +41,7 @@ class StoreAccount:
 
     def read(self, graph: VersionGraph, highest: int = VERSION_MAX) -> None:
         """Count lists and snapshots up to version `highest`, as they were read; nothing if versions are above it."""
-        if _newest(graph) <= highest:
+        if max(graph.versions(), default=0) <= highest:
             with self._lock:
                 self._count(graph, ())
                 self._keep(graph.done_snapshots())
@@ -89,7 +89,7 @@ class StoreAccount:
         ids = {entry.id for entry in graph.entries()}
         lists = {group_key(self._store, version).sort for version, _ in ids.difference(deleted)}
         # A commit may be listed before it is reported here.
-        self._named = lists | {each for each in ids if each.version == self._newest} | set(graph.descriptions())
+        self._named = lists | {each for each in ids if each.version == self._newest[1]} | set(graph.descriptions())
         seen = self._named | ids | {each.id for each in graph.snapshots() if each.stage != WRITING}
         self._since = {name: size for name, size in self._since.items() if name not in seen}
 
@@ -99,5 +99,9 @@ class StoreAccount:
         self._in_snapshots = None
 
 
-def _newest(graph: VersionGraph) -> int:
-    return max(graph.versions(), default=0)
+def _newest(graph: VersionGraph) -> tuple[int, int]:
+    """Epoch and number of the newest version: a run that started over makes lower ones."""
+    if not graph.versions():
+        return 0, 0
+    newest = graph.newest()
+    return newest.epoch, newest.version

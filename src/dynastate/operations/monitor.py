@@ -116,7 +116,7 @@ class Monitor:
             looked = list(pool.map(self._engine.lineage, before, before.values()))
         for (store, known), found in zip(before.items(), looked, strict=True):
             self.meter.add(found.meter)
-            new[store] = [entry for entry in found.entries if known is None or entry.version > known.newest.version]
+            new[store] = [entry for entry in found.entries if known is None or _order(entry) > _order(known.newest)]
             self._known[store] = found
         seconds = None if self._looked_s is None else max(now_s - self._looked_s, 1e-9)
         self._looked_s = now_s
@@ -154,6 +154,11 @@ class Monitor:
             if seconds is None
             else self._prices.nanodollars(round(DAY_S * spent / seconds), 0) / 1e9,
         )
+
+
+def _order(entry: VersionEntry) -> tuple[int, int]:
+    """The order of versions: a run that started over, or from an older version, makes lower ones."""
+    return entry.epoch, entry.version
 
 
 def _batch_s(known: Sequence[Lineage]) -> float | None:

@@ -19,6 +19,7 @@ from dynastate.format.keys import group_key
 from dynastate.format.parts import StoredChunk, join_fragments
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.prediction import Workload
+from dynastate.operations.usage import newest_snapshot
 
 #: Stores that are looked into, and chunks of each: of its newest versions, and of its newest snapshot.
 STORES: Final = 4
@@ -84,9 +85,8 @@ def _of_versions(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[
 
 def _of_snapshot(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
     """The first chunks of the newest snapshot."""
-    found = graph.done_snapshots()
-    if found:
-        newest = max(found, key=lambda each: each.version)
+    newest = newest_snapshot(graph)
+    if newest is not None:
         manifest = read_manifest(tables, graph.store, newest, meter)
         shards = graph.required_meta.shards
         firsts = (

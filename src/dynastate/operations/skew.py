@@ -26,7 +26,7 @@ from dynastate.operations.monitor import operator_of
 from dynastate.operations.prediction import DAY_S, ROW_HEAP_BYTES, Workload
 from dynastate.operations.scenarios import workload
 from dynastate.operations.scope import each_store, metered
-from dynastate.operations.usage import StorageUsage, commit_units, usage_of_lists
+from dynastate.operations.usage import StorageUsage, commit_units, newest_snapshot, usage_of_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.reader.families import Family, families_at
@@ -185,7 +185,7 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
     lineage = graph.lineage(graph.newest())
     newest, oldest = lineage[-1], lineage[0]
     usage = usage_of_lists(graph, items)
-    snapshot = max(graph.done_snapshots(), key=lambda each: each.version, default=None)
+    snapshot = newest_snapshot(graph)
     records, raw = (snapshot.records, snapshot.raw_bytes) if snapshot else (usage.records, usage.raw_bytes)
     keys = sum(newest.keys.values())
     span_s = (newest.time_ms - oldest.time_ms) / 1000

@@ -12,6 +12,7 @@ from dynastate.engine.catalog import of_namespace
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
 from dynastate.format.keys import Key, group_key, versions_of
+from dynastate.format.snapshot import Snapshot
 from dynastate.format.storage import parts_size, store_size
 from dynastate.format.version_list import VersionEntry, encode_entry, list_item
 from dynastate.operations.inspect import read_lists
@@ -24,7 +25,8 @@ class StorageUsage:
     """Storage used by one store, or by several together.
 
     `rows` are those of the newest version. `write_units` and `puts` are what the commits of the listed versions took.
-    `records` are the changed rows of these versions; their bytes are before compression (`raw_bytes`) and after it.
+    `records` are the changed rows of `batches`: of the newest version and its ancestors; their bytes are before
+    compression (`raw_bytes`) and after it.
     """
 
     stores: int = 0
@@ -34,6 +36,7 @@ class StorageUsage:
     versions: int = 0
     write_units: int = 0
     families: int = 0
+    batches: int = 0
     records: int = 0
     raw_bytes: int = 0
     record_bytes: int = 0
@@ -72,7 +75,7 @@ class StorageUsage:
         in_snapshots = self.snapshot_bytes / self.snapshot_rows if self.snapshot_rows else row_bytes
         return {
             "stores": self.stores,
-            "changed_rows": round(self.records / max(1, self.versions) * self.stores, 1),
+            "changed_rows": round(self.records / max(1, self.batches) * self.stores, 1),
             "row_bytes": round(row_bytes, 1),
             "state_rows": self.rows,
             "state_row_bytes": round(in_snapshots, 1),
@@ -111,25 +114,33 @@ def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
 def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsage:
     """Storage used by one store, by its version lists and manifests as one Query returned them."""
     store = graph.store
-    snapshots = graph.done_snapshots()
     entries = list(graph.entries())
-    newest = entries[-1] if entries else None
-    newest_snapshot = max(snapshots, key=lambda each: each.version, default=None)
+    current = graph.lineage(graph.newest()) if entries else []
+    keys = current[-1].keys if current else {}
+    snapshot = newest_snapshot(graph)
     return StorageUsage(
         stores=1,
         stored=store_size(graph, items),
-        rows=sum(newest.keys.values()) if newest else 0,
+        rows=sum(keys.values()),
         versions=len(entries),
         write_units=sum(part_units(store, entry) for entry in entries)
         + sum(_list_units(key, [raw for raw, _ in group]) for key, group in graph.groups.items()),
-        families=len(newest.keys) if newest else 0,
-        records=sum(entry.records for entry in entries),
-        raw_bytes=sum(entry.raw_bytes for entry in entries),
-        record_bytes=sum(entry.stored_bytes for entry in entries),
-        snapshot_rows=newest_snapshot.records if newest_snapshot else 0,
-        snapshot_bytes=newest_snapshot.stored_bytes if newest_snapshot else 0,
+        families=len(keys),
+        batches=len(current),
+        records=sum(entry.records for entry in current),
+        raw_bytes=sum(entry.raw_bytes for entry in current),
+        record_bytes=sum(entry.stored_bytes for entry in current),
+        snapshot_rows=snapshot.records if snapshot else 0,
+        snapshot_bytes=snapshot.stored_bytes if snapshot else 0,
         puts=sum(len(entry.object_ids(store)) for entry in entries),
     )
+
+
+def newest_snapshot(graph: VersionGraph) -> Snapshot | None:
+    """The newest snapshot that is done, of the newest version and its ancestors."""
+    done = {each.of: each for each in graph.done_snapshots()}
+    path = graph.ancestors(graph.newest()) if graph.versions() else ()
+    return next((done[of] for entry in path for of in (entry.id, entry.parent_id) if of in done), None)
 
 
 def commit_units(store: str, entry: VersionEntry) -> int:

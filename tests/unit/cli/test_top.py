@@ -16,9 +16,11 @@ import pytest
 from dynastate.cli import top
 from dynastate.cli.keys import pressed
 from dynastate.engine.engine import Engine
+from dynastate.format.keys import VersionId
 from dynastate.operations.choices import Order
 from dynastate.operations.monitor import Monitor, StoreActivity, in_order
 from tests.support.command_line import refused, reported, run
+from tests.support.engine_driver import attempt
 from tests.support.store_builder import StoreBuilder, counted, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
@@ -89,6 +91,24 @@ def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
     assert found == [("12.5", "0"), ("750.0", "7"), ("-", "-")]
     file.write_text(of("another", (5, 5)))
     assert run(*words, "--progress", str(file)).lines[2].endswith("  throttles")
+
+
+def test_a_query_that_was_taken_back(engine: Engine) -> None:
+    """What it makes again counts, though its versions are lower than those of the look before."""
+    store = "back/0/0/default"
+    made = StoreBuilder(engine, store).count_to(9)
+    seconds = iter(range(0, 100, 10))
+    monitor = Monitor(engine, [store], lambda: next(seconds))
+    monitor.look()
+    again = StoreBuilder(engine, store, run="run-2")
+    again.version, again.state = VersionId(3, attempt(3)), made.state
+    for number in (4, 5):
+        again.commit((user("a"), counted(number)), by=attempt(40 + number))
+    (now,) = monitor.look()
+    assert (now.version, now.versions_s, now.changes_s) == (5, 0.2, 0.2)
+    again.commit((user("a"), counted(6)), by=attempt(46))
+    (now,) = monitor.look()
+    assert (now.version, now.versions_s) == (6, 0.1)
 
 
 def activity(operator: int, **figures: float | None) -> StoreActivity:

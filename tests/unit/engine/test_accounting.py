@@ -173,3 +173,15 @@ def test_the_latest_listing_wins(engine: Engine, tables: Tables, store: str) -> 
     twelfth = entry(tables, store, 12)
     account.committed(twelfth, len(encode_entry(store, twelfth)))
     assert account.stored().items == there.items - 1, "what was read already counts once"
+
+
+def test_a_query_that_started_over_counts_once(engine: Engine, tables: Tables, store: str) -> None:
+    """Its newest version may be listed before it is reported, as any other's; higher ones are an earlier query's."""
+    write_versions(engine, store, 5)
+    made, _ = commit(engine, store, attempt(61), {b"a": b"1"}, run="run-2")
+    commit(engine, store, attempt(62), {b"a": b"2"}, base=made, run="run-2")
+    account, second = StoreAccount(store), entry(tables, store, 2)
+    account.read(graph(tables, store))
+    there = account.stored()
+    account.committed(second, len(encode_entry(store, second)))
+    assert account.stored() == there

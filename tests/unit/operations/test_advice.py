@@ -81,7 +81,7 @@ def plan_of(**usage: Any) -> Plan:
         "partitions": 4,
         "stored": StorageSize(100, 10**9),
         "rows": 10_000,
-        "versions": 400,
+        "batches": 400,
     }
     held |= {"records": 40_000, "raw_bytes": 4_000_000, "record_bytes": 2_000_000, "families": 1}
     return Plan({0: StorageUsage(**held | usage)}, 60, 1.25, 100, DEFAULT_PRICES)
@@ -162,7 +162,7 @@ def test_table_of_the_documentation() -> None:
         stores=50,
         partitions=50,
         rows=2_000_000,
-        versions=50 * 115,
+        batches=50 * 115,
         families=1,
         records=records,
         record_bytes=60 * records,

@@ -18,9 +18,11 @@ from dynastate.engine.namespaces import STORE_NAMES
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
 from dynastate.format.keys import EMPTY, manifest_key, meta_key
+from dynastate.operations.compact import compact_store
 from dynastate.operations.inspect import inspect_store
 from dynastate.operations.prediction import Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
+from dynastate.operations.skew import read_loads
 from dynastate.operations.usage import commit_units, usage_of_namespace, usage_of_store
 from dynastate.prices import Prices
 from dynastate.settings import Settings
@@ -37,6 +39,7 @@ from tests.support.engine_driver import (
     write,
 )
 from tests.support.fakes import MemoryTables
+from tests.support.store_builder import StoreBuilder, counted, family, user
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -134,6 +137,26 @@ def test_a_manifest_that_is_deleted_or_broken(
     assert after.snapshot_rows == 50
     assert (found.version, found.snapshot) == (whole.version, whole.snapshot) == (1, 1)
     assert found.items < whole.items
+
+
+def test_figures_are_those_of_the_current_query(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """A query that started over has lower versions than the earlier one, whose snapshot is not its own."""
+    earlier = StoreBuilder(memory_engine, store, family(), family(1, "more"))
+    earlier.commit(*((user(f"{number}"), counted(1, "x" * 100)) for number in range(100)))
+    earlier.count_to(5)
+    compact_store(memory_engine, memory, store)
+    current = StoreBuilder(memory_engine, store, run="b-1", query="other")
+    for number in range(2):
+        current.commit((user(f"b{number}"), counted(1)), by=attempt(50 + number))
+    found = usage_of_store(memory, store, Meter())
+    assert (found.rows, found.families, found.snapshot_rows, found.versions) == (2, 1, 0, 7)
+    assert found.workload()["changed_rows"] == 1
+    (load,) = read_loads(memory, [store], Meter())
+    assert (load.rows, load.keys) == (2, 2)
+    assert load.bytes == sum(10 + len(key) + sum(map(len, values)) for (_, key), values in current.state.items())
+    compact_store(memory_engine, memory, store)
+    assert usage_of_store(memory, store, Meter()).snapshot_rows == 2
+    assert read_loads(memory, [store], Meter())[0].bytes == load.bytes
 
 
 # ---------------------------------------------------------------------------------------------------------------- spent
