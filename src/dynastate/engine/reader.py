@@ -73,7 +73,7 @@ class Lineage:
         )
 
     def common(self, earlier: Lineage, version: int) -> int:
-        """The newest version up to one that this lineage shares with another; 0: there is none.
+        """The newest version up to one that this lineage shares with another; 0: none is listed.
 
         It is the version itself, if clean-up has deleted what came after it here: no changes after it can be read.
         """

@@ -18,10 +18,11 @@ from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.errors import ConfigurationError
+from dynastate.format.keys import EMPTY
 from dynastate.reader.families import DEFAULT_FAMILY, Family, families_at
 from dynastate.reader.partition import Source
 from dynastate.reader.placement import Placement
-from dynastate.reader.view import StateView, naming, no_family
+from dynastate.reader.view import StateView, TakenBack, naming, no_family
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 
 
@@ -140,11 +141,12 @@ class StateReader(StateView):
         has_other_stores = self.stores != stores_before
         if has_other_stores:
             self._opened_at = self.version
-        if has_other_stores or common < was:
+        is_taken_back = common is None or common < was
+        if has_other_stores or is_taken_back:
             self._placement = Placement()  # another query may have its rows elsewhere
-        has_moved = self.version != was or has_other_stores or common < was
+        has_moved = self.version != was or has_other_stores or is_taken_back
         if has_moved:
-            self._made_again = range(common + 1, was + 1)
+            self._taken_back = TakenBack(was, common)
         return has_moved
 
     def _read(self, source: Source, stores: Iterable[str], known: Iterable[Lineage] = ()) -> list[Lineage]:
@@ -160,10 +162,15 @@ def _newest(lineages: Iterable[Lineage]) -> int:
     return min(lineage.newest.version for lineage in lineages)
 
 
-def _common(old: Iterable[Lineage], new: Iterable[Lineage], version: int) -> int:
-    """The newest version up to one that stores have in both lineages, each; 0: there is none."""
+def _common(old: Iterable[Lineage], new: Iterable[Lineage], version: int) -> int | None:
+    """The newest version up to one that stores have in both lineages, each.
+
+    0: there is none; None: none is listed, and clean-up has deleted versions.
+    """
     now = {lineage.store: lineage for lineage in new}
-    return min(now[each.store].common(each, version) if each.store in now else 0 for each in old)
+    found = min(now[each.store].common(each, version) if each.store in now else 0 for each in old)
+    is_whole = all(each.entries[0].parent_id == EMPTY for each in now.values())
+    return found if found or is_whole else None
 
 
 def _choose(store: str, asked: str | None, known: dict[str, Family]) -> str:

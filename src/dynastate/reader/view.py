@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from math import inf
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
@@ -57,6 +57,39 @@ class Difference(NamedTuple):
     after: Row | None
 
 
+class TakenBack(NamedTuple):
+    """The version that was read when the query was found to be taken back, and the newest before it that remains.
+
+    `common` is 0 if none remains; None: clean-up has deleted it, or may have.
+    """
+
+    read: int = 0
+    common: int | None = 0
+
+    def has_undone(self, version: int) -> bool:
+        return (self.common or 0) < version <= self.read
+
+    def refuse(self, store: str, version: int) -> VersionMissingError:
+        """The error for changes after a version that was undone."""
+        if self.common is None:
+            return VersionMissingError(
+                "the query was taken back to an earlier version and has made this one again, and clean-up has deleted "
+                "the versions that remained of what was read, if any: read all rows again",
+                store=store,
+                version=version,
+            )
+        return VersionMissingError(
+            "the query was taken back to an earlier version and has made this one again: what was read of the versions "
+            "after 'common' is not its state; read all rows again, or the changes after that version",
+            store=store,
+            version=version,
+            common=self.common,
+        )
+
+
+_NEVER: Final = TakenBack()
+
+
 class StateView:
     """Rows at one version, for as long as the reader that made the view is open. Used by one thread at a time.
 
@@ -76,13 +109,13 @@ class StateView:
         family: str,
         lineages: Iterable[Lineage],
         version: int,
-        made_again: range = range(0),
+        taken_back: TakenBack = _NEVER,
     ) -> None:
         self.store = store
         self.family = family
         self.version = version
-        #: Versions up to that before the last refresh, which the query has made again from an earlier one.
-        self._made_again = made_again
+        #: What the last refresh that moved has found.
+        self._taken_back = taken_back
         self._source = source
         self._placement = placement
         self._partitions = [self._partition(lineage) for lineage in lineages]
@@ -177,12 +210,12 @@ class StateView:
         lineages = [partition.lineage for partition in self._partitions]
         for lineage in lineages:
             lineage.find(version)
-        return StateView(self._source, self._placement, self.store, self.family, lineages, version, self._made_again)
+        return StateView(self._source, self._placement, self.store, self.family, lineages, version, self._taken_back)
 
     def of_family(self, name: str) -> StateView:
         """View another column family at this version."""
         lineages = [partition.lineage for partition in self._partitions]
-        view = StateView(self._source, Placement(), self.store, name, lineages, self.version, self._made_again)
+        view = StateView(self._source, Placement(), self.store, name, lineages, self.version, self._taken_back)
         view._schema  # noqa: B018  # refuses a name that is not there
         return view
 
@@ -208,14 +241,8 @@ class StateView:
             VersionMissingError: as `changes`.
         """
         after, last = _number(after), _number(self.version if to is None else to)
-        if after in self._made_again:
-            raise VersionMissingError(
-                "the query was taken back to an earlier version and has made this one again: what was read of the "
-                "versions after 'common' is not its state; read all rows again, or the changes after that version",
-                store=self.store,
-                version=after,
-                common=self._made_again.start - 1,
-            )
+        if self._taken_back.has_undone(after):
+            raise self._taken_back.refuse(self.store, after)
         if after > last and to is None:
             raise VersionMissingError(
                 "the query has not made this version: it was taken back to an earlier one, or is another query; read "
