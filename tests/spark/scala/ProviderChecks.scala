@@ -84,19 +84,19 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same(values(here.getStore(1, ids), 1), List(1L), "the version it was built on")
     }
     check("the largest row, from parts and from a snapshot, and no buffer of its size remains; a larger one is refused")(largest())
-    check("after an error within a fold its versions are loaded again") {
-      halfChanged(s"$Prefix.dynastate.memoryMb" -> "0") { (reader, _) =>
-        mustFail("left half changed by an error", "out of bounds")(get(reader, 1))
-        mustFail("left half changed by an error")(rows(reader))
+    checkBothWays("after an error within a fold its versions are loaded again") { writes =>
+      halfChanged(writes, s"$Prefix.dynastate.memoryMb" -> "0") { reader =>
+        mustFail("left half changed by an error", "out of bounds")(values(reader, 1))
+        mustFail("left half changed by an error")(allValues(reader))
       }
     }
-    check("after an error within a fold other tasks read its versions by buckets") {
-      halfChanged() { (reader, expected) =>
-        same(get(reader, 1), expected.get(1))
-        same(rows(reader), expected)
+    checkBothWays("after an error within a fold other tasks read its versions by buckets") { writes =>
+      halfChanged(writes) { reader =>
+        same(values(reader, 1), List(1L))
+        same(allValues(reader), numbered(100))
       }
     }
-    check("after the local disk failed, or is full, rows are read by buckets")(withoutDisk())
+    checkBothWays("after the local disk failed, or is full, rows are read by buckets")(withoutDisk)
     check("the memory of a store includes what undoes its last changes") {
       val provider = world.provider(world.freshStore())
       def write(version: Long, ids: Option[String]): (Long, Option[String]) = {
@@ -230,25 +230,25 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     provider.close()
   }
 
-  private def withoutDisk(): Unit = {
+  private def withoutDisk(writes: Writes): Unit = {
     val rows = 6000L
     val folder = Files.createTempDirectory("rows")
     def filled(of: Map[String, String]): (StateStoreProvider, Map[Long, Option[String]]) = {
       val conf = Map("memoryMb" -> "1", "diskPath" -> folder.toString) ++ of
       val provider = world.provider(
-        world.freshStore(), conf.map { case (name, value) => s"$Prefix.dynastate.$name" -> value } + (s"$Prefix.minDeltasForSnapshot" -> "1"))
+        world.freshStore(), conf.map { case (name, value) => s"$Prefix.dynastate.$name" -> value } + (s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
       var ids = Map(0L -> Option.empty[String])
       // Beyond the bound in the second batch.
       (0L until 2L).foreach { version =>
         ids += (version + 1) -> write(provider, version, ids(version)) { store =>
-          (version * rows / 2 until (version + 1) * rows / 2).foreach(each => store.put(key(each), value(each, "n" * 1000), Family))
+          (version * rows / 2 until (version + 1) * rows / 2).foreach(each => writes.write(store, each, each, "n" * 1000))
         }
       }
       (provider, ids)
     }
-    def right(store: ReadStateStore): Unit = {
-      same(Seq(0L, 1L, rows / 2, rows - 1).map(each => Option(store.get(key(each), Family)).map(_.getLong(0))), Seq(0L, 1L, rows / 2, rows - 1).map(Some(_)))
-      same(store.iterator(Family).map(_.value.getLong(0)).sum, rows * (rows - 1) / 2)
+    def right(store: StateStore): Unit = {
+      same(Seq(0L, 1L, rows / 2, rows - 1).map(values(store, _)), Seq(0L, 1L, rows / 2, rows - 1).map(List(_)))
+      same(sum(store), rows * (rows - 1) / 2)
       store.abort()
     }
 
@@ -259,18 +259,19 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     DiskChecks.overwrite(folder)
     // The task that meets the error goes on, and commits.
     val broken = failing.getStore(2, ids(2))
-    val all = broken.iterator(Family)
+    val all = broken.iteratorWithMultiValues(Family)
     val some = 0L until rows by 50
-    same(some.map(each => get(broken, each)), some.map(Some(_)))
+    same(some.map(values(broken, _)), some.map(List(_)))
     same(all.map(_.value.getLong(0)).sum, rows * (rows - 1) / 2)
-    (0L until 5L).foreach(each => put(broken, each, rows + each))
-    same(broken.iterator(Family).map(_.value.getLong(0)).sum, rows * (rows - 1) / 2 + 5 * rows)
+    (0L until 5L).foreach(each => writes.write(broken, each, rows + each))
+    val changed = rows * (rows - 1) / 2 + (0L until 5L).map(each => writes.after(List(each), rows + each).sum - each).sum
+    same(sum(broken), changed)
     same(broken.commit(), 3L)
-    same(get(broken, 3), Some(rows + 3))
+    same(values(broken, 3), writes.after(List(3), rows + 3))
     right(failing.getStore(2, ids(2)))
     val after = failing.getStore(3, idOf(broken))
     same(after.metrics.numKeys, rows)
-    same(after.iterator(Family).map(_.value.getLong(0)).sum, rows * (rows - 1) / 2 + 5 * rows)
+    same(sum(after), changed)
     after.abort()
     failing.doMaintenance()
 
@@ -280,12 +281,12 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val store = full.getStore(2, known(2))
       same(metric(store, "dynastateDiskBytes"), 0L, "bytes on disk of a version that is read by buckets")
       right(store)
-      val next = commit(full, 2, known(2))(1L -> 7L)
-      same(get(full.getStore(3, next), 1), Some(7L))
+      val next = write(full, 2, known(2))(writes.write(_, 1, 7))
+      same(values(full.getStore(3, next), 1), writes.after(List(1), 7))
       // When few rows are left, and the pages of the tree are garbage, the disk is used again.
       val left = write(full, 3, next) { store =>
         // Bucket after bucket.
-        val keys = store.iterator(Family).map(_.key.copy()).toList
+        val keys = store.iteratorWithMultiValues(Family).map(_.key.copy()).toList
         keys.filter(_.getLong(1) >= 500).foreach(store.remove(_, Family))
       }
       full.doMaintenance()
@@ -295,10 +296,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         metric(full.getStore(4, left), "dynastateCacheMisses") == 1
       }
       while (!isLoaded) require(System.nanoTime() < deadline, "a disk that has room again is not used")
-      val more = write(full, 4, left)(store => (500L until 1500L).foreach(each => store.put(key(each), value(each, "n" * 1000), Family)))
+      val more = write(full, 4, left)(store => (500L until 1500L).foreach(each => writes.write(store, each, each, "n" * 1000)))
       val last = full.getStore(5, more)
       require(metric(last, "dynastateDiskBytes") > 0, "nothing is on the disk that has room again")
-      same(last.iterator(Family).map(_.value.getLong(0)).sum, 1500L * 1499 / 2 + 6)
+      same(sum(last), 1500L * 1499 / 2 + writes.after(List(1), 7).sum - 1)
       last.abort()
     }
   }
@@ -451,24 +452,35 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   }
 
   /** The header of a changed row is corrupted, so that its fold fails after others were changed. */
-  private def halfChanged(conf: (String, String)*)(read: (ReadStateStore, Map[Long, Long]) => Unit): Unit = {
-    val provider = world.provider(world.freshStore(), conf.toMap)
-    val ids = commit(provider, 0)(numbered(100): _*)
+  private def halfChanged(writes: Writes, conf: (String, String)*)(read: StateStore => Unit): Unit = {
+    val provider = world.provider(world.freshStore(), conf.toMap, lists = true)
+    val ids = write(provider, 0)(store => (0L until 100L).foreach(each => writes.write(store, each, each)))
     val reader = provider.getStore(1, ids)
     val store = provider.getStore(1, ids)
-    (0L until 100L).foreach(put(store, _, -1L))
-    // The length of a value of the base, which the fold copies to undo its change.
-    val before = reader.get(key(50), Family)
-    Platform.putInt(before.getBaseObject, before.getBaseOffset - key(50).getSizeInBytes - 4, 1 << 21)
+    (0L until 100L).foreach(writes.write(store, _, -1L))
+    // The length of a row of the base, which the fold copies to undo its change.
+    val before = reader.valuesIterator(key(50), Family).next()
+    val back = writes match {
+      case Writes.Puts => key(50).getSizeInBytes + 4
+      case Writes.Appends => EncodedRow.ListHeaderBytes + EncodedRow.EntryHeaderBytes
+    }
+    Platform.putInt(before.getBaseObject, before.getBaseOffset - back, 1 << 21)
     mustFail("out of bounds")(store.commit())
-    read(reader, numbered(100).toMap)
+    read(reader)
     reader.abort()
     val again = provider.getStore(1, ids)
     same(metric(again, "dynastateCacheMisses"), 1L)
-    same(rows(again), numbered(100).toMap)
+    same(allValues(again), numbered(100))
     again.abort()
-    same(rows(provider.getStore(2, commit(provider, 1, ids)(7L -> -7L))), (0L until 100L).map(each => each -> (if (each == 7) -7L else each)).toMap)
+    val last = provider.getStore(2, write(provider, 1, ids)(writes.write(_, 7, -7)))
+    same(allValues(last), (0L until 100L).flatMap(each => (if (each == 7) writes.after(List(7), -7) else List(each)).map(each -> _)))
   }
+
+  /** The keys of a store with lists, in order, with each of their values. */
+  private def allValues(store: StateStore): Seq[(Long, Long)] =
+    store.iteratorWithMultiValues(Family).map(pair => pair.key.getLong(1) -> pair.value.getLong(0)).toList.sortBy(_._1)
+
+  private def sum(store: StateStore): Long = store.iteratorWithMultiValues(Family).map(_.value.getLong(0)).sum
 
   /** The last bucket is missing, which is found after lists of the first ones were sent: no value may come twice. */
   private def corruptSnapshot(): Unit = {

@@ -377,7 +377,7 @@ final class BasicCases(scene: Scene) extends Cases {
     holds("replaced, reloaded", rowsAt(fresh(shape), 2, shape) == Seq(v("a", 1) -> v("small")) ++ large.tail)()
   }
 
-  test("more-changes-than-are-sent-at-once") {
+  testWithAppends("more-changes-than-are-sent-at-once") {
     val shape = Plain.copy(value = OneString)
     val provider = fresh(shape)
     def value(number: Int, turn: Int) = v(s"$turn-" * 50 + number)
