@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from dynastate import bootstrap, migrate, recover_checkpoint
 from dynastate.errors import ConfigurationError
 from dynastate.spark.transfer import jvm
+from dynastate.spark.transfer.export import export_checkpoint
 from dynastate.spark.transfer.rows import Change, Difference, preview
 from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
 from tests.spark.operators import CASES, sums
@@ -251,6 +252,36 @@ def test_query_without_its_checkpoint_goes_on(
         )
     ]
     assert states[0] == states[1]
+
+
+def test_a_copied_checkpoint_is_refused(
+    stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
+) -> None:
+    """Its files name the state of the original, which has gone on; recovery reads no state by its template's files."""
+    copy, new, namespace = str(shutil.copytree(stopped, folder / "copy")), folder / "new", f"{folder.name}-new"
+    source.release()
+    old = sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"})
+    run(totals(source.stream(old), "long"), stopped)
+    expected = read_states(old, stopped, range(3, 4))
+    session = sessions({})
+    frame = session.createDataFrame([("a", 1, 2)], "key string, count long, sum long")
+    commands: dict[str, Callable[[], object]] = {
+        "preview": lambda: preview(session, copy, str(new), with_double, SCHEMA),
+        "migrate": lambda: migrate(session, copy, str(new), with_double, SCHEMA, namespace),
+        "bootstrap": lambda: bootstrap(session, copy, str(new), frame, namespace),
+        "export": lambda: export_checkpoint(session, copy, str(new), "rocksdb"),
+    }
+    for name, command in commands.items():
+        with only(environment), pytest.raises(ConfigurationError, match="which belongs to the checkpoint"):
+            command()
+        assert not new.exists(), name
+    with only(environment):
+        done = recover_checkpoint(session, f"{folder.name}-old", copy, str(new), namespace)
+    found = read_states(sessions(done.confs), new, range(done.batch, done.batch + 1))
+    assert [row[1:] for row in found] == [row[1:] for row in expected]
+    assert len(found) == done.rows
+    own = sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"})
+    assert read_states(own, stopped, range(3, 4)) == expected
 
 
 def test_templates_of_another_query_are_refused(

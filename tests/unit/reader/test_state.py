@@ -24,6 +24,7 @@ from dynastate.format.changes import MERGE, PUT, decode_changes, encode_changes,
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.parts import Chunk
+from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.fork import fork_namespace
@@ -34,7 +35,7 @@ from dynastate.reader.view import Change, Past, StateView
 from dynastate.settings import Settings
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.engine_driver import Engines, attempt, graph, query_run
+from tests.support.engine_driver import CHECKPOINT, Engines, attempt, graph, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import RAW, USER, Row, StoreBuilder, counted, family, struct, user
 
@@ -434,6 +435,25 @@ def test_changes_from_the_last_version_that_clean_up_deleted(
                 list(state.changes(after))
             assert "common" not in refused.value.facts
     assert state.get(user("a")) == row("a", 107)
+
+
+def test_a_location_that_is_adopted_again(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
+    """Only its checkpoint says from which version its query starts: until it commits, the other's is the newest."""
+    made = StoreBuilder(engine, store).count_to(5)
+    adopt_stores(tables, [store], "file:/moved/state", Meter())
+    other = StoreBuilder(engine, store, run="moved", location="file:/moved/state")
+    other.version, other.state = VersionId(3, attempt(3)), made.state
+    for number in (104, 105, 106):
+        other.commit((user("a"), counted(number)), by=attempt(number))
+    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    with opened(store) as state:
+        assert (state.version, state.get(user("a"))) == (6, row("a", 106))
+        made.run = "run-2"
+        made.commit((user("a"), counted(6)))
+        assert state.refresh()
+        assert (state.version, state.get(user("a"))) == (6, row("a", 6))
+        with pytest.raises(VersionMissingError, match=r"taken back.*common=3"):
+            list(state.changes(6))
 
 
 def test_a_version_that_was_made_again_is_a_new_one(engine: Engine, store: str, opened: Open) -> None:
