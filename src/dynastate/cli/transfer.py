@@ -303,10 +303,10 @@ def _end(call: Call, done: Moved, verb: str) -> None:
 
     units = f"{plural(done.write_units, 'write unit')}, " if done.namespace else ""
     call.say(
-        f"{verb} {plural(done.stores, 'store')} with {plural(done.rows, 'row')} ({plural(done.bytes, 'byte')}) "
-        f"as they were after batch {done.batch:,}: {units}{done.seconds:,} s"
+        f"{verb} {plural(done.stores, 'store')} with {plural(done.rows, 'row')} ({plural(done.bytes, 'byte')}): "
+        f"{units}{done.seconds:,} s"
     )
-    call.say("start the query with the new checkpoint, and with")
+    call.say(f"start the query with the new checkpoint, after batch {done.batch:,}, and with")
     ours = plain_conf() if done.namespace else {}
     for name, value in {"checkpointLocation": done.checkpoint, **ours, **done.confs}.items():
         typer.echo(f"  {name}={value}")
