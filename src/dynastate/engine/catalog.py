@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
-from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, read_namespace, read_record
+from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complete, read_namespace, read_record
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, group_key, meta_key, store_shard
@@ -89,7 +89,12 @@ def queries_of(
 
     A run enters the record before any store. So where a store has been entered by a run that the record does not list,
     it is read again: a query that has begun meanwhile is never taken for an earlier one.
+
+    Raises:
+        ConfigurationError: a copy of the namespace to these tables is not complete; and as for `by_query`.
     """
+    if namespace_items.is_copied:
+        raise not_complete(namespace_items.namespace)
     metas = [parse_meta(store, item) for store, item in {**items, **(starts or {})}.items()]
     record = namespace_items.record
     if any(query_runs(meta) and not (record and meta.last_run in record.epochs) for meta in metas):
@@ -177,13 +182,29 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -
             operator=operator,
             tables=",".join(tables.names.values()),
         )
-    if int(stores.current[-1].split("/")[2]) != len(stores.current) - 1:
-        raise VersionMissingError(
-            "the first batch is not committed in all partitions of this operator yet; try again when it is",
-            store=f"{namespace}/{operator}/{EVERY}/{names[0]}",
-            partitions=len(stores.current),
-        )
+    refuse_missing(stores.current)
     return stores.current
+
+
+def refuse_missing(stores: Iterable[str]) -> None:
+    """Refuse stores of a query if an operator has other partitions than 0, 1, …, or names without some of them.
+
+    Raises:
+        VersionMissingError: its first batch is not whole.
+    """
+    operators: dict[str, dict[str, set[int]]] = {}
+    for store in stores:
+        namespace, operator, partition, name = store.split("/", 3)
+        operators.setdefault(f"{namespace}/{operator}", {}).setdefault(name, set()).add(int(partition))
+    for operator, names in operators.items():
+        wanted = set(range(1 + max(map(max, names.values()))))
+        for name, partitions in names.items():
+            if partitions != wanted:
+                raise VersionMissingError(
+                    "the first batch is not committed in all partitions of this operator yet; try again when it is",
+                    store=f"{operator}/{EVERY}/{name}",
+                    partitions=len(partitions),
+                )
 
 
 def only(tables: Tables, pattern: str, meter: Meter) -> str:
@@ -278,13 +299,15 @@ def search_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Ite
 def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[str], meter: Meter) -> list[str]:
     """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
 
+    Where a copy to the namespace is not complete, they are all that are listed: some may have parts only.
     Each store that is listed and not found costs a Query. Without a complete list they are looked for in the operators
     that are found, and in those after them until one has none.
     """
     known = set(found)
     if namespace_items.listed is None:
         return _search_lost(tables, namespace_items.namespace, known, meter)
-    return [store for store in namespace_items.listed if store not in known and _is_lost(tables, store, meter)]
+    unknown = [store for store in namespace_items.listed if store not in known]
+    return unknown if namespace_items.is_copied else [each for each in unknown if _is_lost(tables, each, meter)]
 
 
 def _is_lost(tables: Tables, store: str, meter: Meter) -> bool:

@@ -21,6 +21,7 @@ from dynastate.format.items import Item, check_format, item_key
 from dynastate.format.keys import check_store, meta_key
 from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest_runs, parse_meta
 from dynastate.format.namespace import (
+    COPY,
     NAMESPACE_RANGE,
     NamespaceRecord,
     listed_item,
@@ -55,6 +56,11 @@ class NamespaceItems:
     def record(self) -> NamespaceRecord | None:
         """The record of the namespace. It is None if only packages without such records have written there."""
         return None if self._record is None else parse_namespace(self.namespace, self._record)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy of the namespace to these tables is not complete; also where the record is corrupt."""
+        return self._record is not None and COPY in self._record
 
 
 def read_namespace(tables: Tables, namespace: str, meter: Meter) -> NamespaceItems:
@@ -103,11 +109,14 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     `meta` is the content of the meta item of the run's store, whose location is the run's, or None if the store is new.
 
     Raises:
-        ConfigurationError: the namespace belongs to another query, is being dropped, or another query has begun there.
+        ConfigurationError: the namespace belongs to another query, is being dropped or copied, or another query has
+            begun there.
     """
     namespace = store.split("/", maxsplit=1)[0]
     key = namespace_key(namespace)
     record = read_record(tables, namespace, meter)
+    if record is not None and record.is_copied:
+        raise not_complete(namespace)
     if meta is None and (record is None or record.location != run.location):
         is_used = _refuse_used(tables, namespace, run, meter)
         if record is None and not is_used:
@@ -126,6 +135,15 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
             newer=record.query,
         )
     return True
+
+
+def not_complete(namespace: str) -> ConfigurationError:
+    """The error of who needs a namespace that a copy is writing."""
+    return ConfigurationError(
+        f"a copy of this namespace to these tables runs, or was cut off: complete it with the same dynastate copy, or "
+        f"delete it with dynastate drop {namespace}",
+        namespace=namespace,
+    )
 
 
 def refuse_location(store: str, location: str, run: QueryRun) -> None:

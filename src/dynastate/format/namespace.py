@@ -24,6 +24,8 @@ LISTED: Final = "listed"
 #: Lowest and highest sort key of all items of a namespace. `LISTED` is the first.
 NAMESPACE_RANGE: Final = (LISTED, "store/~")
 _STORE: Final = re.compile(r"store/(\d+/\d+/[^/#]+)")
+#: In a record: the id of a copy to these tables that is not complete, beside the mark of a drop: no run enters.
+COPY: Final = "copy"
 #: The newest queries that it lists.
 QUERIES_KEPT: Final = 16
 
@@ -34,12 +36,14 @@ class NamespaceRecord:
 
     `epochs` are the numbers of the newest runs, by run id: who has the higher one entered later. `queries` are the
     ids of queries, each by the number of its first run in a row. `location` is that of the checkpoint that may write.
+    `is_copied`: a copy of the namespace to these tables is not complete, and no run enters.
     """
 
     namespace: str
     epochs: Mapping[str, int]
     queries: Mapping[int, str]
     location: str
+    is_copied: bool = False
 
     @property
     def epoch(self) -> int:
@@ -108,4 +112,5 @@ def parse_namespace(namespace: str, item: Item) -> NamespaceRecord:
         or not all(first.isdecimal() and int(first) <= max(epochs.values()) for first in listed)
     ):
         raise CorruptStateError("the record of the namespace's runs is corrupt", epoch=newest, **where(key))
-    return NamespaceRecord(namespace, epochs, {int(first): query for first, query in listed.items()}, location)
+    queries = {int(first): query for first, query in listed.items()}
+    return NamespaceRecord(namespace, epochs, queries, location, COPY in item)

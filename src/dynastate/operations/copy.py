@@ -1,8 +1,11 @@
 """Copy of a namespace to other tables, in another Region or account too (docs/changing-a-query.md).
 
 Items are copied as they are, so that all versions are there. Meta items go last, that of the first store at the very
-end: until then neither a query nor a reader finds a store in the target. Objects of S3 go first, to another location,
-and the items that name them name them there.
+end: until then no reader finds a store in the target; and the record of the namespace says that it is being copied, so
+that no run enters. Objects of S3 go first, to another location, and the items that name them name them there.
+
+Fences of a query that was dropped in the target stay, as parts of the lists that are copied there: a commit of that
+query may be late. Epochs are raised above its newest, as those of a new store would be.
 """
 
 from __future__ import annotations
@@ -10,21 +13,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+from uuid import uuid4
 
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all, get_apart
-from dynastate.engine.catalog import of_namespace, stores_in_list
+from dynastate.engine.catalog import of_namespace, refuse_missing, stores_in_list
 from dynastate.engine.namespaces import begin_list, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.format.items import Item, item_bytes
-from dynastate.format.keys import META, SPECS, Key, Role, meta_key, store_shard
-from dynastate.format.meta import DROPPED, FORKS, ORIGIN, parse_meta
-from dynastate.format.namespace import namespace_key
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
+from dynastate.format.keys import META, SPECS, Key, Role, group_key, meta_key, store_shard
+from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
+from dynastate.format.namespace import COPY, namespace_item, namespace_key
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
+from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.drop import look
-from dynastate.operations.relocation import Relocation, relocated_meta
+from dynastate.operations.pins import meta_or_empty, refuse_forked, refuse_forks
+from dynastate.operations.relocation import Relocation
 from dynastate.operations.scope import each_store, metered
 from dynastate.operations.usage import StorageUsage, usage_of_stores
 from dynastate.prices import Prices
@@ -102,15 +108,13 @@ def plan_copy(
 
     Raises:
         ConfigurationError: it cannot, and why: its rows are elsewhere in part, or the target has other state.
+        VersionMissingError: its first batch is not whole.
     """
     meter = Meter()
     stores = of_namespace(source, namespace, meter).current
-    metas = _metas(source, stores, meter)
-    for store in stores:
-        if store not in metas:
-            raise ConfigurationError("this store was dropped meanwhile", store=store)
-        _refuse(store, metas[store], blocks)
-    _refuse_other_state(metas, _metas(target, stores, meter), blocks)
+    refuse_missing(stores)
+    metas = _metas(source, stores, blocks, meter)
+    _refuse_other_state(target, namespace, _relocated(target, metas, blocks, meter), meter)
     usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
     stored, items = usage.stored.bytes, usage.stored.items
     objects = sum(
@@ -136,75 +140,140 @@ def copy_stores(
 ) -> Copied:
     """Copy what was planned.
 
-    1. Copy every object, then every item but the meta items; what is there as it should be is not written, and what the
-    source does not have is deleted. 2. Check that nothing wrote to the source meanwhile. 3. Compare both ends.
-    4. Write the record of the namespace's runs; list the stores and write their meta items, the first store's last. A
-    crash at any step leaves a namespace that is not found; the same call completes it.
+    1. List the stores in the target, and mark the record of the namespace there: from then on no run enters. Delete
+    the meta items of an earlier copy: from then on no fork begins. 2. Copy every object, then every item but the meta
+    items; what is there as it should be is not written, and what the source does not have is deleted. 3. Check that
+    nothing wrote to the source meanwhile. 4. Compare both ends. 5. Write the meta items, the first store's last; then
+    remove the mark. A crash at any step leaves a namespace that is not found; the same call completes it, and a drop
+    deletes it.
 
     Raises:
-        ConfigurationError: a query writes to the source.
+        ConfigurationError: a query writes to the source, or has begun in the target; and as for `plan_copy`.
         CorruptStateError: both ends differ after the copy.
     """
-    meter, stores = Meter(), plan.stores
+    meter, stores, namespace = Meter(), plan.stores, plan.namespace
     first = look(source, stores, meter)
-    metas = _metas(source, stores, meter)
-    _refuse_other_state(metas, _metas(target, stores, meter), plan.blocks)
+    metas = _metas(source, stores, plan.blocks, meter)
+    record_key = namespace_key(namespace)
+    record_before = source.get([record_key], meter).get(record_key)
+    record = record_before or _record_of(namespace, stores[0], metas[stores[0]])
+    _refuse_other_state(target, namespace, _relocated(target, metas, plan.blocks, meter), meter)
+    _list_stores(target, namespace, stores, meter)
+    is_recorded = record == target.get([record_key], meter).get(record_key)
+    mark = _Mark(target, record, meter)  # 1
+    wanted = _relocated(target, metas, plan.blocks, meter)
+    there = _refuse_other_state(target, namespace, wanted, meter)
+    for store in there:
+        _delete_meta(target, store, wanted[store], meter)
 
     def reported(begin: int) -> ProgressCallback:
         return lambda done, total: progress(begin + done, 2 * total)
 
-    def copy(store: str, own: Meter) -> int:
-        return _Store(source, target, store, metas[store], plan.blocks, own).copy()
+    def of(store: str, own: Meter) -> _Store:
+        return _Store(source, target, store, (metas[store], wanted[store]), plan.blocks, mark, own)
 
-    written = sum(each_store(source, stores, metered(copy, meter), reported(0), until_failure=True).all())  # 1
-    if look(source, stores, meter) != first:  # 2
-        raise ConfigurationError(
-            "a query or clean-up wrote to this namespace while it was copied: stop it, and copy again",
-            namespace=plan.namespace,
-        )
+    def copy(store: str, own: Meter) -> int:
+        return of(store, own).copy()
 
     def compare(store: str, own: Meter) -> Content:
-        return _Store(source, target, store, metas[store], plan.blocks, own).compare()
+        return of(store, own).compare()
 
-    found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 3
-    there = _metas(target, stores, meter)
-    namespace_items = read_namespace(target, plan.namespace, meter)
-    if namespace_items.record is None and not stores_in_list(target, namespace_items, meter):
-        begin_list(target, plan.namespace, meter)
-    record = namespace_key(plan.namespace)
-    described = source.get([record], meter)
-    if described and target.put_new(record, described[record], meter):
-        written += 1
-    for store in reversed(stores):  # 4
-        if store not in there:
-            list_store(target, store, meter)
-            target.put_new(meta_key(store), relocated_meta(_kept(metas[store]), plan.blocks), meter)
-            written += 1
+    written = sum(each_store(source, stores, metered(copy, meter), reported(0), until_failure=True).all())  # 2
+    if (  # 3
+        look(source, stores, meter) != first
+        or source.get([record_key], meter).get(record_key) != record_before
+        or tuple(of_namespace(source, namespace, meter).current) != stores
+    ):
+        raise ConfigurationError(
+            "a query or clean-up wrote to this namespace while it was copied: stop it, and copy again",
+            namespace=namespace,
+        )
+    found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 4
+    mark.check(meter)
+    for store in reversed(stores):  # 5
+        _put_meta(target, store, wanted[store], meter)
+    mark.remove(meter)
     dollars = Prices.of(settings).nanodollars(meter.write_units, meter.read_units, meter.puts, meter.gets) / 1e9
     content = Content(*map(sum, zip(*found, strict=True)))
     return Copied(
-        namespace=plan.namespace,
+        namespace=namespace,
         stores=len(stores),
-        items=content.items + len(stores) + len(described),
-        bytes=content.bytes + sum(map(item_bytes, [*metas.values(), *described.values()])),
+        items=content.items + len(stores) + 1,
+        bytes=content.bytes + sum(map(item_bytes, [*metas.values(), record])),
         objects=content.objects,
         object_bytes=content.object_bytes,
-        written=written,
+        written=written + len(stores) - len(there) + (not is_recorded),
         write_units=meter.write_units,
         read_units=meter.read_units,
         dollars=dollars,
     )
 
 
+class _Mark:
+    """The mark of a copy in the record of the namespace in the target: while it is there no run enters.
+
+    The mark of a copy that was cut off, or still runs, is replaced: that copy is over.
+    """
+
+    def __init__(self, target: Tables, record: Item, meter: Meter) -> None:
+        """Set the mark.
+
+        Raises:
+            ConfigurationError: a run has entered there.
+        """
+        self._target, self._record = target, record
+        self._key = namespace_key(str(record["namespace"]))
+        self._marked = record | {DROPPED: DELETING, COPY: str(uuid4())}
+        there = self._now(meter)
+        if not there:
+            target.put_new(self._key, self._marked, meter)
+        elif there == record or COPY in there:
+            before: Item = {name: there[name] for name in ("epochs", COPY) if name in there}
+            target.put_over(self._key, self._marked, before, meter)
+        if self._now(meter) != self._marked:
+            raise _other_state(namespace=self._key.namespace)
+
+    def check(self, meter: Meter) -> None:
+        """Refuse to go on if this copy is over."""
+        if self._now(meter) != self._marked:
+            raise self._is_over()
+
+    def remove(self, meter: Meter) -> None:
+        """Let runs enter, if this copy is not over."""
+        is_removed = self._target.put_over(self._key, self._record, {COPY: self._marked[COPY]}, meter)
+        if not is_removed and self._now(meter) != self._record:  # else only the answer was lost
+            raise self._is_over()
+
+    def _now(self, meter: Meter) -> Item:
+        return self._target.get([self._key], meter).get(self._key, {})
+
+    def _is_over(self) -> ConfigurationError:
+        return ConfigurationError(
+            "another copy of this namespace to these tables has begun meanwhile, or it was dropped there: copy again",
+            namespace=self._key.namespace,
+        )
+
+
 class _Store:
-    """One store at both ends, without its meta item."""
+    """One store at both ends, without its meta item.
+
+    `metas`: that of the source, and as it will be in the target.
+    """
 
     def __init__(
-        self, source: PagedTables, target: PagedTables, store: str, meta: Item, blocks: str, meter: Meter
+        self,
+        source: PagedTables,
+        target: PagedTables,
+        store: str,
+        metas: tuple[Item, Item],
+        blocks: str,
+        mark: _Mark,
+        meter: Meter,
     ) -> None:
-        self._source, self._target, self._meter = source, target, meter
+        self._source, self._target, self._mark, self._meter = source, target, mark, meter
         self._store, self._blocks = store, blocks
-        parsed = parse_meta(store, meta)
+        parsed, wanted = (parse_meta(store, meta) for meta in metas)
+        self._raised = wanted.epoch - parsed.epoch
         self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(parsed.shards)]
         self._locations = parsed.objects
 
@@ -214,9 +283,13 @@ class _Store:
         puts: list[tuple[Key, Item]] = []
         gone: list[Key] = []
         for key, item, there in self._pairs():
-            if item is None:
+            if item == there:
+                continue
+            if _is_list(key):
+                written += self._write_list(key, item, there)
+            elif item is None:
                 gone.append(key)
-            elif item != there:
+            else:
                 puts.append((key, item))
                 if len(puts) == WRITES_MAX:
                     written += self._write(puts)
@@ -244,11 +317,7 @@ class _Store:
             object_bytes += len(data)
         for key, item, there in self._pairs():
             if item is None or item != there:
-                raise CorruptStateError(
-                    "an item of the copy is not that of the source; something else writes to the target: copy again",
-                    store_shard=key.store_shard,
-                    item=key.sort,
-                )
+                raise _differs(key)
             items += 1
             size += item_bytes(item)
         return Content(items, size, objects, object_bytes)
@@ -266,7 +335,9 @@ class _Store:
                 self._target.objects.put(to, data, self._meter)
                 written += 1
             gone.discard(to)
-        delete_objects(self._target.objects, sorted(gone), self._meter)
+        if gone:
+            self._mark.check(self._meter)
+            delete_objects(self._target.objects, sorted(gone), self._meter)
         return written
 
     def _moved(self, place: ObjectId) -> ObjectId:
@@ -277,7 +348,7 @@ class _Store:
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
-        relocation = Relocation(self._store, self._blocks) if self._locations else None
+        relocation = Relocation(self._store, self._blocks if self._locations else "", self._raised)
         for role, shard in self._places:
             sides = [
                 iter(tables.pages(role, shard, _FIRST, _LAST, self._meter)) for tables in (self._source, self._target)
@@ -291,30 +362,121 @@ class _Store:
                     if each:
                         ahead[number] = next(sides[number], None)
                 if key.sort != META or role != "snapshot":
-                    item, there = (_kept(each[1]) if each else None for each in here)
-                    yield key, relocation.item(key, item) if relocation and item else item, there
+                    item, there = (each[1] if each else None for each in here)
+                    wanted = item and relocation.item(key, _kept(item))
+                    yield key, _with_fence(key, wanted, there) if _is_list(key) else wanted, there
 
     def _write(self, puts: list[tuple[Key, Item]]) -> int:
         count = len(puts)
         if puts:
+            self._mark.check(self._meter)
             self._target.write(puts, self._meter)
             puts.clear()
         return count
 
+    def _write_list(self, key: Key, item: Item | None, there: Item | None) -> int:
+        """Write a version list, or none, if what is there is as it was read: a commit of a dropped query may be late.
+
+        Raises:
+            CorruptStateError: it is not.
+        """
+        before: Item = {name: there[name] for name in (VERSIONS, REFUSED, FORKS) if name in there} if there else {}
+        self._mark.check(self._meter)
+        if item is None:
+            done = self._target.delete_over(key, before, self._meter)
+        elif there is None:
+            done = self._target.put_new(key, item, self._meter)
+        else:
+            done = self._target.put_over(key, item, before, self._meter)
+        if not done and self._target.get([key], self._meter).get(key) != item:  # else only the answer was lost
+            raise _differs(key)
+        return int(item is not None)
+
     def _delete(self, keys: list[Key]) -> None:
-        delete_all(self._target, keys, self._meter)
-        keys.clear()
+        if keys:
+            self._mark.check(self._meter)
+            delete_all(self._target, keys, self._meter)
+            keys.clear()
 
 
-def _metas(tables: Tables, stores: Sequence[str], meter: Meter) -> dict[str, Item]:
-    """The meta items of stores that have one."""
-    names = {meta_key(store): store for store in stores}
-    return {names[key]: item for key, item in get_apart(tables, list(names), meter).items()}
+def _metas(source: Tables, stores: Sequence[str], blocks: str, meter: Meter) -> dict[str, Item]:
+    """The meta items of the stores to copy. Refuse a store that cannot be copied."""
+    found = get_apart(source, [meta_key(store) for store in stores], meter)
+    for store in stores:
+        if meta_key(store) not in found:
+            raise ConfigurationError("this store was dropped meanwhile", store=store)
+        _refuse(store, found[meta_key(store)], blocks)
+    return {store: found[meta_key(store)] for store in stores}
+
+
+def _relocated(target: Tables, metas: Mapping[str, Item], blocks: str, meter: Meter) -> dict[str, Item]:
+    """The meta items as they should be in the target: epochs are above those of stores that were dropped there."""
+    fences = get_apart(target, [group_key(store, 1) for store in metas], meter)
+
+    def relocated(store: str, meta: Item) -> Item:
+        dropped = fences.get(group_key(store, 1), {}).get(DROPPED_EPOCH)
+        raised = dropped if isinstance(dropped, int) else 0
+        return Relocation(store, blocks, raised).meta(_kept(meta))
+
+    return {store: relocated(store, meta) for store, meta in metas.items()}
+
+
+def _record_of(namespace: str, store: str, meta: Item) -> Item:
+    """A record in place of one that the source does not have."""
+    parsed = parse_meta(store, meta)
+    return namespace_item(namespace, parsed.last_run, parsed.query, parsed.location)
+
+
+def _list_stores(target: Tables, namespace: str, stores: Sequence[str], meter: Meter) -> None:
+    """List the stores in the target, which has none of them, or all."""
+    namespace_items = read_namespace(target, namespace, meter)
+    if namespace_items.record is None and not stores_in_list(target, namespace_items, meter):
+        begin_list(target, namespace, meter)
+    for store in sorted({*stores} - {*(namespace_items.listed or ())}):
+        list_store(target, store, meter)
+
+
+def _put_meta(target: Tables, store: str, meta: Item, meter: Meter) -> None:
+    is_new = target.put_new(meta_key(store), meta, meter)
+    if not is_new and meta_or_empty(target, store, meter) != meta:  # else only the answer was lost
+        raise _other_state(store=store)
+
+
+def _delete_meta(target: Tables, store: str, meta: Item, meter: Meter) -> None:
+    """Delete the meta item of an earlier copy, if no fork has begun there meanwhile."""
+    if not target.delete_over(meta_key(store), {"epochs": meta["epochs"]}, meter):
+        now = meta_or_empty(target, store, meter)
+        refuse_forks(store, now)
+        if now:  # else only the answer was lost
+            raise _other_state(store=store)
 
 
 def _kept(item: Item) -> Item:
     """An item without its pins: forks stay in the source."""
     return {name: value for name, value in item.items() if name != FORKS}
+
+
+def _is_list(key: Key) -> bool:
+    return key.role == "snapshot" and key.sort.startswith("group/")
+
+
+def _with_fence(key: Key, item: Item | None, there: Item | None) -> Item | None:
+    """A version list of the source, or none, with what one in the target says of a query that was dropped there."""
+    own = {name: value for name, value in (item or {}).items() if name != DROPPED_EPOCH}
+    refused, others = own.get(REFUSED), (there or {}).get(REFUSED)
+    if there and isinstance(others, frozenset):
+        refused = others | refused if isinstance(refused, frozenset) else others
+        own |= item_key(key) | {"format": FORMAT, REFUSED: refused}
+        own |= {DROPPED_EPOCH: there[DROPPED_EPOCH]} if DROPPED_EPOCH in there else {}
+    return own or None
+
+
+def _differs(key: Key) -> CorruptStateError:
+    return CorruptStateError(
+        "an item of the copy is not that of the source; something else writes to the target: copy again",
+        store_shard=key.store_shard,
+        item=key.sort,
+    )
 
 
 def _objects(tables: Tables, store: str, locations: Collection[str], meter: Meter) -> Iterator[ObjectId]:
@@ -342,12 +504,23 @@ def _refuse(store: str, meta: Item, blocks: str) -> None:
         )
 
 
-def _refuse_other_state(metas: Mapping[str, Item], there: Mapping[str, Item], blocks: str) -> None:
-    """Refuse a target that has these stores, unless they are the copy itself."""
+def _refuse_other_state(target: Tables, namespace: str, wanted: Mapping[str, Item], meter: Meter) -> list[str]:
+    """The stores of a namespace in the target. Refuse others than of the copy itself, and those that have forks."""
+    there = stores_in_list(target, read_namespace(target, namespace, meter), meter)
     for store, item in there.items():
-        if _kept(item) != relocated_meta(_kept(metas[store]), blocks):
-            raise ConfigurationError(
-                "the target has other state of this namespace, or a query has written to the copy; 'dynastate drop' it "
-                "there, or choose other tables",
-                store=store,
-            )
+        if _unforked(item) != _unforked(wanted.get(store, {})):
+            raise _other_state(store=store)
+    refuse_forked(target, list(there), meter)
+    return list(there)
+
+
+def _unforked(meta: Item) -> Item:
+    return {name: value for name, value in meta.items() if name not in (FORKS, FORKED)}
+
+
+def _other_state(**of: object) -> ConfigurationError:
+    return ConfigurationError(
+        "the target has other state of this namespace, or a query has begun there, or written to the copy; 'dynastate "
+        "drop' it there, or choose other tables",
+        **of,
+    )

@@ -1,49 +1,60 @@
-"""Objects of S3 in another location: what names them, changed for it (docs/storage-format.md, "Objects")."""
+"""Items of a store in other tables: objects of S3 are in another location, and epochs are above others.
+
+docs/storage-format.md, "Objects" and "`meta`"
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.items import Item
+from dynastate.format.items import Item, number
 from dynastate.format.keys import Key, digest_of, maker_of_manifest, maker_of_snapshot, where
 from dynastate.format.manifest import Bucket, decode_manifest, encode_manifest
-from dynastate.format.meta import OBJECTS
+from dynastate.format.meta import parse_meta
 from dynastate.format.version_list import VERSIONS, decode_entry, encode_entry, parse_list
 
 
-def relocated_meta(meta: Item, location: str) -> Item:
-    """A meta item that lists one location, if it lists some."""
-    return meta | {OBJECTS: frozenset([location])} if OBJECTS in meta else meta
-
-
 class Relocation:
-    """The items of one store, as they are where its objects lie in another location.
+    """The items of one store, as they are where its objects lie in another location, and its epochs begin higher.
 
-    They are given in the order of their keys, in which a manifest comes before the snapshot that has its digest.
+    `location` is "" if it has no objects; `raised` is added to every epoch. The items are given in the order of their
+    keys, in which a manifest comes before the snapshot that has its digest.
     """
 
-    def __init__(self, store: str, location: str) -> None:
+    def __init__(self, store: str, location: str, raised: int) -> None:
         self._store = store
         self._location = location
+        self._raised = raised
         self._digests: dict[bytes, bytes] = {}
 
+    def meta(self, item: Item) -> Item:
+        meta = parse_meta(self._store, item)
+        moved = replace(
+            meta,
+            epochs={run: epoch + self._raised for run, epoch in meta.epochs.items()},
+            locations={first + self._raised: each for first, each in meta.locations.items()},
+            queries={first + self._raised: each for first, each in meta.queries.items()},
+            objects=frozenset([self._location] if meta.objects else []),
+        )
+        return item | moved.attributes()
+
     def item(self, key: Key, item: Item) -> Item:
+        if not (self._location or self._raised):
+            return item
         if VERSIONS in item:
             return item | {VERSIONS: [self._entry(raw) for raw in parse_list(key, item)]}
-        if maker_of_manifest(key) is not None:
+        if self._location and maker_of_manifest(key) is not None:
             return item | {"data": self._manifest(_bytes(key, item, "data"))}
         if maker_of_snapshot(key) is not None:
-            digest = _bytes(key, item, "digest")
-            return item | {"digest": self._digests.get(digest, digest)}
+            digest, epoch = _bytes(key, item, "digest"), number(key, item, "epoch")
+            return item | {"digest": self._digests.get(digest, digest), "epoch": epoch + self._raised}
         return item
 
     def _entry(self, raw: bytes) -> bytes:
         entry = decode_entry(self._store, raw)
-        if entry.objects is None:
-            return raw
-        moved = replace(entry, objects=entry.objects._replace(location=self._location))
-        return encode_entry(self._store, moved)
+        objects = entry.objects and entry.objects._replace(location=self._location)
+        return encode_entry(self._store, replace(entry, epoch=entry.epoch + self._raised, objects=objects))
 
     def _manifest(self, raw: bytes) -> bytes:
         manifest = decode_manifest(self._store, raw)

@@ -6,18 +6,30 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
+from itertools import count
+from typing import Any
 
 import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import find_stores, of_namespace
+from dynastate.engine.catalog import every_store, find_stores, of_namespace
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.engine.namespaces import is_entered, read_record
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    DynastateError,
+    UnavailableError,
+    VersionMissingError,
+)
 from dynastate.format.items import Item
-from dynastate.format.keys import EMPTY, Key, meta_key
+from dynastate.format.keys import EMPTY, Key, VersionId, group_key, meta_key
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
+from dynastate.format.namespace import namespace_key
+from dynastate.format.version_list import REFUSED, encode_entry
 from dynastate.operations import copy as copying
 from dynastate.operations.copy import Copied, PagedTables, copy_stores, plan_copy
 from dynastate.operations.drop import drop_stores
@@ -25,19 +37,24 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
+    CHECKPOINT,
+    SCHEMA,
     Engines,
     State,
     attempt,
+    chunk,
     closing,
+    entry,
     named_objects,
     namespace_of,
     numbers,
+    query_run,
     read,
     save_snapshot,
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, MemoryTables, without_list
+from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, without_list
 
 SETTINGS = Settings()
 BLOCKS = "s3://blocks/here"
@@ -125,7 +142,7 @@ def test_copy_that_dies_at_any_request_is_completed(
         if dying.left >= 0:
             break
         if target.items != source.items:
-            with pytest.raises(ConfigurationError, match="no store of this namespace"):
+            with pytest.raises(ConfigurationError, match=r"no store of this namespace|a copy of this namespace"):
                 of_namespace(target, namespace_of(stores[0]), Meter())
     else:
         raise AssertionError("it does not end")
@@ -148,7 +165,7 @@ def change(source: MemoryTables, store: str, also: Item) -> None:
     source.items[meta_key(store)] = source.items[meta_key(store)] | also
 
 
-REFUSED: dict[str, tuple[Callable[[MemoryTables, MemoryTables, str], object], str]] = {
+UNFIT: dict[str, tuple[Callable[[MemoryTables, MemoryTables, str], object], str]] = {
     "dropped": (lambda source, _, store: change(source, store, {DROPPED: MARKED}), "is being dropped"),
     "in S3": (
         lambda source, _, store: change(source, store, {OBJECTS: frozenset(["s3://b/p"])}),
@@ -168,12 +185,12 @@ def drop_both(source: Tables, store: str) -> None:
     drop_stores(source, list(find_stores(source, namespace_of(store), Meter())), Meter())
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", UNFIT)
 def test_what_cannot_be_copied_is_refused(
     name: str, source: MemoryTables, target: MemoryTables, stores: list[str]
 ) -> None:
     """The error comes before anything is written."""
-    spoil, says = REFUSED[name]
+    spoil, says = UNFIT[name]
     spoil(source, target, stores[0])
     before = dict(target.items)
     with pytest.raises(ConfigurationError, match=says):
@@ -218,6 +235,356 @@ def test_target_that_changes_is_noticed(
     with pytest.raises(CorruptStateError, match="an item of the copy is not that of the source"):
         copy(source, target, stores[0])
     assert not find_stores(target, namespace_of(stores[0]), Meter())
+
+
+# ------------------------------------------------------------------------------------ who else works in the target
+
+
+def at(request: int, tables: Tables, happens: Callable[[], object]) -> FailingTables:
+    """Make something happen before one of the requests to these tables, the first of which is 0."""
+    numbered = count()
+    return FailingTables(tables, lambda _: happens() if next(numbered) == request else None)
+
+
+class Beginning:
+    """A query that begins in the target, in one partition more than is copied; `error` says why it was refused."""
+
+    def __init__(self, engine: Engine, stores: list[str], location: str) -> None:
+        self.engine, self.location = engine, location
+        self.stores = [stores[0].replace("/0/0/", "/0/2/"), *stores]
+        self.has_begun = False
+        self.error: DynastateError | None = None
+
+    def __call__(self) -> None:
+        self.has_begun = True
+        try:
+            for version in (1, 2):
+                self.commit(version)
+        except DynastateError as error:
+            self.error = error
+
+    def commit(self, version: int) -> None:
+        run = query_run("theirs", self.location, "their query")
+        base = VersionId(version - 1, attempt(900 + version - 1)) if version > 1 else EMPTY
+        for store in self.stores:
+            under_way = self.engine.begin(store, run, *base, attempt(900 + version))
+            under_way.append(chunk({b"theirs": b"%d" % version}))
+            under_way.commit({0: 1}, SCHEMA)
+
+
+@pytest.mark.parametrize("location", ["file:/elsewhere/state", CHECKPOINT])
+def test_query_that_begins_in_the_target_at_any_request(
+    location: str, source: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """It is refused and the copy is whole; or the copy is refused, and the query has its state and continues."""
+    refused = 0
+    for request in range(1_000):
+        target = MemoryTables()
+        query = Beginning(make(target), stores, location)
+        try:
+            copy(source, at(request, target, query), stores[0])
+        except ConfigurationError as error:
+            assert "a query has begun there" in str(error)  # noqa: PT017
+            assert query.error is None
+            query.commit(3)
+            for store in query.stores:
+                assert read(query.engine, store, 3) == {b"theirs": b"3"}
+        else:
+            assert target.items == source.items
+            if not query.has_begun:
+                break
+            assert query.error
+            refused += 1
+    assert refused > 10 < request - refused
+
+
+def test_query_that_restarts_in_the_target_at_any_request(
+    source: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """A copy that is made again beside it loses none of its versions, or the query is refused."""
+    write_versions(make(), stores[1], 1, VersionId(12, attempt(12)))
+    whole = MemoryTables()
+    copy(source, whole, stores[0])
+    write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
+    has_begun = True
+    for request in range(1_000):
+        if not has_begun:
+            break
+        target, has_begun = MemoryTables(), False
+        target.items |= whole.items
+        engine, row = make(target), {b"row": b"theirs"}
+
+        def restart(engine: Engine = engine, row: State = row) -> None:
+            nonlocal has_begun
+            has_begun = True
+            for store in stores:
+                write(engine, store, attempt(90), row, base=VersionId(12, attempt(12)), run="run-2")
+
+        try:
+            copy(source, at(request, target, restart), stores[0])
+            assert target.items == source.items
+        except (ConfigurationError, CorruptStateError):
+            with suppress(DynastateError):
+                restart()  # again: it was refused, or it has what it wrote
+                for store in stores:
+                    assert read(engine, store, 13, attempt(90)) == numbers(12) | row
+    assert request > 10
+
+
+def test_dropped_query_commits_nothing_into_the_copy(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """Its tasks that were suspended are refused, and a commit that nothing refuses loses by its epoch."""
+    old = make(target)
+    for run in ("q-1", "q-2"):
+        old.commits.sessions.enter(stores[0], query_run(run), 0, Meter())
+    late = [old.begin(stores[0], query_run("q-3"), 0, EMPTY.attempt, attempt(number)) for number in (99, 98)]
+    for each in late:
+        each.append(chunk({b"late": b"row"}))
+        each.flush()
+    write(old, stores[0], attempt(97), {b"late": b"row"}, run="q-3")
+    drop_stores(target, stores[:1], Meter())
+    copy(source, target, stores[0])
+    assert target.items[group_key(stores[0], 1)][REFUSED] == frozenset(["q-1", "q-2", "q-3"])
+    with pytest.raises(ConfigurationError, match="may not commit any more"):
+        late[0].commit({0: 1}, SCHEMA)
+    assert copy(source, target, stores[0]).written == 0
+    first = entry(source, stores[0], 10)
+    orphan = encode_entry(stores[0], replace(first, epoch=3, attempt=attempt(96), parent=attempt(95)))
+    target.append_version(group_key(stores[0], 10), orphan, "q-0", Meter())
+    with contextlib.closing(Engine(target, SETTINGS)) as engine:
+        assert all(read(engine, store, version) == numbers(version) for store in stores for version in (1, 10, 12))
+        write(engine, stores[0], attempt(13), {b"13": b"13"}, base=VersionId(12, attempt(12)), run="run-2")
+        assert read(engine, stores[0], 13) == numbers(13)
+    assert entry(target, stores[0], 13).epoch == 5
+    assert verify(target, stores[1]).findings == ()
+
+
+@pytest.mark.parametrize("verb", ["put_new", "put_over", "delete_over"])
+def test_late_commit_of_a_dropped_query_is_noticed(
+    verb: str, source: MemoryTables, target: MemoryTables, stores: list[str]
+) -> None:
+    """A version list that changes after it was read is not written over; the next copy repairs it."""
+    first = entry(source, stores[0], 1)
+    raws = [encode_entry(stores[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
+    group = group_key(stores[0], 1)
+    if verb != "put_new":
+        target.append_version(group, raws.pop(0), "late", Meter())
+    if verb == "delete_over":
+        del source.items[group]
+    late = Overtaken(target, lambda: target.append_version(group, raws[0], "late", Meter()), verb)
+
+    class Late(FailingTables):
+        def _call(self, called: str, *arguments: Any) -> Any:
+            return getattr(late if called == verb and arguments[0] == group else target, called)(*arguments)
+
+    with pytest.raises(CorruptStateError, match="something else writes to the target"):
+        copy(source, Late(target), stores[0])
+    listed = target.items[group]["versions"]
+    assert isinstance(listed, list)
+    assert listed[-1] == raws[0]
+    copy(source, target, stores[0])
+    assert target.items == source.items
+
+
+def test_what_was_dropped_at_the_source_stays_there(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """A copy of a store that was made after a drop is found as it is by the next copy."""
+    drop_both(source, stores[0])
+    for store in stores:
+        write_versions(make(), store, 3, run="run-2")
+    assert copy(source, target, stores[0]).written > 0
+    assert copy(source, target, stores[0]).written == 0
+    with contextlib.closing(Engine(target, SETTINGS)) as engine:
+        assert read(engine, stores[0], 3) == numbers(3)
+    assert entry(target, stores[0], 3).epoch == 2
+
+
+def test_query_that_has_entered_the_record_of_the_target(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """A query without a store yet is beginning: nothing is copied."""
+    plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
+    query = Beginning(make(target), stores, CHECKPOINT)
+    query.commit(1)
+    target.items = {key: item for key, item in target.items.items() if key.store_shard.endswith("/#")}
+    before = without_list(target.items)
+    with pytest.raises(ConfigurationError, match="a query has begun there"):
+        copy_stores(source, target, plan, SETTINGS)
+    assert without_list(target.items) == before
+
+
+def test_stores_of_the_target_without_a_record(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """They are left alone, and no mark keeps their query from entering again."""
+    plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
+    Beginning(make(target), stores, CHECKPOINT).commit(1)
+    del target.items[namespace_key(namespace_of(stores[0]))]
+    before = dict(target.items)
+    with pytest.raises(ConfigurationError, match="the target has other state"):
+        copy_stores(source, target, plan, SETTINGS)
+    assert target.items == before
+
+
+def test_source_without_a_record_gives_the_target_one(
+    source: MemoryTables, target: MemoryTables, stores: list[str]
+) -> None:
+    """It names the run that entered last."""
+    del source.items[namespace_key(namespace_of(stores[0]))]
+    copy(source, target, stores[0])
+    assert copy(source, target, stores[0]).written == 0
+    record = read_record(target, namespace_of(stores[0]), Meter())
+    assert record is not None
+    assert (record.epochs, record.query, record.location) == ({"run-1": 1}, query_run().query, CHECKPOINT)
+    assert not record.is_copied
+
+
+def test_store_that_is_made_late_in_the_target_is_left_alone(
+    source: MemoryTables, target: MemoryTables, stores: list[str]
+) -> None:
+    """A task of a dropped query that makes its store at the end of the copy makes the copy fail."""
+    key = meta_key(stores[0])
+    theirs = source.items[key] | {"epochs": {"theirs": 1}}
+
+    class Late(FailingTables):
+        def _call(self, called: str, *arguments: Any) -> Any:
+            if called == "put_new" and arguments[0] == key:
+                target.items[key] = theirs
+            return super()._call(called, *arguments)
+
+    with pytest.raises(ConfigurationError, match="the target has other state"):
+        copy(source, Late(target), stores[0])
+    assert target.items[key] == theirs
+
+
+def test_fork_in_the_target_is_not_written_over(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """It must be dropped before the copy is made again; what a fork that is gone has pinned is free."""
+    copy(source, target, stores[0])
+    fork_namespace(target, namespace_of(stores[0]), "test", 5, Meter())
+    write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
+    before = dict(target.items)
+    with pytest.raises(ConfigurationError, match="forks depend on this state: test; drop them first"):
+        copy(source, target, stores[0])
+    assert target.items == before
+    for each in find_stores(target, "test", Meter()):
+        del target.items[meta_key(each)]
+    copy(source, target, stores[0])
+    assert source.items.items() <= target.items.items()
+
+
+def test_fork_that_begins_in_the_target_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
+    """While the copy is made again: the fork has its rows, or it is refused."""
+    whole = MemoryTables()
+    copy(source, whole, stores[0])
+    write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
+    outcomes: list[tuple[bool, bool]] = []
+    for request in range(1_000):
+        target = MemoryTables()
+        target.items |= whole.items
+        forked: list[bool] = []
+
+        def fork(target: MemoryTables = target, forked: list[bool] = forked) -> None:
+            forked.append(False)
+            with suppress(DynastateError):
+                fork_namespace(target, namespace_of(stores[0]), "test", 5, Meter())
+                forked[0] = True
+
+        is_copied = False
+        with suppress(ConfigurationError):
+            copy(source, at(request, target, fork), stores[0])
+            is_copied = True
+        if not forked:
+            break
+        outcomes.append((forked[0], is_copied))
+        if forked[0]:
+            engine = make(target)
+            assert all(read(engine, store.replace(namespace_of(store), "test"), 5) == numbers(5) for store in stores)
+    assert set(outcomes) == {(True, False), (False, True)}
+
+
+def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, stores: list[str], make: Engines) -> None:
+    """Until then no query begins in its place; afterwards one does."""
+    namespace = namespace_of(stores[0])
+    for last in range(1_000):
+        target = MemoryTables()
+        dying = Dying(target, last)
+        with suppress(UnavailableError):
+            copy(source, dying, stores[0])
+        if dying.left >= 0:
+            break
+        query = Beginning(make(target), stores, "file:/elsewhere/state")
+        query()
+        if query.error:
+            drop_stores(target, every_store(target, namespace, Meter(), with_lost=True), Meter())
+            query.error = None
+            query()
+        assert query.error is None
+        assert all(read(query.engine, store, 2) == {b"theirs": b"2"} for store in query.stores)
+    assert last > 10
+
+
+def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
+    """It is over, and deletes nothing of a query that begins when the other one is complete."""
+    end = VersionId(12, attempt(12))
+    errors: list[str] = []
+    for request in range(1_000):
+        target = MemoryTables()
+        engine = make(target)
+
+        def overtake(target: MemoryTables = target, engine: Engine = engine) -> None:
+            copy(source, target, stores[0])
+            for store in stores:
+                write(engine, store, attempt(13), noise(1), base=end, run="run-2")
+
+        try:
+            copy(source, at(request, target, overtake), stores[0])
+        except (ConfigurationError, CorruptStateError) as error:
+            errors.append(str(error))
+        else:
+            break
+        fresh = make(target)
+        assert all(read(fresh, store, 13) == numbers(12) | noise(1) for store in stores)
+    assert any(each.startswith("another copy of this namespace") for each in errors)
+    assert request > 10
+
+
+# ----------------------------------------------------------------------------------------- stores that are missing
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_store_that_is_made_meanwhile_is_noticed(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines, *, has_store: bool
+) -> None:
+    """The first batch of a query, or of an operator, is not copied in part; nor is a query that has just begun."""
+    other = stores[0].replace("/0/0/", "/1/0/")
+
+    def begin() -> None:
+        if has_store:
+            write_versions(make(), other, 1)
+        else:
+            assert is_entered(source, other, None, query_run("run-2"), Meter())
+
+    late = Overtaken(target, begin, "write")
+    with pytest.raises(ConfigurationError, match="a query or clean-up wrote to this namespace"):
+        copy(source, late, stores[0])
+    assert not find_stores(target, namespace_of(stores[0]), Meter())
+    copy(source, target, stores[0])
+    assert target.items == source.items
+
+
+@pytest.mark.parametrize("more", ["/0/3/default", "/1/1/default", "/0/0/left-keyToNumValues"])
+def test_first_batch_that_is_not_whole_is_refused(
+    more: str, source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """Partitions of an operator are missing, or stores of one."""
+    write_versions(make(), namespace_of(stores[0]) + more, 1)
+    with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
+        copy(source, target, stores[0])
+    assert not target.items
 
 
 # ---------------------------------------------------------------------------------------------------- blocks in S3
