@@ -106,12 +106,21 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
 def _foreign(
     graph: VersionGraph, bases: Mapping[VersionId, VersionId | None], needed: Collection[VersionId]
 ) -> set[VersionId]:
-    """Versions by runs from other locations that are not `needed`, with all that they are read from."""
+    """Versions by runs from other locations that are not `needed`, with all that they are read from.
+
+    But not those that a later run from their location has made again, or a lower version: its checkpoint has left them.
+    """
     meta = graph.required_meta
+    lowest: dict[tuple[str, int], int] = {}
+    for entry in graph.entries():
+        lowest.setdefault((meta.location_at(entry.epoch), entry.epoch), entry.version)
     found: set[VersionId] = set()
     for entry in graph.entries():
-        is_foreign = entry.id not in needed and meta.location_at(entry.epoch) not in ("", meta.location)
-        if is_foreign and bases[entry.id] is not None:
+        place = meta.location_at(entry.epoch)
+        if entry.id in needed or place in ("", meta.location) or bases[entry.id] is None:
+            continue
+        later = (version for (where, epoch), version in lowest.items() if where == place and epoch > entry.epoch)
+        if entry.version < min(later, default=entry.version + 1):
             base, path = graph.route(*entry.id)
             found |= {base, *(each.id for each in path)}
     return found

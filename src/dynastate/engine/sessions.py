@@ -23,10 +23,8 @@ from dynastate.format.meta import (
     EPOCHS_KEPT,
     OBJECTS,
     ORIGIN,
-    QUERIES,
     QueryRun,
     StoreMeta,
-    by_epoch,
     meta_item,
     meta_lost,
     newest_epoch,
@@ -169,9 +167,4 @@ def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, 
             store=store,
         )
     refuse_location(store, meta.location, run)
-    entered: Item = {}
-    if not meta.location:
-        entered["locations"] = {str(meta.epoch + 1): run.location}
-    if meta.query != run.query:
-        entered |= {"query": run.query, "began": now, QUERIES: by_epoch(meta.with_query(run.query))}
-    return entered
+    return meta.entered_by(run, base, now)

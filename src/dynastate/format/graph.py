@@ -13,7 +13,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissi
 from dynastate.format import keys
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
-from dynastate.format.meta import FORKS, QueryRun, StoreMeta, meta_lost, parse_meta, parse_schema
+from dynastate.format.meta import FORKS, QUERIES_KEPT, QueryRun, StoreMeta, meta_lost, parse_meta, parse_schema
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VersionEntry, listed_entry, parse_list
 
@@ -139,12 +139,12 @@ class VersionGraph:
         """The entry of a version: the given attempt; for NO_ATTEMPT the highest epoch, of equals the last appended.
 
         Among equals, one whose parent is there comes first: a zombie may commit after clean-up has deleted its parent.
-        A `run` gets no attempt of another query that came after its own: its checkpoint was restored since.
+        A `run` gets no attempt that is another query's: its checkpoint was restored since.
 
         Raises:
             VersionMissingError: there is none; the message names the existing versions.
             ConfigurationError: the number alone does not say whose version is meant: several checkpoint locations have
-                made it, the run's own not as the last.
+                made it, the run's own not as the last; or more queries than are listed have written to the store.
         """
         if attempt != NO_ATTEMPT:
             found = self.entry(version, attempt)
@@ -153,26 +153,36 @@ class VersionGraph:
             own = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
             found = max(own, key=lambda each: (each.epoch, self._has_parent(each)), default=None)
             if found is not None and run is not None:
-                self._refuse_unclear(found, own, run.location)
+                self._refuse_unclear(found, own, run)
         if found is None:
             raise self._missing(version, attempt, run)
         return found
 
     def _is_foreign(self, entry: VersionEntry, query: str) -> bool:
-        return self.meta is not None and self.meta.is_foreign(entry.epoch, query)
+        return self.meta is not None and self.meta.is_foreign(entry.version, entry.epoch, query)
 
-    def _refuse_unclear(self, newest: VersionEntry, attempts: Iterable[VersionEntry], location: str) -> None:
-        """Refuse a version that its number does not tell from what another location has made of it."""
-        if self.meta is None or self.meta.location_at(newest.epoch) == location:
+    def _refuse_unclear(self, newest: VersionEntry, attempts: Iterable[VersionEntry], run: QueryRun) -> None:
+        """Refuse a version that its number does not tell from what another location or query has made of it."""
+        if self.meta is None:
             return
-        places = {self.meta.location_at(each.epoch) for each in attempts} - {""}
-        if len(places) > 1:
+        about = {"store": self.store, "version": newest.version}
+        if self.meta.is_forgotten(newest.epoch, run.query):
+            raise ConfigurationError(
+                f"more than {QUERIES_KEPT} queries have written to this store, and format v1 of checkpoints does not "
+                "say which one has made this version: start with a new checkpoint in another namespace",
+                **about,
+                query=run.query,
+            )
+        if self.meta.location_at(newest.epoch) == run.location:
+            return
+        places = {self.meta.location_at(each.epoch) for each in attempts} | self.meta.claimants(newest.version, newest.epoch)
+        if len(places - {""}) > 1:
             raise ConfigurationError(
                 "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "
-                "one is meant: go back with dynastate rollback to a batch before the first that several have made",
-                store=self.store,
-                version=newest.version,
-                locations=",".join(sorted(places)),
+                "one is meant: fork a later version, or go back with dynastate rollback to a batch before the first "
+                "that several have made",
+                **about,
+                locations=",".join(sorted(places - {""})),
             )
 
     def _has_parent(self, entry: VersionEntry) -> bool:
@@ -325,8 +335,8 @@ class VersionGraph:
             )
         elif version in self._entries and attempt == NO_ATTEMPT and run is not None:
             message = (
-                "only a query that came after this one has made this version: the checkpoint was restored since, and "
-                "clean-up has deleted its state; restore the tables, too, or start with a new checkpoint"
+                "only another query has made this version: this one's checkpoint was restored since, and clean-up has "
+                "deleted its state; restore the tables, too, or start with a new checkpoint"
             )
             facts["query"] = run.query
         elif version in self._entries:

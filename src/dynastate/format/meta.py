@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from itertools import zip_longest
+from typing import Final, NamedTuple, TypeVar
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, check_format, is_map, item_key, number
@@ -26,10 +27,15 @@ OBJECTS: Final = "objects"
 #: In a meta item: the newest queries that a store has had, each by its first epoch, if it has had several.
 QUERIES: Final = "queries"
 QUERIES_KEPT: Final = 16
+#: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from; and
+#: the highest version that there was when a location was adopted.
+BASES, HEIGHTS = "bases", "heights"
 #: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
 #: which compares the runs of a meta item, finds them changed.
 FORK, ADOPTION = "fork-", "adopt-"
 _CORRUPT: Final = "the store's meta item is corrupt"
+
+Value = TypeVar("Value", str, int)
 
 
 class QueryRun(NamedTuple):
@@ -49,6 +55,9 @@ class StoreMeta:
     store was its own; empty: it has had one query.
     `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
     `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
+    `bases` are the lowest versions that runs of a query or from a location resumed from, and `heights` the highest
+    versions that there were when a location was adopted, each by the first epoch of that query or location; what comes
+    first has neither.
     """
 
     shards: int
@@ -58,6 +67,8 @@ class StoreMeta:
     locations: Mapping[int, str]
     objects: frozenset[str] = frozenset()
     queries: Mapping[int, str] = field(default_factory=dict)
+    bases: Mapping[int, int] = field(default_factory=dict)
+    heights: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
@@ -78,24 +89,61 @@ class StoreMeta:
         """The location of the runs with that epoch; "": it is not known."""
         return _at(self.locations, epoch)
 
-    def with_query(self, query: str) -> dict[int, str]:
-        """`queries` when a run of that query enters next."""
-        listed = {**(self.queries or {1: self.query}), self.epoch + 1: query}
-        return {first: listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}
+    def entered_by(self, run: QueryRun, base: int, now: str) -> Item:
+        """The attributes that change when a run enters next, beside its epoch, and resumes from version `base`."""
+        changed: Item = {}
+        queries, locations = dict(self.queries), dict(self.locations)
+        if self.query != run.query:
+            listed = {**(self.queries or {1: self.query}), self.epoch + 1: run.query}
+            queries = {first: listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}
+            changed |= {"query": run.query, "began": now, QUERIES: by_epoch(queries)}
+        if not self.location:
+            locations = {self.epoch + 1: run.location}
+            changed["locations"] = by_epoch(locations)
+        newest = {max(begun) for begun in (queries, locations) if len(begun) > 1}
+        bases = {first: each for first, each in self.bases.items() if first in {*queries, *locations}}
+        bases |= {first: min(base, bases.get(first, base)) for first in newest}
+        return changed if bases == self.bases else changed | {BASES: by_epoch(bases)}
 
-    def is_foreign(self, epoch: int, query: str) -> bool:
-        """Whether runs with that epoch were another query's, and entered after that query had begun.
+    def is_foreign(self, version: int, epoch: int, query: str) -> bool:
+        """Whether a version that a run with that epoch made is no version of the query, but another one's.
 
-        What others made before it began may be its own: a lost checkpoint that was recovered has a new query's id.
+        What others made before a query began is its own up to the version that it resumed from: a lost checkpoint that
+        was recovered has a new query's id. A query that has not entered yet resumes from what it finds.
         """
-        begun = min((first for first, each in self.queries.items() if each == query), default=epoch + 1)
-        return begun <= epoch and "" not in (query, other := _at(self.queries, epoch)) and other != query
+        begun = [first for first, each in self.queries.items() if each == query]
+        if not begun or "" in (query, other := _at(self.queries, epoch)) or other == query:
+            return False
+        return min(begun) <= epoch or version > min((self.bases.get(first, version) for first in begun))
+
+    def is_forgotten(self, epoch: int, query: str) -> bool:
+        """Whether runs with that epoch were not the query's, as far as is known, and the oldest queries are forgotten.
+
+        Then the query may be one of these, which has made the same versions.
+        """
+        return query not in ("", _at(self.queries, epoch)) and min(self.queries, default=1) > 1
+
+    def claimants(self, version: int, epoch: int) -> set[str]:
+        """The locations that may mean an attempt of their own by a version's number.
+
+        Their runs may have made it: it is above their base, and was there at their end. Or they began with it, and a
+        run with that epoch has made it again since.
+        """
+        spans = sorted(self.locations)
+        found: set[str] = set()
+        for first, end in zip_longest(spans, spans[1:]):
+            base = self.bases.get(first, 0 if first == spans[0] else version)
+            may_have_made = base < version and (end is None or version <= self.heights.get(end, 0))
+            if may_have_made or (first <= epoch and version <= self.heights.get(first, 0)):
+                found.add(self.locations[first])
+        return found
 
     def attributes(self) -> Item:
         """The attributes of the item that say this."""
         several: Item = {OBJECTS: self.objects} if self.objects else {}
         if self.queries:
             several[QUERIES] = by_epoch(self.queries)
+        several |= {name: by_epoch(each) for name, each in ((BASES, self.bases), (HEIGHTS, self.heights)) if each}
         return several | {
             "shards": self.shards,
             "epoch": self.epoch,
@@ -106,9 +154,9 @@ class StoreMeta:
         }
 
 
-def by_epoch(texts: Mapping[int, str]) -> dict[str, str]:
-    """Texts by epochs, as an item has them."""
-    return {str(first): texts[first] for first in sorted(texts)}
+def by_epoch(values: Mapping[int, Value]) -> dict[str, Value]:
+    """Values by epochs, as an item has them."""
+    return {str(first): values[first] for first in sorted(values)}
 
 
 def _at(texts: Mapping[int, str], epoch: int) -> str:
@@ -136,19 +184,20 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     query, began = item.get("query"), item.get("began")
     if not isinstance(query, str) or not isinstance(began, str):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its query", **where(key))
-    locations = _parse_by_epoch(key, item.get("locations"), newest)
-    queries = _parse_by_epoch(key, item.get(QUERIES, {}), newest)
+    locations = _parse_by_epoch(key, item.get("locations"), str, newest)
+    queries = _parse_by_epoch(key, item.get(QUERIES, {}), str, newest)
+    bases, heights = (_parse_by_epoch(key, item.get(name, {}), int, newest) for name in (BASES, HEIGHTS))
     objects = item.get(OBJECTS, frozenset())
     if not isinstance(objects, frozenset):
         raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
-    return StoreMeta(shards, epochs, query, began, locations, objects, queries)
+    return StoreMeta(shards, epochs, query, began, locations, objects, queries, bases, heights)
 
 
-def _parse_by_epoch(key: Key, listed: object, newest: int) -> dict[int, str]:
-    """Texts by their first epochs."""
-    if not is_map(listed, str):
+def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) -> dict[int, Value]:
+    """Values by their first epochs."""
+    if not is_map(listed, kind):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its queries and its checkpoints", **where(key))
-    found = {int(first): text for first, text in listed.items() if first.isdecimal()}
+    found = {int(first): each for first, each in listed.items() if first.isdecimal()}
     if len(found) < len(listed) or any(first > newest for first in found):
         raise CorruptStateError(f"{_CORRUPT}: its queries or its locations are not by epoch", **where(key))
     return found

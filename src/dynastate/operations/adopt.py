@@ -9,10 +9,13 @@ from uuid import uuid4
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.engine.catalog import read_version_lists
 from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.graph import VersionGraph
+from dynastate.format.items import Item
 from dynastate.format.keys import location_of, meta_key
-from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, StoreMeta, oldest_runs, parse_meta
+from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, HEIGHTS, by_epoch, oldest_runs, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
@@ -51,23 +54,22 @@ def adopt_stores(
 ) -> Adopted:
     """Let runs from a location write to these stores, and refuse those from others.
 
-    First enter the location in the record of the namespace, if there is one. Then for each store: 1. Enter the
-    location in the meta item, with an epoch of its own: no run from elsewhere enters any more. 2. Make the version
-    lists refuse the runs that entered before. A crash after any step leaves stores that refuse the runs of one of the
-    locations; the same call completes the rest.
+    First enter the location in the record of the namespace, if there is one. Then for each store: 1. Make the version
+    lists refuse the runs that have entered. 2. Enter the location in the meta item, with an epoch of its own, and the
+    highest version there is, unless another run has entered meanwhile: then again. No run from elsewhere enters any
+    more. A crash after any step leaves stores that refuse the runs of one of the locations, until new ones enter; the
+    same call completes the rest.
 
     Raises:
         ConfigurationError: a store is being dropped.
+        CorruptStateError: a version list is corrupt.
     """
     before = locations_of(tables, stores, meter)
     namespace = stores[0].split("/")[0]
     _enter_record(tables, namespace, location, meter)
 
     def adopt(store: str, own: Meter) -> set[str]:
-        meta = _enter(tables, store, location, own)  # 1
-        others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
-        refuse_runs(tables, store, others, own)  # 2
-        return others
+        return _adopt(tables, store, location, own)
 
     adopted = each_store(tables, stores, metered(adopt, meter), progress, until_failure=True).all()
     return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), meter.write_units)
@@ -89,15 +91,24 @@ def _keeps_entering(store: str) -> UnavailableError:
     return UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
 
 
-def _enter(tables: Tables, store: str, location: str, meter: Meter) -> StoreMeta:
+def _adopt(tables: Tables, store: str, location: str, meter: Meter) -> set[str]:
+    """Adopt one store; return the runs that it refuses."""
     run = f"{ADOPTION}{uuid4()}"
     for _ in range(EPOCHS_KEPT):
         item, meta = read_meta(tables, store, meter)
+        others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
         if meta.location == location:
-            return meta
+            return others
         if DROPPED in item:
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
-        moved = {str(first): each for first, each in meta.locations.items()} | {str(meta.epoch + 1): location}
+        refuse_runs(tables, store, others, meter)  # 1
+        highest = max(VersionGraph(store, read_version_lists(tables, store, meter).items()).versions(), default=0)
+        first = meta.epoch + 1
+        moved: Item = {
+            "locations": by_epoch({**meta.locations, first: location}),
+            HEIGHTS: by_epoch({**meta.heights, first: highest}),
+        }
         forget = oldest_runs(meta.epochs)
-        tables.advance_epoch(meta_key(store), run, meta.epochs, forget, {"locations": moved}, meter)
+        if tables.advance_epoch(meta_key(store), run, meta.epochs, forget, moved, meter):  # 2
+            return others
     raise _keeps_entering(store)

@@ -170,7 +170,7 @@ def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: M
             )
         chosen = graph.newest().version if version is None else version
         # Each attempt at the version is forked, so its query does not matter here.
-        entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", graph.required_meta.location))
+        entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", ""))
         try:
             graph.route(*entry.id)
         except CorruptStateError:

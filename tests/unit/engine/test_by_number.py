@@ -8,9 +8,13 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
 from dynastate.format.meta import QUERIES_KEPT, QueryRun, StoreMeta
+from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.adopt import adopt_stores
+from dynastate.operations.clean import clean_store
+from dynastate.operations.compact import compact_store
 from dynastate.operations.fork import fork_namespace
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -69,7 +73,7 @@ def test_another_querys_version_is_not_taken_for_a_lost_one(engines: Engines, st
     make(engines(), store, query_run("a-1"), 3)
     make(engines(), store, query_run("b-1", query="other"), 5)
     make(engines(), store, query_run("a-2"), 1)
-    with pytest.raises(VersionMissingError, match="only a query that came after this one has made this version"):
+    with pytest.raises(VersionMissingError, match="only another query has made this version"):
         read_for(engines(), store, query_run("a-3"), 4)
 
 
@@ -130,10 +134,113 @@ def test_the_newest_queries_are_listed(engines: Engines, tables: Tables, store: 
     assert listed[QUERIES_KEPT + 3] == f"query-{QUERIES_KEPT + 2}"
 
 
-def test_whose_an_epoch_is() -> None:
-    """A query's own epochs, those before it began, and those of queries whose ids are not known, are not foreign."""
-    meta = StoreMeta(1, {"run": 9}, "a", "", {}, queries={2: "a", 4: "b", 6: "", 8: "a"})
+def test_whose_a_version_is() -> None:
+    """A query's own versions, those that it resumed from, and those of queries whose ids are not known, are its own."""
+    meta = StoreMeta(1, {"run": 9}, "a", "", {}, queries={1: "d", 2: "a", 4: "b", 6: "", 8: "a"}, bases={4: 3, 8: 5})
     foreign = {
-        query: [epoch for epoch in range(1, 10) if meta.is_foreign(epoch, query)] for query in ("a", "b", "c", "")
+        query: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, query)] for query in ("a", "b", "c", "")
     }
-    assert foreign == {"a": [4, 5], "b": [8, 9], "c": [], "": []}
+    assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [], "": []}
+    assert [version for version in range(1, 6) if meta.is_foreign(version, 1, "b")] == [4, 5], "it resumed from 3"
+
+
+def test_a_query_that_began_from_nothing_has_no_earlier_version(engines: Engines, tables: Tables, store: str) -> None:
+    """Its own versions were deleted: it started over, then the first query was restored, and cleaned up."""
+    base = make(engines(), store, query_run("a-1"), 7)
+    make(engines(), store, query_run("b-1", query="other"), 5)
+    make(engines(), store, query_run("a-2"), 3, base)
+    back = query_run("b-2", query="other")
+    assert read_for(engines(), store, back, 5)[b"5"] == b"b-1"
+    assert clean_store(engines(), tables, store, 2).items
+    with pytest.raises(VersionMissingError, match="only another query has made this version"):
+        read_for(engines(), store, back, 5)
+    assert read_for(engines(), store, query_run("a-3"), 10)[b"10"] == b"a-2"
+
+
+def test_a_query_that_was_taken_back_has_no_earlier_version(engines: Engines, store: str) -> None:
+    """It was recovered from the first one's version 5, and later taken back to 2."""
+    base = make(engines(), store, query_run("a-1"), 2)
+    later = make(engines(), store, query_run("a-1"), 3, base)
+    recovered, again = query_run("b-1", query="recovered"), query_run("b-2", query="recovered")
+    make(engines(), store, recovered, 1, later)
+    assert read_for(engines(), store, again, 4)[b"4"] == b"a-1"
+    make(engines(), store, again, 1, base)
+    with pytest.raises(VersionMissingError, match="only another query has made this version"):
+        read_for(engines(), store, again, 4)
+    assert read_for(engines(), store, again, 3)[b"3"] == b"b-2"
+
+
+def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: str) -> None:
+    """Once the oldest queries are no longer listed, a query that is not listed may be one of them."""
+    make(engines(), store, query_run("a-1"), 3)
+    again = query_run("a-2")
+    for number in range(QUERIES_KEPT):
+        assert read_for(engines(), store, again, 3)[b"3"] == b"a-1"
+        make(engines(), store, query_run(f"run-{number}", query=f"query-{number}"), 3)
+    for run in (again, query_run("new-1", query="new")):
+        with pytest.raises(ConfigurationError, match="more than 16 queries have written to this store"):
+            read_for(engines(), store, run, 3)
+    last = QUERIES_KEPT - 1
+    own = query_run("again", query=f"query-{last}")
+    assert read_for(engines(), store, own, 3)[b"3"] == f"run-{last}".encode()
+    namespace = namespace_of(store)
+    assert fork_namespace(tables, namespace, f"{namespace}-fork", None, Meter()).version == 3
+
+
+def test_a_number_that_a_deleted_version_had(engines: Engines, tables: Tables, store: str) -> None:
+    """Clean-up has deleted what a location had made, and its checkpoint is adopted again."""
+    base = make(engines(), store, query_run("old-1"), 3)
+    make(engines(), store, query_run("old-1"), 2, base)
+    adopt_stores(tables, [store], MOVED, Meter())
+    make(engines(), store, query_run("new-1", MOVED), 4, base)
+    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    make(engines(), store, query_run("old-2"), 3, base)
+    adopt_stores(tables, [store], MOVED, Meter())
+    for group, listed in graph(tables, store).groups.items():  # as clean-up does, when runs have come and gone
+        item = tables.get([group], Meter())[group]
+        before: Item = {name: item[name] for name in (VERSIONS, REFUSED) if name in item}
+        kept: Item = {VERSIONS: [raw for raw, entry in listed if entry.epoch != 3]} if listed else {}
+        assert tables.put_over(group, item | kept, before, Meter())
+    with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*{MOVED},{CHECKPOINT}"):
+        read_for(engines(), store, query_run("new-2", MOVED), 5)
+    assert read_for(engines(), store, query_run("new-2", MOVED), 3)[b"3"] == b"old-1"
+
+
+def test_a_checkpoint_that_is_moved_to_and_fro(engines: Engines, tables: Tables, store: str) -> None:
+    """Where each location continues from the newest version of the other, its number is clear."""
+    base = make(engines(), store, query_run("old-1"), 3)
+    for number, place in enumerate([MOVED, CHECKPOINT, MOVED, CHECKPOINT]):
+        adopt_stores(tables, [store], place, Meter())
+        assert read_for(engines(), store, query_run("next", place), base.version) == read(engines(), store, *base)
+        base = make(engines(), store, query_run(f"run-{number}", place), 2, base)
+    meta = graph(tables, store).required_meta
+    assert dict(meta.heights) == {2: 3, 4: 5, 6: 7, 8: 9}
+    assert dict(meta.bases) == {2: 3, 4: 5, 6: 7, 8: 9}
+
+
+def test_clean_up_leaves_no_attempt_that_was_left(engines: Engines, tables: Tables, store: str) -> None:
+    """Of a version that another location continued from, clean-up deletes every attempt, or none."""
+    base = make(engines(), store, query_run("old-1"), 3)
+    make(engines(), store, query_run("old-2"), 3, base)
+    own = make(engines(), store, query_run("old-3"), 2, base)
+    adopt_stores(tables, [store], MOVED, Meter())
+    moved = make(engines(), store, query_run("new-1", MOVED), 12, own)
+    compact_store(engines(), tables, store)
+    make(engines(), store, query_run("new-1", MOVED), 4, moved)
+    assert clean_store(engines(), tables, store, 2).items
+    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    with pytest.raises(VersionMissingError, match="this version does not exist"):
+        read_for(engines(), store, query_run("old-4"), own.version)
+
+
+def test_a_location_that_resumed_from_what_was_made_again(engines: Engines, tables: Tables, store: str) -> None:
+    """It has run nothing yet, and the location before was adopted again and taken back."""
+    base = make(engines(), store, query_run("old-1"), 3)
+    make(engines(), store, query_run("old-1"), 1, base)
+    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    make(engines(), store, query_run("old-2"), 2, base)
+    adopt_stores(tables, [store], MOVED, Meter())
+    with pytest.raises(ConfigurationError, match="several checkpoint locations"):
+        read_for(engines(), store, query_run("new-1", MOVED), 4)
+    assert read_for(engines(), store, query_run("new-1", MOVED), 5)[b"5"] == b"old-2"
