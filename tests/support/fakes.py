@@ -236,23 +236,29 @@ class MemoryTables(UnthrottledTables):
             return True
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        return self._change_set("add_to_set", key, name, lambda before: before | set(texts), meter)
+        return self._change_set("add_to_set", key, name, lambda there: there | set(texts), {}, meter)
 
-    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        return self._change_set("remove_from_set", key, name, lambda before: before - set(texts), meter)
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter) -> Item | None:
+        return self._change_set("remove_from_set", key, name, lambda there: there - set(texts), before, meter)
 
     def _change_set(
-        self, verb: str, key: Key, name: str, change: Callable[[frozenset[str]], frozenset[str]], meter: Meter
+        self,
+        verb: str,
+        key: Key,
+        name: str,
+        change: Callable[[frozenset[str]], frozenset[str]],
+        before: Item,
+        meter: Meter,
     ) -> Item | None:
         with self._lock:
             self._begin(verb, [key], meter)
-            if key not in self.items:
+            if key not in self.items or not before.items() <= self.items[key].items():
                 meter.wrote(0)
                 return None
             item = dict(self.items[key])
-            before = item.pop(name, frozenset())
-            assert isinstance(before, frozenset)
-            after = change(before)
+            there = item.pop(name, frozenset())
+            assert isinstance(there, frozenset)
+            after = change(there)
             self._put(key, item | ({name: after} if after else {}), meter)
             return _copy(self.items[key])
 
@@ -388,6 +394,25 @@ class Overtaken(FailingTables):
     def __init__(self, tables: Tables, happens: Callable[[], object], before: str = "get") -> None:
         to_come = [happens]
         super().__init__(tables, lambda verb: to_come.pop()() if verb == before and to_come else None)
+
+
+class Recorded(FailingTables):
+    """Tables that note requests, so that they can be sent again, as if they were late."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self.requests: list[tuple[str, tuple[Any, ...]]] = []
+
+    def _call(self, verb: str, *arguments: Any) -> Any:
+        self.requests.append((verb, arguments))
+        return super()._call(verb, *arguments)
+
+    def repeat(self, *verbs: str, about: str = "") -> None:
+        """Send the requests of some verbs again; where one is named, those about that attribute."""
+        wanted = [each for each in self.requests if each[0] in verbs and (not about or about in each[1])]
+        assert wanted
+        for verb, arguments in wanted:
+            getattr(self.tables, verb)(*arguments)
 
 
 class Dying(FailingTables):

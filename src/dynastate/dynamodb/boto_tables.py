@@ -287,19 +287,25 @@ class BotoTables:
         return self._conditional("UpdateItem", key, 1024, meter, **request)
 
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        return self._change_set("ADD", key, name, texts, meter)
+        return self._change_set("ADD", key, name, texts, {}, meter)
 
-    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        return self._change_set("DELETE", key, name, texts, meter)
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter) -> Item | None:
+        return self._change_set("DELETE", key, name, texts, before, meter)
 
-    def _change_set(self, how: str, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+    def _change_set(
+        self, how: str, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter
+    ) -> Item | None:
         refuse_keys([key], 1)
+        names = {"#s": name, "#h": SPECS[key.role].hash_key} | {f"#b{n}": each for n, each in enumerate(before)}
+        values: Item = {":texts": frozenset(texts)} | {f":b{n}": each for n, each in enumerate(before.values())}
         request = {
             "Key": to_wire(item_key(key)),
             "UpdateExpression": f"{how} #s :texts",
-            "ConditionExpression": "attribute_exists(#h)",
-            "ExpressionAttributeNames": {"#s": name, "#h": SPECS[key.role].hash_key},
-            "ExpressionAttributeValues": to_wire({":texts": frozenset(texts)}),
+            "ConditionExpression": " AND ".join(
+                ["attribute_exists(#h)", *(f"#b{n} = :b{n}" for n in range(len(before)))]
+            ),
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": to_wire(values),
             "ReturnValues": "ALL_NEW",
         }
         try:

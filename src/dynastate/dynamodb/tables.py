@@ -96,8 +96,8 @@ class Tables(Protocol):
     def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
         """Add texts to an attribute that is a set; the item after it, None: there is no such item."""
 
-    def remove_from_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        """Remove texts from an attribute that is a set; the item after it, None: there is no such item.
+    def remove_from_set(self, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter) -> Item | None:
+        """Remove texts from an attribute that is a set; the item after it, None: there is none with these attributes.
 
         Texts that are not in it are ignored. The attribute goes with its last text.
         """

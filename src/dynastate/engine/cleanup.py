@@ -284,11 +284,14 @@ class CleanUp:
                     unneeded[key] = bucket.stored_bytes // bucket.parts
         return unneeded
 
-    def remove_versions(self, retention: Retention) -> list[VersionEntry]:
-        """Delete the entries that are not retained from the version lists, the lowest first; return them.
+    def remove_versions(self, retention: Retention) -> tuple[list[VersionEntry], int]:
+        """Delete the entries that are not retained from the version lists, the lowest first.
 
         A list that a fork depends on is left; one that refuses runs is emptied. At one that is no longer as it was
         read this ends, so that no version is missing above another: verify takes that for a loss.
+
+        Returns:
+            The deleted entries, and the version below which nothing else was committed meanwhile, as far as is known.
         """
         deleted: list[VersionEntry] = []
         for key, group in sorted(self._graph.groups.items()):
@@ -304,9 +307,9 @@ class CleanUp:
                 done = self._tables.delete_over(key, before, self._meter)
                 self._meter.items_deleted += done
             if not done:
-                break
+                return deleted, min(keys.versions_of(key).start, retention.lowest)
             deleted += [entry for _, entry in group if not retention.retains(entry.id)]
-        return deleted
+        return deleted, retention.lowest
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:
         """Delete the parts of attempts that no list names any longer, without those of another store."""

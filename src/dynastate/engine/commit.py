@@ -233,7 +233,7 @@ class WriteAttempt:
         described: list[tuple[Key, Item]] = []
         if digest not in session.schemas:
             key = schema_key(self.store, digest)
-            described = [(key, checked_schema_item(self.store, key, schema))]
+            described = [(key, checked_schema_item(self.store, key, schema, self._run.id))]
         inline, sums = self._inline(), self._tally.sums()
         if inline is not None:
             self._ready.clear()
@@ -338,9 +338,9 @@ class WriteAttempt:
             raise InternalError(f"{operation} {what}", store=self.store, attempt=self.attempt.hex())
 
 
-def checked_schema_item(store: str, key: Key, schema: str) -> Item:
+def checked_schema_item(store: str, key: Key, schema: str, run: str) -> Item:
     """The item that describes how rows are read. Refuse one that is too large."""
-    item = schema_item(key, schema)
+    item = schema_item(key, schema, run)
     if item_bytes(item) > ITEM_BYTES_MAX:
         raise ConfigurationError(
             "the schema of this operator's state is too large for one DynamoDB item",

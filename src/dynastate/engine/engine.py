@@ -118,7 +118,7 @@ class Engine:
         meter = Meter()
         session = self.commits.sessions.enter(store, run, 0, meter)  # 1
         key = schema_key(store, schema_digest(version.schema))
-        item = checked_schema_item(store, key, version.schema)
+        item = checked_schema_item(store, key, version.schema, run.id)
         self._tables.write([(key, item)], meter)  # 2
         self.known.account(store).wrote(key.sort, size_of(item))
         of = VersionId(version.number, version.attempt)

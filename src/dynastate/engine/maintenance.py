@@ -115,8 +115,8 @@ class Maintenance:
         1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
         3. Find the lowest version of which anything is needed. 4. Delete older snapshots. 5. The first time, delete
         buckets that no snapshot names. 6. Delete older versions from their lists, the lowest first, up to one that is
-        not as it was read. 7. Delete their parts. 8. Delete orphans below, if no newer run has begun to write since;
-        those that are objects the first time.
+        not as it was read. 7. Delete their parts. 8. Delete orphans below it and below that list, if no newer
+        run has begun to write since; those that are objects the first time.
 
         A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
         """
@@ -159,10 +159,11 @@ class Maintenance:
             has_looked = is_first and steps.remove_orphan_buckets(below - 1)  # 5
         except RouteInvalidError:  # another clean-up is ahead of this one, and deletes snapshots that this one has read
             return meter, 0
-        deleted = steps.remove_versions(retained)  # 6
+        deleted, end = steps.remove_versions(retained)  # 6
         steps.remove_parts(deleted)  # 7
-        orphans = steps.find_orphans(below, deleted)  # 8
-        objects = steps.find_orphan_objects(below, deleted) if is_first else []
+        orphans = steps.find_orphans(end, deleted)  # 8
+        objects = steps.find_orphan_objects(end, deleted) if is_first else []
+        has_looked &= end == below
         if orphans or objects:
             is_newest = self._newest_epoch(store, run_id, meter) == epoch
             has_looked &= is_newest

@@ -97,6 +97,13 @@ def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord
     return None if item is None else parse_namespace(namespace, item)
 
 
+def delete_record(tables: Tables, record: NamespaceRecord, meter: Meter) -> int:
+    """Delete the record of a namespace without stores, unless a run has entered it since; return how many went."""
+    if first_stores(tables, record.namespace, meter):
+        return 0
+    return int(tables.delete_over(namespace_key(record.namespace), {"epochs": record.epochs}, meter))
+
+
 def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
     """The stores of partition 0 of operator 0, with their meta items: every query has some."""
     stores = {meta_key(store): store for name in STORE_NAMES for store in [f"{namespace}/0/0/{name}"]}
@@ -106,7 +113,8 @@ def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item
 def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun, meter: Meter) -> bool:
     """Whether a run is in the record of its namespace. If not, enter it, unless another one has entered meanwhile.
 
-    `meta` is the content of the meta item of the run's store, whose location is the run's, or None if the store is new.
+    `meta` is the content of the meta item of the run's store, whose location is the run's, or "" of a new fork; None:
+    the store is new.
 
     Raises:
         ConfigurationError: the namespace belongs to another query, is being dropped or copied, or another query has
@@ -121,6 +129,8 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
         is_used = _refuse_used(tables, namespace, run, meter)
         if record is None and not is_used:
             begin_list(tables, namespace, meter)
+    if record is not None and meta is not None and not meta.location:  # another run may be claiming this fork
+        refuse_location(store, record.location, run)
     if record is None:
         return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location), meter)
     if run.id not in record.epochs:

@@ -77,6 +77,15 @@ class VersionGraph:
         """Make no route begin with the snapshot of that version: it is corrupt. Routes fall back to older data."""
         self.skipped[of] = corrupt
 
+    def leave_out_after(self, epoch: int) -> None:
+        """Leave out the versions of runs with higher epochs."""
+        for version, entries in list(self._entries.items()):
+            kept = {attempt: entry for attempt, entry in entries.items() if entry.epoch <= epoch}
+            if kept:
+                self._entries[version] = kept
+            else:
+                del self._entries[version]
+
     def descriptions(self) -> dict[str, Item]:
         """The meta item and the schema items, by sort key."""
         return self._schemas | ({META: self.meta_item} if self.meta_item else {})
@@ -175,7 +184,9 @@ class VersionGraph:
             )
         if self.meta.location_at(newest.epoch) == run.location:
             return
-        places = {self.meta.location_at(each.epoch) for each in attempts} | self.meta.claimants(newest.version, newest.epoch)
+        places = {self.meta.location_at(each.epoch) for each in attempts} | self.meta.claimants(
+            newest.version, newest.epoch
+        )
         if len(places - {""}) > 1:
             raise ConfigurationError(
                 "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "

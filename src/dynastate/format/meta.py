@@ -13,12 +13,13 @@ from dynastate.format.keys import SHARDS_MAX, Key, meta_key, schema_digest, sche
 
 #: The newest runs whose epochs a meta item lists.
 EPOCHS_KEPT: Final = 16
-#: The forks that depend on an item, by their stores. It is not replaced or deleted while there are any.
+#: The pins of forks that depend on an item. It is not replaced or deleted while there are any.
 FORKS: Final = "forks"
 #: In a meta item: the store was forked, and what a fork needed may have been deleted by clean-up long after the rest.
 FORKED: Final = "forked"
-#: In the meta item of a fork: its origin, the version, and the sort keys there that it still depends on.
-ORIGIN, ORIGIN_VERSION, PINS = "origin", "origin_version", "pins"
+#: In the meta item of a fork: its origin, the version, the newest in `epochs` there when the fork was begun, the sort
+#: keys there that it still depends on, and what is in `forks` of these items for it.
+ORIGIN, ORIGIN_VERSION, ORIGIN_RUN, PINS, PIN = "origin", "origin_version", "origin_run", "pins", "pin"
 #: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.
 DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
@@ -30,6 +31,8 @@ QUERIES_KEPT: Final = 16
 #: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from; and
 #: the highest version that there was when a location was adopted.
 BASES, HEIGHTS = "bases", "heights"
+#: In a schema item: who wrote it last. A drop deletes what it has read, and not what is written there since.
+WRITER: Final = "writer"
 #: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
 #: which compares the runs of a meta item, finds them changed.
 FORK, ADOPTION = "fork-", "adopt-"
@@ -114,7 +117,7 @@ class StoreMeta:
         begun = [first for first, each in self.queries.items() if each == query]
         if not begun or "" in (query, other := _at(self.queries, epoch)) or other == query:
             return False
-        return min(begun) <= epoch or version > min((self.bases.get(first, version) for first in begun))
+        return min(begun) <= epoch or version > min(self.bases.get(first, version) for first in begun)
 
     def is_forgotten(self, epoch: int, query: str) -> bool:
         """Whether runs with that epoch were not the query's, as far as is known, and the oldest queries are forgotten.
@@ -227,8 +230,9 @@ def meta_lost(store: str) -> CorruptStateError:
     )
 
 
-def schema_item(key: Key, schema: str) -> Item:
-    return item_key(key) | {"format": FORMAT, "text": schema}
+def schema_item(key: Key, schema: str, writer: str) -> Item:
+    """A schema item. `writer` is the run, or the pin of the fork, that writes it."""
+    return item_key(key) | {"format": FORMAT, "text": schema, WRITER: writer}
 
 
 def parse_schema(key: Key, item: Item) -> str:

@@ -11,9 +11,9 @@ from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
-from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.dynamodb.tables import Tables, delete_all, get_apart
 from dynastate.engine.catalog import find_stores, read_version_lists
-from dynastate.engine.namespaces import first_stores, read_record
+from dynastate.engine.namespaces import delete_record, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
@@ -28,8 +28,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import decode_manifest
-from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, StoreMeta, query_runs
-from dynastate.format.namespace import NamespaceRecord, namespace_key
+from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, WRITER, StoreMeta, query_runs
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
@@ -124,7 +123,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     deleted = sum(each_store(tables, there, empty, progress, until_failure=True).all())
     for store in reversed(stores):  # 4
         deleted += (delete_meta if store in marked else _drop_lost)(tables, store, meter)
-    return deleted + sum(_delete_record(tables, record, meter) for record in records)  # 5
+    return deleted + sum(delete_record(tables, record, meter) for record in records if record is not None)  # 5
 
 
 def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
@@ -140,13 +139,6 @@ def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
             store=next(iter(made)),
             stores=len(made),
         )
-
-
-def _delete_record(tables: Tables, record: NamespaceRecord | None, meter: Meter) -> int:
-    """Delete the record of a namespace without stores, unless a run has entered it since; return how many went."""
-    if record is None or first_stores(tables, record.namespace, meter):
-        return 0
-    return int(tables.delete_over(namespace_key(record.namespace), {"epochs": record.epochs}, meter))
 
 
 def empty_store(tables: Tables, store: str, query: str, meter: Meter) -> int:
@@ -210,8 +202,7 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     runs = query_runs(meta)
     refuse_runs(tables, store, runs, meter)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
-    if runs:
-        _keep_epoch(tables, store, meta.epoch, meter)
+    _keep_epoch(tables, store, meta.epoch, meter)
     deleted += _delete_others(tables, store, meta.shards, meta.objects, meter)  # 4, 5
     unpin(tables, store, found, pins_of(found), meter)  # 6
     return deleted
@@ -244,7 +235,8 @@ def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
 def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> int:
     """Delete version lists, each with the condition that it is as it was read; return how many went.
 
-    Where runs are refused each becomes a fence: a commit of theirs may be minutes late, and go to any of them.
+    Where runs are refused, also those of a query that was dropped before, each becomes a fence: a commit of theirs may
+    be minutes late, and go to any of them.
     """
     lists = read_version_lists(tables, store, meter)
     deleted = 0
@@ -254,9 +246,9 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
             return deleted
         for key, item in lists.items():
             before: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS) if name in item}
-            if runs:
-                before_it = item.get(REFUSED, frozenset())  # none: a commit that came late has made the list
-                refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
+            before_it = item.get(REFUSED, frozenset())  # none: a commit that came late has made the list
+            refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
+            if refused:
                 fence: Item = item_key(key) | {"format": FORMAT, REFUSED: refused}
                 tables.put_over(key, fence, before, meter)
             else:
@@ -266,10 +258,12 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
 
 
 def _keep_epoch(tables: Tables, store: str, epoch: int, meter: Meter) -> None:
-    """Note the newest epoch of a store in the fence of its first list."""
+    """Note the newest epoch of a store in the fence of its first list, if it has one: if any run was there."""
     key = group_key(store, 1)
     for _ in range(_PASSES_MAX):
         fence = tables.get([key], meter).get(key, {})
+        if not fence:
+            return
         before: Item = {REFUSED: fence[REFUSED]} if REFUSED in fence else {}
         if before and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, before, meter):
             return
@@ -286,7 +280,11 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
         if key != meta_key(store) and not key.sort.startswith("group/")
     ]
     keys.sort(key=lambda key: not key.sort.startswith("snapshot/"))
-    delete_all(tables, keys, meter)
+    schemas = get_apart(tables, [key for key in keys if key.sort.startswith("schema/")], meter)
+    written = {key: item[WRITER] for key, item in schemas.items() if WRITER in item}
+    delete_all(tables, [key for key in keys if key not in written], meter)
+    for key, writer in written.items():  # the next query writes the same key, and these requests may be late
+        tables.delete_over(key, {WRITER: writer}, meter)
     for location in sorted(locations):
         delete_objects(tables.objects, list(tables.objects.names(location, store_prefix(store), meter)), meter)
     return len(keys)

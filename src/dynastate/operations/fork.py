@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import dynastate
@@ -20,8 +20,8 @@ from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
-from dynastate.engine.catalog import of_namespace, stores_in_list
-from dynastate.engine.namespaces import NamespaceItems, begin_list, list_store, read_namespace
+from dynastate.engine.catalog import of_namespace, read_version_lists, stores_in_list
+from dynastate.engine.namespaces import NamespaceItems, begin_list, delete_record, list_store, read_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format import keys
@@ -31,11 +31,14 @@ from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, V
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import (
     DROPPED,
+    EPOCHS_KEPT,
     FORK,
     FORKED,
     FORKS,
     ORIGIN,
+    ORIGIN_RUN,
     ORIGIN_VERSION,
+    PIN,
     PINS,
     QueryRun,
     meta_item,
@@ -44,11 +47,19 @@ from dynastate.format.meta import (
 )
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
-from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph
+from dynastate.operations.pins import is_complete, meta_or_empty, pin_of, pins_of, read_graph
+from dynastate.operations.runs import read_meta
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
 _CHANGED: Final = "what the fork was begun with has changed"
+
+
+class _Moment(NamedTuple):
+    """What is forked: a version, as the origin's runs up to one have made it; "": all (of earlier builds)."""
+
+    version: int
+    run: str
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,10 @@ def fork_namespace(
 ) -> Forked:
     """Fork the stores of a namespace's current query into another one, at a version.
 
-    By default that is the newest that all of them have. The query may run meanwhile. The same call resumes a fork that
-    was cut off, at its version.
-    Stores are made several at once, but for those of partition 0, which come first.
+    By default that is the newest that all of them have. The query may run meanwhile: what its later runs make of the
+    version is not forked. The same call resumes a fork that was cut off, at its version.
+    Stores are made several at once. Those of partition 0 are begun before the others, so that a drop finds the fork,
+    and get their version after them, so that no reader takes a part of the fork for all of it.
 
     Raises:
         ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
@@ -88,55 +100,67 @@ def fork_namespace(
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     namespace_items = read_namespace(tables, new, meter)
     begun = _begun(tables, namespace, namespace_items, stores, meter)
+    spent = Meter()
     if begun is not None:
-        if version not in (None, begun):
+        if version not in (None, begun.version):
             raise ConfigurationError(
                 f"a fork at another version has begun there and was cut off: dynastate drop {new}, and fork again",
                 namespace=new,
-                version=begun,
+                version=begun.version,
             )
-        version = begun
+        of = begun
     else:
-        version = _common(tables, origins, version, meter)
+        of = _begin(tables, origins, version, meter)
+        if namespace_items.record is None:
+            begin_list(tables, new, spent)
+        else:  # of a query that was dropped
+            delete_record(tables, namespace_items.record, spent)
     first = next(iter(stores))
-    shared, spent = 0, Meter()
-    if begun is None and namespace_items.record is None:
-        begin_list(tables, new, spent)
 
-    def make(store: str, meter: Meter) -> int:
-        shared = _StoreFork(tables, store, stores[store], version, meter).make()
-        _require_not_dropped(tables, list(dict.fromkeys((first, store))), meter)
+    def made(store: str, meter: Meter) -> _StoreFork:
+        fork = _StoreFork(tables, store, stores[store], of, meter)
+        fork.begin()
+        return fork
+
+    def finish(fork: _StoreFork, meter: Meter) -> int:
+        shared = fork.finish()
+        _require_not_dropped(tables, list(dict.fromkeys((first, fork.store))), meter)
         return shared
 
     # A drop looks for partition 0 of each operator, and begins with the first store.
     starts = [store for store in stores if store.split("/")[2] == "0"]
     others = [store for store in stores if store not in set(starts)]
+    begun_starts = []
     for done, store in enumerate(starts):
         progress(done, len(stores))
-        shared += make(store, spent)
+        begun_starts.append(made(store, spent))
+
+    def make(store: str, own: Meter) -> int:
+        return finish(made(store, own), own)
 
     def report(done: int, _: int) -> None:
         progress(len(starts) + done, len(stores))
 
-    shared += sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
+    shared = sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
+    shared += sum(finish(fork, spent) for fork in begun_starts)
     meter.add(spent)
-    return Forked(namespace, new, version, len(stores), spent.items_written, shared, spent.write_units)
+    return Forked(namespace, new, of.version, len(stores), spent.items_written, shared, spent.write_units)
 
 
 def _begun(
     tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str], meter: Meter
-) -> int | None:
+) -> _Moment | None:
     """The version of an unfinished fork in the new namespace; None: it is empty."""
     metas = stores_in_list(tables, namespace_items, meter)
     if not metas:
         return None
     origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas.values()}
-    versions = {meta.get(ORIGIN_VERSION) for meta in metas.values()}
+    moments = {(meta.get(ORIGIN_VERSION), str(meta.get(ORIGIN_RUN, ""))) for meta in metas.values()}
     is_dropped = any(DROPPED in each for each in metas.values())
-    version = versions.pop()
+    version, run = moments.pop()
     if (
         not isinstance(version, int)
-        or versions
+        or moments
         or origins != {namespace}
         or is_dropped
         or all(is_complete(tables, store, version, meter) for store in stores)
@@ -146,7 +170,7 @@ def _begun(
             namespace=namespace_items.namespace,
             stores=len(metas),
         )
-    return version
+    return _Moment(version, run)
 
 
 def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) -> None:
@@ -159,11 +183,13 @@ def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) 
         )
 
 
-def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: Meter) -> int:
-    """The version to fork, by default the newest that all stores have."""
+def _begin(tables: Tables, stores: Sequence[str], version: int | None, meter: Meter) -> _Moment:
+    """The moment at which stores are forked: now, at a version, by default the newest that all have."""
+    epochs = read_meta(tables, stores[0], meter)[1].epochs
+    run = max(epochs, key=epochs.__getitem__)
 
     def newest(store: str, own: Meter) -> int:
-        graph = read_graph(tables, store, own)
+        graph = _read_origin(tables, store, run, own)
         if not graph.versions():
             raise VersionMissingError(
                 "a store of this query has no version yet; try again when its first batch is committed", store=store
@@ -171,19 +197,33 @@ def _common(tables: Tables, stores: Sequence[str], version: int | None, meter: M
         chosen = graph.newest().version if version is None else version
         # Each attempt at the version is forked, so its query does not matter here.
         entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", ""))
-        try:
-            graph.route(*entry.id)
-        except CorruptStateError:
-            _refuse_deleted(graph, chosen)
-            raise
+        _refuse_deleted(graph, chosen)
+        graph.route(*entry.id)
         return chosen
 
     found = each_store(tables, stores, metered(newest, meter), until_failure=True).all()
-    return min(found)
+    return _Moment(min(found), run)
+
+
+def _read_origin(
+    tables: Tables, store: str, run: str, meter: Meter, allowed: Collection[str] | None = None
+) -> VersionGraph:
+    """The versions and snapshots of an origin, without those versions that runs after `run` have made."""
+    graph = read_graph(tables, store, meter, allowed)
+    meta = graph.required_meta
+    if run in meta.epochs:
+        graph.leave_out_after(meta.epochs[run])
+    elif run and len(meta.epochs) >= EPOCHS_KEPT:  # else it has written to other stores only
+        raise VersionMissingError(
+            "runs of the query have begun again and again since this fork was begun: drop it, and fork again",
+            store=store,
+            run=run,
+        )
+    return graph
 
 
 def _refuse_deleted(graph: VersionGraph, version: int) -> None:
-    """Refuse a version that cannot be read, if that is because clean-up deletes it: nothing is corrupt then."""
+    """Refuse a version that clean-up deletes: nothing is corrupt then. Part of it may be there still."""
     there = [entry.version for entry in graph.openable(graph.lineage(graph.newest()))]
     if version < there[0]:
         raise VersionMissingError(
@@ -197,20 +237,24 @@ def _refuse_deleted(graph: VersionGraph, version: int) -> None:
 class _StoreFork:
     """One store of a fork, made from one read of its origin's version lists and snapshots."""
 
-    def __init__(self, tables: Tables, store: str, origin: str, version: int, meter: Meter) -> None:
+    def __init__(self, tables: Tables, store: str, origin: str, of: _Moment, meter: Meter) -> None:
         self._tables = tables
         self._store = keys.check_store(store)
         self._origin = origin
-        self._version = version
+        self._version, self._run = of
         self._meter = meter
 
-    def make(self) -> int:
-        """Make the store, and return the bytes that it shares with its origin.
+    @property
+    def store(self) -> str:
+        """The store that is made."""
+        return self._store
+
+    def begin(self) -> None:
+        """Make the store, but for its version lists.
 
         1. Read from the origin the version and what it depends on. 2. List the store, then write the meta item, which
         lists the pins; if it exists, its list holds. 3. Pin the items of the origin, its meta item first, and check
-        that they still name the same. 4. Write schemas and manifests. 5. Write the snapshots. 6. Write the version
-        lists, the oldest first: the version can be opened once the last of them is written.
+        that they still name the same. 4. Write schemas and manifests. 5. Write the snapshots.
 
         A crash after any step leaves a store without the version, and pins that its meta item lists. The fork can be
         resumed or dropped.
@@ -224,33 +268,43 @@ class _StoreFork:
             there = meta_or_empty(self._tables, self._store, self._meter)
             if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PINS)):
                 raise self._refusal(_CHANGED)  # the call that began this store has found something else
-        self._pin()  # 3
+            meta = there
+        self._pin_name = pin_of(self._store, meta)
+        self._pin(pins_of(meta))  # 3
         self._write_described()  # 4
         for snapshot, found in self._snapshots:
             item = snapshot_item(self._store, self._copied(snapshot, found)[0])
             self._put(keys.snapshot_key(self._store, *snapshot.of), item)  # 5
+
+    def finish(self) -> int:
+        """Write the version lists, the oldest first; return the bytes that the store shares with its origin.
+
+        The version can be opened once the last of them is written. After a crash the fork can be resumed or dropped.
+        """
         for group, listed in self._lists().items():
-            self._put(group, list_item(group, listed))  # 6
+            self._put(group, list_item(group, listed))
         parts = sum(entry.stored_bytes for _, entry in self._entries)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
 
     def _read(self, begun: Item | None) -> None:
         """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""
         allowed = None if begun is None else pins_of(begun)
-        graph = read_graph(self._tables, self._origin, self._meter, allowed)
+        graph = _read_origin(self._tables, self._origin, self._run, self._meter, allowed)
         self._origin_meta = graph.required_meta
         self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
-        #: The epoch in the fork's meta item, which no attempt exceeds: the fork's next run gets a higher one.
+        #: The epoch in the fork's meta item: the fork's next run gets a higher one than every attempt, and than every
+        #: run of a query that was dropped there.
         runs = {} if begun is None else parse_meta(self._store, begun).epochs
         self._epoch = next((epoch for run, epoch in runs.items() if run.startswith(FORK)), 0)
         found: dict[VersionId, SnapshotManifest] | None = None
         while found is None:
+            if begun is None:
+                _refuse_deleted(graph, self._version)
             try:
                 ways, nodes = self._ways()
             except CorruptStateError as lost:
                 if begun is None:
-                    _refuse_deleted(graph, self._version)
                     raise
                 # Later snapshots do not count: the fork's meta item does not list them.
                 raise self._refusal("clean-up has deleted what the fork was begun with") from lost
@@ -261,7 +315,9 @@ class _StoreFork:
         self._entries = [
             (raw, entry) for _, group in sorted(graph.groups.items()) for raw, entry in group if entry.id in nodes
         ]
-        self._epoch = self._epoch or self._origin_meta.epoch
+        if not self._epoch:
+            before = VersionGraph(self._store, read_version_lists(self._tables, self._store, self._meter).items())
+            self._epoch = max(self._origin_meta.epoch, before.dropped_epoch)
 
     def _ways(self) -> tuple[set[VersionId], set[VersionId]]:
         """The snapshots that attempts at the version depend on, and the entries from there to the attempts."""
@@ -269,7 +325,7 @@ class _StoreFork:
         nodes: set[VersionId] = set()
         chosen = self._graph.find(self._version, NO_ATTEMPT)
         for entry in self._graph.entries():
-            if entry.version != self._version or (self._epoch and entry.epoch > self._epoch):
+            if entry.version != self._version:
                 continue
             try:
                 base, path = self._graph.route(*entry.id)
@@ -308,6 +364,9 @@ class _StoreFork:
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )
         item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
+        item[PIN] = f"{self._store}#{uuid4()}"
+        if self._run:
+            item[ORIGIN_RUN] = self._run
         if item_bytes(item) > ITEM_BYTES_MAX:
             raise ConfigurationError(
                 "a fork of this version would depend on more items than its own item can name: let clean-up delete "
@@ -333,8 +392,7 @@ class _StoreFork:
         if not (is_listed and item.items() <= found.items()):
             raise self._refusal(_CHANGED)
 
-    def _pin(self) -> None:
-        names = pins_of(self._meta_item())
+    def _pin(self, names: Collection[str]) -> None:
         self._tables.add_to_set(keys.meta_key(self._origin), FORKED, ["yes"], self._meter)
         now = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
         if DROPPED in now[META]:
@@ -350,7 +408,7 @@ class _StoreFork:
 
     def _pinned(self, sort: str) -> Item:
         key = Key("snapshot", keys.store_shard(self._origin, 0), sort)
-        item = self._tables.add_to_set(key, FORKS, [self._store], self._meter)
+        item = self._tables.add_to_set(key, FORKS, [self._pin_name], self._meter)
         if item is None:
             raise self._refusal("clean-up deletes it")
         return item
@@ -368,7 +426,7 @@ class _StoreFork:
         puts: dict[Key, Item] = {}
         for _, entry in self._entries:
             key = keys.schema_key(self._store, entry.schema)
-            puts[key] = schema_item(key, self._graph.schema(entry))
+            puts[key] = schema_item(key, self._graph.schema(entry), self._pin_name)
         for snapshot, found in self._snapshots:
             copied, raw = self._copied(snapshot, found)
             key = keys.manifest_key(self._store, copied.version, copied.id)

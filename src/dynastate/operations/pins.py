@@ -1,6 +1,7 @@
 """Pins: the marks on items of a store that a fork of it needs (docs/decisions/0010).
 
-A fork lists in its meta item what it pins before it pins it, and until it has unpinned it.
+A fork lists in its meta item what it pins before it pins it, and until it has unpinned it. A pin names the fork's store
+and its making, so that a late request for a fork that was dropped does nothing to one that is made there since.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, group_key, meta_key, store_shard
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PINS
+from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PIN, PINS
 from dynastate.format.snapshot import WRITING
 
 
@@ -29,10 +30,25 @@ def pins_of(meta: Item) -> frozenset[str]:
     return pins
 
 
+def pin_of(store: str, meta: Item) -> str:
+    """The pin of a fork with that meta item: what is in the set `forks` of the items that it has pinned."""
+    return str(meta.get(PIN, store))  # earlier builds named the store alone
+
+
+def pins_on(item: Item) -> list[str]:
+    """The pins on an item, in order."""
+    pins = item.get(FORKS, frozenset())
+    return sorted(pins) if isinstance(pins, frozenset) else []
+
+
 def forks_of(item: Item) -> list[str]:
     """The stores of forks for which an item is pinned, in order."""
-    forks = item.get(FORKS, frozenset())
-    return sorted(forks) if isinstance(forks, frozenset) else []
+    return list(dict.fromkeys(fork_of(pin) for pin in pins_on(item)))
+
+
+def fork_of(pin: str) -> str:
+    """The store of the fork that has a pin."""
+    return pin.partition("#")[0]
 
 
 def refuse_forked(tables: Tables, stores: Collection[str], meter: Meter) -> None:
@@ -57,11 +73,12 @@ def unpin(tables: Tables, store: str, meta: Item, names: Collection[str], meter:
 
     After a crash in between they are still in that list, so that they are unpinned again.
     """
+    pin = pin_of(store, meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
         key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
-        tables.remove_from_set(key, FORKS, [store], meter)
+        tables.remove_from_set(key, FORKS, [pin], {}, meter)
     if names:
-        tables.remove_from_set(meta_key(store), PINS, names, meter)
+        tables.remove_from_set(meta_key(store), PINS, names, {PIN: pin} if PIN in meta else {}, meter)
 
 
 def unpin_unneeded(tables: Tables, store: str, meter: Meter) -> None:
@@ -81,11 +98,11 @@ def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
     # The meta items are read after the pins, so that the list of a fork that is being made now contains all of them.
     keys = {meta_key(fork): fork for _, item in pinned for fork in forks_of(item)}
     metas = {keys[key]: item for key, item in get_apart(tables, list(keys), meter).items()}
-    pins_of_forks = {fork: pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
+    needed = {pin_of(fork, item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
     for key, item in sorted(pinned, key=lambda each: each[0].sort == META):
-        dropped = [fork for fork in forks_of(item) if key.sort not in pins_of_forks.get(fork, ())]
+        dropped = [pin for pin in pins_on(item) if key.sort not in needed.get(pin, ())]
         if dropped:
-            tables.remove_from_set(key, FORKS, dropped, meter)
+            tables.remove_from_set(key, FORKS, dropped, {}, meter)
 
 
 def _needed(tables: Tables, store: str, pins: frozenset[str], meter: Meter) -> set[str]:

@@ -34,7 +34,7 @@ from dynastate.format.version_list import VersionEntry
 from dynastate.operations.findings import Checked, Finding, Namer, Report, What
 from dynastate.operations.inspect import nothing_of
 from dynastate.operations.naming_items import NAMING, NamingItems, read_each
-from dynastate.operations.pins import forks_of, needed_pins, pins_of
+from dynastate.operations.pins import needed_pins, pin_of, pins_of, pins_on
 from dynastate.progress import ProgressCallback, no_progress
 
 #: Keys that are listed and compared at once, approximately.
@@ -157,14 +157,15 @@ class _Check:
 
     def _find_unpinned(self) -> list[Finding]:
         """Find items that a fork needs in its origin and that are not pinned for it there."""
-        origin = str(self._names.graph.meta_item.get(ORIGIN))
+        meta = self._names.graph.meta_item
+        origin, pin = str(meta.get(ORIGIN)), pin_of(self._store, meta)
         pinned = [Key("snapshot", keys.store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
         why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
         unpinned: list[Finding] = []
-        for key, forks in read_each(self._tables, pinned, lambda _, item: forks_of(item), self._meter):
-            if isinstance(forks, CorruptStateError):
-                unpinned.append(_defect(key, forks, why))
-            elif self._store not in (forks or ()):
+        for key, pins in read_each(self._tables, pinned, lambda _, item: pins_on(item), self._meter):
+            if isinstance(pins, CorruptStateError):
+                unpinned.append(_defect(key, pins, why))
+            elif pin not in (pins or ()):
                 unpinned.append(_defect(key, None, why))
         return unpinned
 

@@ -16,7 +16,7 @@ from dynastate.engine import catalog
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, VersionId, group_key, meta_key, schema_digest, schema_key
+from dynastate.format.keys import EMPTY, VersionId, group_key, meta_key, schema_digest, schema_key, store_shard
 from dynastate.operations import drop, runs
 from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
 from dynastate.operations.fork import fork_namespace
@@ -42,7 +42,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, FailingTables, MemoryTables
+from tests.support.fakes import Dying, FailingTables, MemoryTables, Recorded
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -396,3 +396,14 @@ def test_the_look_for_a_query_that_writes(memory: MemoryTables, engines: Engines
         first = look(memory, stores, Meter())
         with pytest.raises(ConfigurationError, match=r"a query writes to this namespace: stop it.*--force.*restarted"):
             refuse_written(memory, first, 7, Meter(), sleep=happens)  # type: ignore[arg-type]
+
+
+def test_a_late_request_of_a_drop_deletes_no_schema(memory: MemoryTables, engines: Engines, store: str) -> None:
+    """The next query has written the same schema item meanwhile."""
+    write_versions(engines(memory), store, 3)
+    recorded = Recorded(memory)
+    drop_stores(recorded, [store], Meter())
+    assert not list(memory.query("snapshot", store_shard(store, 0), "schema/", "schema/~", Meter()))
+    made = write(engines(memory), store, attempt(90), {b"k": b"v"}, run="next")
+    recorded.repeat("delete", "delete_over")
+    assert read(engines(memory), store, *made) == {b"k": b"v"}

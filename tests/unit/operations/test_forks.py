@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 
 import pytest
 
@@ -12,11 +13,13 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.engine import Engine
+from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
-from dynastate.format.meta import FORKED, FORKS, parse_meta
+from dynastate.format.meta import FORKED, FORKS, PINS, parse_meta
+from dynastate.format.namespace import namespace_key
 from dynastate.format.parts import StoredChunk, part_items
 from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.clean import clean_store
@@ -24,15 +27,18 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.findings import Report
 from dynastate.operations.fork import Forked, fork_namespace
 from dynastate.operations.inspect import inspect_store
-from dynastate.operations.pins import forks_of, is_complete, refuse_forked
+from dynastate.operations.pins import forks_of, is_complete, refuse_forked, unpin_dropped
 from dynastate.operations.usage import usage_of_store
 from dynastate.operations.verify import verify
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
 from tests.support.engine_driver import (
     SCHEMA,
     SHARDS,
     Engines,
     State,
     attempt,
+    begin,
     buckets_of,
     chunk,
     closing,
@@ -47,7 +53,8 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, without_list
+from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Recorded, without_list
+from tests.support.store_builder import StoreBuilder
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -350,7 +357,7 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: Made) -> None
     """Without the pin, clean-up of the origin may delete what the fork needs."""
     fork(tables, store)
     key = snapshot_key(store, *made[20])
-    tables.remove_from_set(key, FORKS, [new_of(store)], Meter())
+    tables.remove_from_set(key, FORKS, [new_of(store)], {}, Meter())
     (finding,) = verify(tables, new_of(store)).findings
     assert (finding.what, finding.key) == ("missing", key)
 
@@ -407,7 +414,7 @@ def test_a_fork_that_crashes_anywhere_is_resumed(memory: MemoryTables, store: st
     engine, made = small
     other = store.replace("/0/0/", "/0/1/")
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):
-        if is_complete(memory, new_of(other), 11, Meter()):  # only the last answer did not come
+        if is_complete(memory, new_of(store), 11, Meter()):  # only the last answer did not come
             with pytest.raises(ConfigurationError, match="has state already"):
                 fork(memory, store)
         else:
@@ -421,6 +428,122 @@ def test_a_fork_that_crashes_anywhere_is_resumed(memory: MemoryTables, store: st
             assert verify(memory, new_of(each)).findings == ()
         drop_stores(memory, [new_of(each) for each in (store, other)], Meter())
         assert is_nowhere(memory, namespace_of(new_of(store)))
+
+
+def test_a_fork_is_of_one_moment(memory: MemoryTables, make: Engines, store: str) -> None:
+    """The fork is cut off, and the query is taken back before its version: both partitions are of one history."""
+    made, _ = (write_versions(make(), each, 5) for each in both(store))
+    before = memory.items.copy()
+    for _ in each_request(lambda tables: fork(tables, store), memory):
+        begun = meta_key(new_of(store)) in memory.items
+        for each in both(store):
+            write(make(), each, attempt(500), {b"5": b"another"}, base=made[4], run="run-2")
+        if not is_complete(memory, new_of(store), 5, Meter()):
+            assert fork(memory, store).version == 5
+        there = [read(make(), new_of(each), 5) for each in both(store)]
+        assert there == ([numbers(5)] * 2 if begun else [numbers(4) | {b"5": b"another"}] * 2)
+        memory.items = before.copy()
+
+
+def test_a_query_that_restarts_while_its_fork_is_made(memory: MemoryTables, make: Engines, store: str) -> None:
+    """What its next run makes of the version is not forked, between any two requests of the fork."""
+    made, _ = (write_versions(make(), each, 5) for each in both(store))
+    before = memory.items.copy()
+
+    for at in range(1_000):
+        memory.items, requests = before.copy(), count()
+
+        def restart(_: str, at: int = at, requests: Iterator[int] = requests) -> None:
+            if next(requests) == at:
+                for each in both(store):
+                    write(make(), each, attempt(500), {b"5": b"another"}, base=made[4], run="run-2")
+
+        fork(FailingTables(memory, restart), store)
+        if next(requests) <= at:
+            break
+        there = [read(make(), new_of(each), 5) for each in both(store)]
+        assert there in ([numbers(5)] * 2, [numbers(4) | {b"5": b"another"}] * 2)
+
+
+def test_no_reader_takes_a_part_of_a_fork_for_all(memory: MemoryTables, make: Engines, store: str) -> None:
+    """Of a fork that was cut off, whichever partitions are there."""
+    for each in both(store):
+        StoreBuilder(make(), each).count_to(5)
+    name = f"{namespace_of(new_of(store))}/0"
+    for _ in each_request(lambda tables: fork(tables, store), memory):
+        if not is_complete(memory, new_of(store), 5, Meter()):
+            with pytest.raises(DynastateError), StateReader(memory, Settings(), name):
+                pass
+            drop_namespace(memory, namespace_of(new_of(store)))
+        else:
+            with StateReader(memory, Settings(), name) as reader:
+                assert {partition for partition, _ in reader.rows_by_partition()} == {0, 1}
+
+
+def test_a_fork_of_what_clean_up_deleted(engines: Engines, tables: Tables, store: str) -> None:
+    """A task that was late has committed the version once more: it is not the query's."""
+    late = begin(engines(), store, attempt(99), {b"by": b"a task"})
+    made = write_versions(engines(), store, 25)
+    snapshot_of(engines(), store, made[15], numbers(15))
+    engines().clean_up(store, "run-1", *made[25], retain=2, least=1, most=0)
+    late.commit({0: 1}, SCHEMA)
+    with pytest.raises(VersionMissingError, match=r"clean-up has deleted this version.*16-25"):
+        fork(tables, store, 1)
+
+
+def test_two_checkpoints_claim_one_fork(engines: Engines, tables: Tables, store: str) -> None:
+    """The first one that begins a run there has it, also in partitions that it has not written to."""
+    made, _ = (write_versions(engines(), each, 5) for each in both(store))
+    fork(tables, store)
+    first, second = (new_of(each) for each in both(store))
+
+    def commit(there: str, run: str, by: int) -> None:
+        under_way = engines().begin(there, query_run(run, f"file:/{run}/state"), *made[5], attempt(by))
+        under_way.append(chunk({b"6": run.encode()}))
+        under_way.commit({0: 1}, SCHEMA)
+
+    commit(first, "x", 100)
+    with pytest.raises(ConfigurationError, match="belongs to the query with the checkpoint file:/x/state"):
+        commit(second, "y", 200)
+    commit(second, "x", 101)
+
+
+def test_a_fork_where_a_query_was_dropped_before(engines: Engines, tables: Tables, store: str) -> None:
+    """Its runs get higher epochs than those of the query, whose record is gone, and dropping it leaves the fences."""
+    write_versions(engines(), store, 3)
+    new = new_of(store)
+    for number in range(1, 5):
+        write_versions(engines(), new, 1, run=f"dropped-{number}")
+    late = begin(engines(), new, attempt(99), {b"by": b"a task"}, run="dropped-4")
+    record = tables.get([namespace_key(namespace_of(new))], Meter())
+    drop_stores(tables, [new], Meter())
+    for key, item in record.items():
+        assert tables.put_new(key, item, Meter())  # the drop was cut off before its last request
+    fork(tables, store)
+    assert graph(tables, new).required_meta.epoch == 4
+    assert read_record(tables, namespace_of(new), Meter()) is None
+    drop_stores(tables, [new], Meter())
+    assert graph(tables, new).dropped_epoch == 4
+    write_versions(engines(), new, 1, run="next")
+    with pytest.raises(ConfigurationError, match="this run may not commit any more"):
+        late.commit({0: 1}, SCHEMA)
+
+
+@pytest.mark.parametrize("name", [FORKS, PINS])
+def test_a_late_request_of_a_dropped_fork(memory: MemoryTables, make: Engines, store: str, name: str) -> None:
+    """It was sent twice, for its answer was lost; meanwhile the fork was made again. Clean-up deletes nothing of it."""
+    made = write_versions(make(), store, 5)
+    fork(memory, store)
+    write(make(), new_of(store), attempt(50), {b"6": b"own"}, base=made[5], run="test")
+    recorded = Recorded(memory)
+    drop_stores(recorded, [new_of(store)], Meter())
+    fork(memory, store)
+    recorded.repeat("remove_from_set", about=name)
+    assert verify(memory, new_of(store)).is_whole
+    unpin_dropped(memory, store, Meter())
+    assert verify(memory, new_of(store)).is_whole
+    drop_namespace(memory, namespace_of(new_of(store)))
+    assert is_nowhere(memory, namespace_of(new_of(store)))
 
 
 def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: str, small: Small) -> None:
@@ -776,15 +899,15 @@ def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: st
     assert not tables.put_over(key, item, before, Meter())
     assert not tables.delete_over(key, before, Meter())
     assert tables.append_version(key, b"b", "run-1", Meter()) == [b"a", b"b"]
-    now = tables.remove_from_set(key, FORKS, ["two", "three"], Meter())
+    now = tables.remove_from_set(key, FORKS, ["two", "three"], {}, Meter())
     assert now is not None
     assert forks_of(now) == ["one"]
-    now = tables.remove_from_set(key, FORKS, ["one"], Meter())
+    now = tables.remove_from_set(key, FORKS, ["one"], {}, Meter())
     assert now == item | {"versions": [b"a", b"b"]}
-    assert tables.remove_from_set(key, FORKS, ["one"], Meter()) == now
+    assert tables.remove_from_set(key, FORKS, ["one"], {}, Meter()) == now
     assert tables.put_over(key, item, {"versions": [b"a", b"b"]}, Meter())
     assert tables.delete_over(key, before, Meter())
-    assert tables.remove_from_set(key, FORKS, ["one"], Meter()) is None
+    assert tables.remove_from_set(key, FORKS, ["one"], {}, Meter()) is None
     assert tables.get([key], Meter()) == {}
 
 
