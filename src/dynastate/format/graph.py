@@ -177,7 +177,7 @@ class VersionGraph:
         about = {"store": self.store, "version": newest.version}
         if self.meta.is_forgotten(newest.epoch, run.query):
             raise ConfigurationError(
-                f"more than {QUERIES_KEPT} queries have written to this store, and format v1 of checkpoints does not "
+                f"{QUERIES_KEPT} queries or more have written to this store, and format v1 of checkpoints does not "
                 "say which one has made this version: start with a new checkpoint in another namespace",
                 **about,
                 query=run.query,

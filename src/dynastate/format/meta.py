@@ -120,11 +120,11 @@ class StoreMeta:
         return min(begun) <= epoch or version > min(self.bases.get(first, version) for first in begun)
 
     def is_forgotten(self, epoch: int, query: str) -> bool:
-        """Whether runs with that epoch were not the query's, as far as is known, and the oldest queries are forgotten.
+        """Whether runs with that epoch were not the query's, as far as is known, and older queries may be forgotten.
 
         Then the query may be one of these, which has made the same versions.
         """
-        return query not in ("", _at(self.queries, epoch)) and min(self.queries, default=1) > 1
+        return query not in ("", _at(self.queries, epoch)) and len(self.queries) >= QUERIES_KEPT
 
     def claimants(self, version: int, epoch: int) -> set[str]:
         """The locations that may mean an attempt of their own by a version's number.

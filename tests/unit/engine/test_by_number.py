@@ -178,7 +178,7 @@ def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: 
         assert read_for(engines(), store, again, 3)[b"3"] == b"a-1"
         make(engines(), store, query_run(f"run-{number}", query=f"query-{number}"), 3)
     for run in (again, query_run("new-1", query="new")):
-        with pytest.raises(ConfigurationError, match="more than 16 queries have written to this store"):
+        with pytest.raises(ConfigurationError, match="16 queries or more have written to this store"):
             read_for(engines(), store, run, 3)
     last = QUERIES_KEPT - 1
     own = query_run("again", query=f"query-{last}")
