@@ -118,6 +118,8 @@ class Executor(Actor):
     _bucket_reads: dict[str, BucketReads] = field(default_factory=dict)
     _held: dict[str, dict[VersionId, State]] = field(default_factory=dict)
     _has_committed: set[str] = field(default_factory=set)
+    #: Whether the user's code fails now and then.
+    may_fail: bool = True
 
     @property
     def run(self) -> str:
@@ -148,7 +150,7 @@ class Executor(Actor):
         try:
             for each in chunks(changes, self._chance.randint(1, 8)):
                 under_way.append(each)
-                if self._chance.random() < 0.02:
+                if self._chance.random() < 0.02 and self.may_fail:
                     raise TaskFailedError("the task fails in the user's code")
             after = apply(state, changes)
             under_way.added = sum(map(len, after.values())) - sum(map(len, state.values()))

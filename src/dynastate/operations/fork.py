@@ -197,7 +197,7 @@ def _begin(tables: Tables, stores: Sequence[str], version: int | None, meter: Me
         chosen = graph.newest().version if version is None else version
         # Each attempt at the version is forked, so its query does not matter here.
         entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", ""))
-        _refuse_deleted(graph, chosen)
+        _refuse_left(graph, chosen)
         graph.route(*entry.id)
         return chosen
 
@@ -222,12 +222,13 @@ def _read_origin(
     return graph
 
 
-def _refuse_deleted(graph: VersionGraph, version: int) -> None:
-    """Refuse a version that clean-up deletes: nothing is corrupt then. Part of it may be there still."""
-    there = [entry.version for entry in graph.openable(graph.lineage(graph.newest()))]
-    if version < there[0]:
+def _refuse_left(graph: VersionGraph, version: int) -> None:
+    """Refuse a version that is none of the query's any more: part of it may be there still."""
+    lineage = graph.lineage(graph.newest()) if graph.versions() else []
+    there = [entry.version for entry in graph.openable(lineage)]
+    if version not in there:
         raise VersionMissingError(
-            "clean-up has deleted this version; fork one of versions",
+            "clean-up has deleted this version, or the query was taken back to one before it; fork one of versions",
             store=graph.store,
             version=version,
             versions=ranges(there),
@@ -300,7 +301,7 @@ class _StoreFork:
         found: dict[VersionId, SnapshotManifest] | None = None
         while found is None:
             if begun is None:
-                _refuse_deleted(graph, self._version)
+                _refuse_left(graph, self._version)
             try:
                 ways, nodes = self._ways()
             except CorruptStateError as lost:

@@ -491,6 +491,16 @@ def test_a_fork_of_what_clean_up_deleted(engines: Engines, tables: Tables, store
         fork(tables, store, 1)
 
 
+def test_a_fork_of_what_the_query_has_left(engines: Engines, tables: Tables, store: str) -> None:
+    """It was taken back, and has not made so many versions again."""
+    made = write_versions(engines(), store, 5)
+    write(engines(), store, attempt(30), {b"3": b"again"}, base=made[2], run="run-2")
+    with pytest.raises(VersionMissingError, match=r"or the query was taken back to one before it.*versions=1-3"):
+        fork(tables, store, 5)
+    assert fork(tables, store).version == 3
+    assert read(engines(), new_of(store), 3)[b"3"] == b"again"
+
+
 def test_two_checkpoints_claim_one_fork(engines: Engines, tables: Tables, store: str) -> None:
     """The first one that begins a run there has it, also in partitions that it has not written to."""
     made, _ = (write_versions(engines(), each, 5) for each in both(store))
@@ -742,7 +752,7 @@ def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, me
     for _ in each_request(lambda tables: make(tables).clean_up(store, "run-1", *made[24], 2, 1, 0), memory):
         said |= {refusal(version) for version in (13, 16, 23)}
     assert {re.sub(r" store=.* versions=", " ", each) for each in said if "clean-up has deleted" in each} == {
-        "clean-up has deleted this version; fork one of versions 21-24"
+        "clean-up has deleted this version, or the query was taken back to one before it; fork one of versions 21-24"
     }
 
 
