@@ -26,7 +26,7 @@ from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complet
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, group_key, meta_key, store_shard
-from dynastate.format.meta import StoreMeta, parse_meta, query_runs
+from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord
 from dynastate.format.version_list import VERSIONS
 
@@ -133,6 +133,8 @@ def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
         begun = [store for store in namespace_items.listed if store.startswith(tuple(first))]
         items = _metas(tables, dict.fromkeys((*begun, *wanted)), meter)
         found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
+        if partition in ("", EVERY):
+            _refuse_lost(tables, namespace_items, found, meter)
         return queries_of(tables, namespace_items, found, meter, starts)
     starts = _existing(tables, namespace, product(sorted({0, operator}), [0], STORE_NAMES), meter)
     if partition not in ("", EVERY):
@@ -182,11 +184,28 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -
             operator=operator,
             tables=",".join(tables.names.values()),
         )
-    refuse_missing(stores.current)
+    _refuse_missing(stores.current)
     return stores.current
 
 
-def refuse_missing(stores: Iterable[str]) -> None:
+def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collection[str], meter: Meter) -> None:
+    """Refuse stores if the partition after the last of an operator has versions: its meta item is lost.
+
+    `found` are those of a namespace, or of an operator, that have one. A Query is sent where that partition is listed:
+    it is being begun, or was dropped.
+    """
+    last: dict[tuple[int, str], int] = {}
+    for store in found:
+        _, operator, partition, name = store.split("/", 3)
+        last[int(operator), name] = max(int(partition), last.get((int(operator), name), 0))
+    listed = set(namespace_items.listed or ())
+    for (operator_of, name), partition_of in last.items():
+        after = _store(namespace_items.namespace, operator_of, partition_of + 1, name)
+        if after in listed and _is_lost(tables, after, meter):
+            raise meta_lost(after)
+
+
+def _refuse_missing(stores: Iterable[str]) -> None:
     """Refuse stores of a query if an operator has other partitions than 0, 1, …, or names without some of them.
 
     Raises:
@@ -231,6 +250,21 @@ def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
     found = queries_of(tables, namespace_items, stores_in_list(tables, namespace_items, meter), meter)
     some(found.current, namespace)
     return found
+
+
+def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+    """The stores of the current query of a namespace, by operator. Refuse a namespace without any.
+
+    Raises:
+        VersionMissingError: some partitions have none yet.
+        CorruptStateError: the last partition of an operator has lost its meta item.
+    """
+    namespace_items = read_namespace(tables, namespace, meter)
+    there = stores_in_list(tables, namespace_items, meter)
+    _refuse_lost(tables, namespace_items, there, meter)
+    current = some(queries_of(tables, namespace_items, there, meter).current, namespace)
+    _refuse_missing(current)
+    return current
 
 
 def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:

@@ -19,7 +19,7 @@ from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all, get_apart
-from dynastate.engine.catalog import of_namespace, refuse_missing, stores_in_list
+from dynastate.engine.catalog import stores_in_list, whole_namespace
 from dynastate.engine.namespaces import begin_list, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
@@ -111,8 +111,7 @@ def plan_copy(
         VersionMissingError: its first batch is not whole.
     """
     meter = Meter()
-    stores = of_namespace(source, namespace, meter).current
-    refuse_missing(stores)
+    stores = whole_namespace(source, namespace, meter)
     metas = _metas(source, stores, blocks, meter)
     _refuse_other_state(target, namespace, _relocated(target, metas, blocks, meter), meter)
     usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
@@ -182,7 +181,7 @@ def copy_stores(
     if (  # 3
         look(source, stores, meter) != first
         or source.get([record_key], meter).get(record_key) != record_before
-        or tuple(of_namespace(source, namespace, meter).current) != stores
+        or tuple(whole_namespace(source, namespace, meter)) != stores
     ):
         raise ConfigurationError(
             "a query or clean-up wrote to this namespace while it was copied: stop it, and copy again",

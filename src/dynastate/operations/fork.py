@@ -20,7 +20,7 @@ from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
-from dynastate.engine.catalog import of_namespace, read_version_lists, stores_in_list
+from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import NamespaceItems, begin_list, delete_record, list_store, read_namespace
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
@@ -92,11 +92,11 @@ def fork_namespace(
 
     Raises:
         ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
-        VersionMissingError: a store has no such version, or clean-up deletes it meanwhile.
+        VersionMissingError: a store has no such version, or clean-up deletes it meanwhile; or partitions are missing.
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
-    origins = of_namespace(tables, namespace, meter).current
+    origins = whole_namespace(tables, namespace, meter)
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     namespace_items = read_namespace(tables, new, meter)
     begun = _begun(tables, namespace, namespace_items, stores, meter)

@@ -5,13 +5,14 @@ docs/storage-format.md, "Objects" and "`meta`"
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, number
 from dynastate.format.keys import Key, digest_of, maker_of_manifest, maker_of_snapshot, where
 from dynastate.format.manifest import Bucket, decode_manifest, encode_manifest
-from dynastate.format.meta import parse_meta
+from dynastate.format.meta import Value, parse_meta
 from dynastate.format.version_list import VERSIONS, decode_entry, encode_entry, parse_list
 
 
@@ -33,11 +34,16 @@ class Relocation:
         moved = replace(
             meta,
             epochs={run: epoch + self._raised for run, epoch in meta.epochs.items()},
-            locations={first + self._raised: each for first, each in meta.locations.items()},
-            queries={first + self._raised: each for first, each in meta.queries.items()},
+            locations=self._later(meta.locations),
+            queries=self._later(meta.queries),
+            bases=self._later(meta.bases),
+            heights=self._later(meta.heights),
             objects=frozenset([self._location] if meta.objects else []),
         )
         return item | moved.attributes()
+
+    def _later(self, values: Mapping[int, Value]) -> dict[int, Value]:
+        return {first + self._raised: each for first, each in values.items()}
 
     def item(self, key: Key, item: Item) -> Item:
         if not (self._location or self._raised):

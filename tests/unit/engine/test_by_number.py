@@ -106,12 +106,14 @@ def test_a_location_that_is_adopted_again(engines: Engines, tables: Tables, stor
     adopt_stores(tables, [store], MOVED, Meter())
     moved = make(engines(), store, query_run("new-1", MOVED), 4, base)
     assert read_for(engines(), store, query_run("new-2", MOVED), 4)[b"4"] == b"new-1"
+    namespace = namespace_of(store)
+    with pytest.raises(ConfigurationError, match="several checkpoint locations"):  # a copy of either's checkpoint
+        fork_namespace(tables, namespace, f"{namespace}-fork", 5, Meter())
     adopt_stores(tables, [store], CHECKPOINT, Meter())
     back = query_run("old-2")
     for version in (4, 5):
         with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*rollback.*{MOVED},{CHECKPOINT}"):
             read_for(engines(), store, back, version)
-    namespace = namespace_of(store)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         fork_namespace(tables, namespace, f"{namespace}-fork", 5, Meter())
     assert fork_namespace(tables, namespace, f"{namespace}-fork", 3, Meter()).version == 3

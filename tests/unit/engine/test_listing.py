@@ -252,3 +252,27 @@ def test_list_and_search_find_the_same(memory: MemoryTables) -> None:
     assert LISTED < NAMESPACE < store_key(MINE[0]).sort
     with StateReader(memory, Settings(), "mine/0") as state:
         assert len(state) == 3
+
+
+def test_the_last_partition_that_lost_its_meta_item(memory: MemoryTables) -> None:
+    """It is not left out without a word; one that was only listed is, as after a drop of more partitions."""
+    begin(memory, MINE[:2])
+    list_store(memory, MINE[2], Meter())
+    assert catalog.matching(memory, "mine/0", Meter()) == MINE[:2]
+    assert catalog.whole_namespace(memory, "mine", Meter()) == MINE[:2]
+    begin(memory, MINE[2:])
+    del memory.items[meta_key(MINE[2])]
+    for find in (
+        lambda: catalog.matching(memory, "mine/0", Meter()),
+        lambda: catalog.whole_namespace(memory, "mine", Meter()),
+        lambda: fork_namespace(memory, "mine", "other", None, Meter()),
+    ):
+        with pytest.raises(CorruptStateError, match="its meta item is lost"):
+            find()
+
+
+def test_a_fork_of_a_part_of_the_partitions_is_refused(memory: MemoryTables) -> None:
+    """The first batch has not come to the partition in between."""
+    begin(memory, [MINE[0], MINE[2]])
+    with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
+        fork_namespace(memory, "mine", "other", None, Meter())
