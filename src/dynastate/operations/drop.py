@@ -249,7 +249,8 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
             before_it = item.get(REFUSED, frozenset())  # none: a commit that came late has made the list
             refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
             if refused:
-                fence: Item = item_key(key) | {"format": FORMAT, REFUSED: refused}
+                kept: Item = {name: item[name] for name in (DROPPED_EPOCH,) if name in item}
+                fence: Item = item_key(key) | {"format": FORMAT, REFUSED: refused} | kept
                 tables.put_over(key, fence, before, meter)
             else:
                 deleted += tables.delete_over(key, before, meter)

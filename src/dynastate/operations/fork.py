@@ -21,7 +21,14 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
-from dynastate.engine.namespaces import NamespaceItems, begin_list, delete_record, list_store, read_namespace
+from dynastate.engine.namespaces import (
+    NamespaceItems,
+    begin_list,
+    delete_record,
+    list_store,
+    not_complete,
+    read_namespace,
+)
 from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format import keys
@@ -151,6 +158,8 @@ def _begun(
     tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str], meter: Meter
 ) -> _Moment | None:
     """The version of an unfinished fork in the new namespace; None: it is empty."""
+    if namespace_items.is_copied:
+        raise not_complete(namespace_items.namespace)
     metas = stores_in_list(tables, namespace_items, meter)
     if not metas:
         return None

@@ -29,7 +29,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, VersionId, group_key, meta_key
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
 from dynastate.format.namespace import namespace_key
-from dynastate.format.version_list import REFUSED, encode_entry
+from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry
 from dynastate.operations import copy as copying
 from dynastate.operations.copy import Copied, PagedTables, copy_stores, plan_copy
 from dynastate.operations.drop import drop_stores
@@ -519,12 +519,29 @@ def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, sto
         query = Beginning(make(target), stores, "file:/elsewhere/state")
         query()
         if query.error:
+            write_versions(make(target), "other/0/0/default", 1)
+            with pytest.raises(ConfigurationError, match="a copy of this namespace to these tables runs"):
+                fork_namespace(target, "other", namespace, None, Meter())
             drop_stores(target, every_store(target, namespace, Meter(), with_lost=True), Meter())
             query.error = None
             query()
         assert query.error is None
         assert all(read(query.engine, store, 2) == {b"theirs": b"2"} for store in query.stores)
     assert last > 10
+
+
+def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """Those of the query that was there before the copy, and its newest epoch."""
+    write(make(target), stores[0], attempt(97), {b"late": b"row"}, run="q-1")
+    drop_stores(target, stores[:1], Meter())
+    fence = target.items[group_key(stores[0], 1)]
+    with suppress(UnavailableError):
+        copy(source, Dying(target, 25), stores[0])
+    assert VERSIONS in target.items[group_key(stores[0], 1)]
+    drop_stores(target, every_store(target, namespace_of(stores[0]), Meter(), with_lost=True), Meter())
+    assert target.items[group_key(stores[0], 1)] == fence
 
 
 def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
