@@ -9,7 +9,8 @@ before it makes them, so that dropping it removes all of them; and it writes not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
@@ -30,13 +31,21 @@ from dynastate.engine.namespaces import (
     read_namespace,
 )
 from dynastate.engine.opening import retry_routes
-from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    DynastateError,
+    RouteInvalidError,
+    UnavailableError,
+    VersionMissingError,
+)
 from dynastate.format import keys
 from dynastate.format.graph import VersionGraph, ranges
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import (
+    DELETING,
     DROPPED,
     EPOCHS_KEPT,
     FORK,
@@ -54,7 +63,7 @@ from dynastate.format.meta import (
 )
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
-from dynastate.operations.pins import is_complete, meta_or_empty, pin_of, pins_of, read_graph
+from dynastate.operations.pins import is_complete, meta_or_empty, pin_of, pins_of, read_graph, unpin
 from dynastate.operations.runs import read_meta
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
@@ -63,7 +72,7 @@ _CHANGED: Final = "what the fork was begun with has changed"
 
 
 class _Moment(NamedTuple):
-    """What is forked: a version, as the origin's runs up to one have made it; "": all (of earlier builds)."""
+    """A version, as the runs of the origin have made it up to one; an empty `run` is of earlier builds: all of them."""
 
     version: int
     run: str
@@ -124,32 +133,29 @@ def fork_namespace(
             delete_record(tables, namespace_items.record, spent)
     first = next(iter(stores))
 
-    def made(store: str, meter: Meter) -> _StoreFork:
-        fork = _StoreFork(tables, store, stores[store], of, meter)
-        fork.begin()
-        return fork
-
-    def finish(fork: _StoreFork, meter: Meter) -> int:
-        shared = fork.finish()
-        _require_not_dropped(tables, list(dict.fromkeys((first, fork.store))), meter)
-        return shared
-
     # A drop looks for partition 0 of each operator, and begins with the first store.
     starts = [store for store in stores if store.split("/")[2] == "0"]
     others = [store for store in stores if store not in set(starts)]
-    begun_starts = []
-    for done, store in enumerate(starts):
-        progress(done, len(stores))
-        begun_starts.append(made(store, spent))
+
+    def finish(fork: _StoreFork, own: Meter) -> int:
+        shared = fork.finish()
+        _require_not_dropped(tables, list(dict.fromkeys((first, fork.store))), own)
+        return shared
 
     def make(store: str, own: Meter) -> int:
-        return finish(made(store, own), own)
+        with _StoreFork(tables, store, stores[store], of, own).begun() as fork:
+            return finish(fork, own)
 
     def report(done: int, _: int) -> None:
         progress(len(starts) + done, len(stores))
 
-    shared = sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
-    shared += sum(finish(fork, spent) for fork in begun_starts)
+    with ExitStack() as stack:
+        begun_starts = []
+        for done, store in enumerate(starts):
+            progress(done, len(stores))
+            begun_starts.append(stack.enter_context(_StoreFork(tables, store, stores[store], of, spent).begun()))
+        shared = sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
+        shared += sum(finish(fork, spent) for fork in begun_starts)
     meter.add(spent)
     return Forked(namespace, new, of.version, len(stores), spent.items_written, shared, spent.write_units)
 
@@ -253,13 +259,15 @@ class _StoreFork:
         self._origin = origin
         self._version, self._run = of
         self._meter = meter
+        #: The fork's meta item, when it is there.
+        self._meta: Item = {}
 
     @property
     def store(self) -> str:
         """The store that is made."""
         return self._store
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Make the store, but for its version lists.
 
         1. Read from the origin the version and what it depends on. 2. List the store, then write the meta item, which
@@ -279,6 +287,7 @@ class _StoreFork:
             if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PINS)):
                 raise self._refusal(_CHANGED)  # the call that began this store has found something else
             meta = there
+        self._meta = meta
         self._pin_name = pin_of(self._store, meta)
         self._pin(pins_of(meta))  # 3
         self._write_described()  # 4
@@ -295,6 +304,20 @@ class _StoreFork:
             self._put(group, list_item(group, listed))
         parts = sum(entry.stored_bytes for _, entry in self._entries)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
+
+    @contextmanager
+    def begun(self) -> Iterator[_StoreFork]:
+        """The store, begun. Unpin what it pins, if it is refused because it was dropped: the drop may have unpinned."""
+        try:
+            self._begin()
+            yield self
+        except UnavailableError:
+            raise
+        except DynastateError:
+            there = meta_or_empty(self._tables, self._store, self._meter)
+            if self._meta and (there.get(PIN) != self._meta.get(PIN) or there.get(DROPPED) == DELETING):
+                unpin(self._tables, self._store, self._meta, pins_of(self._meta), self._meter)
+            raise
 
     def _read(self, begun: Item | None) -> None:
         """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""

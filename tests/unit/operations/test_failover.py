@@ -294,7 +294,7 @@ def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
     run = query_run("run-2", location_in(tmp_path), "q")
     with closing(make_engine(target)) as engine:
         assert engine.find(f"{NAMESPACE}/0/1/default", own.version, NO_ATTEMPT, run).entry.id == own
-        with pytest.raises(VersionMissingError, match="only a query that came after this one"):
+        with pytest.raises(VersionMissingError, match="only another query has made this version"):
             engine.find(f"{NAMESPACE}/0/1/default", own.version + 1, NO_ATTEMPT, run)
 
 

@@ -17,7 +17,7 @@ from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
+from dynastate.format.keys import NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
 from dynastate.format.meta import FORKED, FORKS, PINS, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.format.parts import StoredChunk, part_items
@@ -27,7 +27,7 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.findings import Report
 from dynastate.operations.fork import Forked, fork_namespace
 from dynastate.operations.inspect import inspect_store
-from dynastate.operations.pins import forks_of, is_complete, refuse_forked, unpin_dropped
+from dynastate.operations.pins import forks_of, is_complete, pin_of, refuse_forked, unpin_dropped
 from dynastate.operations.usage import usage_of_store
 from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
@@ -357,7 +357,8 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: Made) -> None
     """Without the pin, clean-up of the origin may delete what the fork needs."""
     fork(tables, store)
     key = snapshot_key(store, *made[20])
-    tables.remove_from_set(key, FORKS, [new_of(store)], {}, Meter())
+    pin = pin_of(new_of(store), graph(tables, new_of(store)).meta_item)
+    tables.remove_from_set(key, FORKS, [pin], {}, Meter())
     (finding,) = verify(tables, new_of(store)).findings
     assert (finding.what, finding.key) == ("missing", key)
 
@@ -957,9 +958,9 @@ def test_a_key_of_a_fork_is_read_like_others(engine: Engine, tables: Tables, sto
 def test_a_fork_of_a_version_before_the_newest_query(engines: Engines, tables: Tables, store: str) -> None:
     """Seed 2000689: a query has entered the store, with a higher epoch, and has not made that version yet."""
     made = write_versions(engines(), store, 2)
-    other = engines().begin(store, query_run("run-2", query="other"), *EMPTY, attempt(11))
-    other.append(chunk({b"1": b"other"}))
-    other.commit({0: 1}, SCHEMA)
+    other = engines().begin(store, query_run("run-2", query="other"), *made[2], attempt(11))
+    other.append(chunk({b"3": b"other"}))
+    other.flush()
     fork(tables, store, 2)
     new = new_of(store)
     meta = tables.get([meta_key(new)], Meter())[meta_key(new)]
