@@ -346,8 +346,8 @@ class VersionGraph:
             )
         elif version in self._entries and attempt == NO_ATTEMPT and run is not None:
             message = (
-                "only another query has made this version: this one's checkpoint was restored since, and clean-up has "
-                "deleted its state; restore the tables, too, or start with a new checkpoint"
+                "only another query has made this version: the state of this one was dropped or cleaned up, or the file "
+                "metadata of its checkpoint is new; restore what is missing, or start with a new checkpoint"
             )
             facts["query"] = run.query
         elif version in self._entries:

@@ -108,23 +108,27 @@ class StoreMeta:
         bases |= {first: min(base, bases.get(first, base)) for first in newest}
         return changed if bases == self.bases else changed | {BASES: by_epoch(bases)}
 
+    def query_at(self, epoch: int) -> str:
+        """The query of the runs with that epoch; "": it is not known."""
+        return _at(self.queries, epoch) if self.queries else self.query
+
     def is_foreign(self, version: int, epoch: int, query: str) -> bool:
         """Whether a version that a run with that epoch made is no version of the query, but another one's.
 
-        What others made before a query began is its own up to the version that it resumed from: a lost checkpoint that
-        was recovered has a new query's id. A query that has not entered yet resumes from what it finds.
+        What others made before a query began is its own up to the version that it resumed from. A query that never
+        entered has made none: the store that it had was deleted, and this one is another's.
         """
-        begun = [first for first, each in self.queries.items() if each == query]
-        if not begun or "" in (query, other := _at(self.queries, epoch)) or other == query:
+        if "" in (query, other := self.query_at(epoch)) or other == query:
             return False
-        return min(begun) <= epoch or version > min(self.bases.get(first, version) for first in begun)
+        begun = [first for first, each in self.queries.items() if each == query]
+        return not begun or min(begun) <= epoch or version > min(self.bases.get(first, version) for first in begun)
 
     def is_forgotten(self, epoch: int, query: str) -> bool:
         """Whether runs with that epoch were not the query's, as far as is known, and older queries may be forgotten.
 
         Then the query may be one of these, which has made the same versions.
         """
-        return query not in ("", _at(self.queries, epoch)) and len(self.queries) >= QUERIES_KEPT
+        return query not in ("", self.query_at(epoch)) and len(self.queries) >= QUERIES_KEPT
 
     def claimants(self, version: int, epoch: int) -> set[str]:
         """The locations that may mean an attempt of their own by a version's number.

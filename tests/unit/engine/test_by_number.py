@@ -15,6 +15,7 @@ from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
+from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -78,10 +79,11 @@ def test_another_querys_version_is_not_taken_for_a_lost_one(engines: Engines, st
 
 
 def test_a_new_query_resumes_from_an_earlier_one(engines: Engines, store: str) -> None:
-    """A checkpoint that was recovered has a new query's id; what is known of no query may be anyone's."""
+    """Its checkpoint lost the query's id; a version that it names is opened. What is known of no query may be anyone's."""
     base = make(engines(), store, query_run("a-1"), 3)
     recovered = query_run("b-1", query="recovered")
-    assert read_for(engines(), store, recovered, 3) == read(engines(), store, *base)
+    with pytest.raises(VersionMissingError, match="only another query has made this version"):
+        read_for(engines(), store, recovered, 3)
     make(engines(), store, recovered, 2, base)
     restarted = query_run("b-2", query="recovered")
     assert read_for(engines(), store, restarted, 3) == read(engines(), store, *base)
@@ -142,7 +144,9 @@ def test_whose_a_version_is() -> None:
     foreign = {
         query: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, query)] for query in ("a", "b", "c", "")
     }
-    assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [], "": []}
+    assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [1, 2, 3, 4, 5, 8, 9], "": []}
+    first = StoreMeta(1, {"run": 1}, "a", "", {})
+    assert [first.is_foreign(1, 1, query) for query in ("a", "b", "")] == [False, True, False]
     assert [version for version in range(1, 6) if meta.is_foreign(version, 1, "b")] == [4, 5], "it resumed from 3"
 
 
@@ -159,8 +163,17 @@ def test_a_query_that_began_from_nothing_has_no_earlier_version(engines: Engines
     assert read_for(engines(), store, query_run("a-3"), 10)[b"10"] == b"a-2"
 
 
+def test_a_checkpoint_that_is_restored_after_a_drop(engines: Engines, tables: Tables, store: str) -> None:
+    """The next query has made the same numbers, in a store that never was the first one's."""
+    make(engines(), store, query_run("a-1"), 5)
+    drop_stores(tables, [store], Meter())
+    make(engines(), store, query_run("b-1", query="other"), 7)
+    with pytest.raises(VersionMissingError, match="the state of this one was dropped or cleaned up"):
+        read_for(engines(), store, query_run("a-2"), 5)
+
+
 def test_a_query_that_was_taken_back_has_no_earlier_version(engines: Engines, store: str) -> None:
-    """It was recovered from the first one's version 5, and later taken back to 2."""
+    """It resumed from the first one's version 5, and was later taken back to 2."""
     base = make(engines(), store, query_run("a-1"), 2)
     later = make(engines(), store, query_run("a-1"), 3, base)
     recovered, again = query_run("b-1", query="recovered"), query_run("b-2", query="recovered")
@@ -179,9 +192,8 @@ def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: 
     for number in range(QUERIES_KEPT):
         assert read_for(engines(), store, again, 3)[b"3"] == b"a-1"
         make(engines(), store, query_run(f"run-{number}", query=f"query-{number}"), 3)
-    for run in (again, query_run("new-1", query="new")):
-        with pytest.raises(ConfigurationError, match="16 queries or more have written to this store"):
-            read_for(engines(), store, run, 3)
+    with pytest.raises(ConfigurationError, match="16 queries or more have written to this store"):
+        read_for(engines(), store, again, 3)
     last = QUERIES_KEPT - 1
     own = query_run("again", query=f"query-{last}")
     assert read_for(engines(), store, own, 3)[b"3"] == f"run-{last}".encode()
