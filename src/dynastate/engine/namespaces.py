@@ -23,12 +23,15 @@ from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest
 from dynastate.format.namespace import (
     COPY,
     NAMESPACE_RANGE,
+    ForkPlan,
     NamespaceRecord,
+    fork_key,
     listed_item,
     listed_key,
     listed_store,
     namespace_item,
     namespace_key,
+    parse_fork,
     parse_namespace,
     store_key,
 )
@@ -102,6 +105,18 @@ def delete_record(tables: Tables, record: NamespaceRecord, meter: Meter) -> int:
     if first_stores(tables, record.namespace, meter):
         return 0
     return int(tables.delete_over(namespace_key(record.namespace), {"epochs": record.epochs}, meter))
+
+
+def read_fork(tables: Tables, namespace: str, meter: Meter) -> ForkPlan | None:
+    """The plan of the fork that is being made in a namespace. Returns None if there is none, or it is complete."""
+    key = fork_key(namespace)
+    item = tables.get([key], meter).get(key)
+    return None if item is None else parse_fork(namespace, item)
+
+
+def delete_fork(tables: Tables, namespace: str, plan: ForkPlan, meter: Meter) -> int:
+    """Delete the plan of a fork, unless another one has begun in the namespace since; return how many went."""
+    return int(tables.delete_over(fork_key(namespace), {"id": plan.id}, meter))
 
 
 def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:

@@ -325,11 +325,12 @@ class VersionOpener:
                 after = listed[listed.index(known.newest) + 1 :]
                 schemas = {**known.schemas, **{entry.schema: graph.schema(entry) for entry in after}}
                 self._extend_route(store, known.newest, after, schemas)
-                return Lineage(store, (*known.entries, *after), schemas, meter, known.added + len(after))
+                runs = {**known.runs, **graph.runs}
+                return Lineage(store, (*known.entries, *after), schemas, meter, known.added + len(after), runs)
         graph = self.graph(store, 0, VERSION_MAX, meter)
         entries = tuple(graph.openable(graph.lineage(graph.newest())))
         schemas = graph.schemas(entries)
-        return Lineage(store, entries, schemas, meter)
+        return Lineage(store, entries, schemas, meter, runs=graph.runs)
 
     def _extend_route(
         self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]

@@ -6,7 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from dynastate.dynamodb.objects import read_stream
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.format.graph import last_of_one_run
 from dynastate.format.keys import Key, VersionId, group_key, manifest_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.objects import FRAME_BYTES, ObjectStream, decode_frames
@@ -42,7 +43,8 @@ ALL: Final[tuple[HashRange, ...]] = ((0, (1 << 32) - 1),)
 class Lineage:
     """The newest version of a store and its ancestors, as far as they are listed, oldest first.
 
-    `schemas` are the texts of their schema items, by digest; `added` counts the versions since all were read.
+    `schemas` are the texts of their schema items, by digest; `added` counts the versions since all were read; `runs`
+    are the newest query runs, by epoch.
     """
 
     store: str
@@ -50,6 +52,7 @@ class Lineage:
     schemas: Mapping[bytes, str]
     meter: Meter
     added: int = 0
+    runs: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def newest(self) -> VersionEntry:
@@ -91,6 +94,27 @@ class Lineage:
         """The listed entry of a version. The entries have numbers without a gap."""
         place = version - self.entries[0].version
         return self.entries[place] if 0 <= place < len(self.entries) else None
+
+    def up_to(self, version: int) -> Lineage:
+        """The lineage without the versions above one."""
+        return replace(self, entries=self.entries[: version - self.entries[0].version + 1])
+
+
+def of_one_run(lineages: Sequence[Lineage]) -> list[Lineage]:
+    """Lineages of an operator's stores, up to the newest version that all have of one run.
+
+    Raises:
+        VersionMissingError: there is none.
+    """
+    newest = last_of_one_run([(lineage.entries, lineage.runs) for lineage in lineages])
+    if not newest:
+        raise VersionMissingError(
+            "no version is in all partitions by one run: a run makes its versions again, and has not committed its "
+            "first batch in all of them yet; try again when it has",
+            store=lineages[0].store,
+            versions=f"{lineages[0].entries[0].version}-{lineages[0].newest.version}",
+        )
+    return [lineage.up_to(newest) for lineage in lineages]
 
 
 class PartReader:

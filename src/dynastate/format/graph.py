@@ -6,14 +6,23 @@ bases        from version 0 up, the snapshot that each version is read from; `op
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
-from dynastate.format.meta import FORKS, QUERIES_KEPT, QueryRun, StoreMeta, meta_lost, parse_meta, parse_schema
+from dynastate.format.meta import (
+    FORKS,
+    QUERIES_KEPT,
+    QueryRun,
+    StoreMeta,
+    meta_lost,
+    parse_meta,
+    parse_schema,
+    query_runs,
+)
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VersionEntry, listed_entry, parse_list
 
@@ -96,6 +105,11 @@ class VersionGraph:
         if self.meta is None:
             raise meta_lost(self.store)
         return self.meta
+
+    @property
+    def runs(self) -> dict[int, str]:
+        """The newest query runs, by epoch."""
+        return {} if self.meta is None else {epoch: run for run, epoch in query_runs(self.meta).items()}
 
     @property
     def is_empty(self) -> bool:
@@ -346,8 +360,8 @@ class VersionGraph:
             )
         elif version in self._entries and attempt == NO_ATTEMPT and run is not None:
             message = (
-                "only another query has made this version: the state of this one was dropped or cleaned up, or the file "
-                "metadata of its checkpoint is new; restore what is missing, or start with a new checkpoint"
+                "only another query has made this version: the state of this one was dropped or cleaned up, or the "
+                "file metadata of its checkpoint is new; restore what is missing, or start with a new checkpoint"
             )
             facts["query"] = run.query
         elif version in self._entries:
@@ -357,6 +371,30 @@ class VersionGraph:
             message = "this version does not exist"
             facts["versions"] = ranges(there)
         return VersionMissingError(message, **facts, table=key.role, item=key.sort)
+
+
+#: The lineage of a store, oldest first, and its newest query runs by epoch.
+Listed = tuple[Sequence[VersionEntry], Mapping[int, str]]
+
+
+def is_of_one_run(stores: Iterable[Listed], version: int) -> bool:
+    """Whether no two stores have a version of different runs; a run that is no longer listed may be any.
+
+    After a query was taken back, or started again, some stores have versions of a new run until its first batch is
+    committed in all, and the others those of the run before: with other input, if it was taken back.
+    """
+    runs = set()
+    for entries, listed in stores:
+        at = version - entries[0].version
+        if 0 <= at < len(entries) and (run := listed.get(entries[at].epoch)) is not None:
+            runs.add(run)
+    return len(runs) < 2
+
+
+def last_of_one_run(stores: Sequence[Listed]) -> int:
+    """The newest version that all stores have, and that no two have of different runs; 0: there is none."""
+    first, last = (pick(entries[at].version for entries, _ in stores) for pick, at in ((max, 0), (min, -1)))
+    return next((version for version in range(last, first - 1, -1) if is_of_one_run(stores, version)), 0)
 
 
 def since(

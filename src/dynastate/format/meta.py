@@ -17,9 +17,9 @@ EPOCHS_KEPT: Final = 16
 FORKS: Final = "forks"
 #: In a meta item: the store was forked, and what a fork needed may have been deleted by clean-up long after the rest.
 FORKED: Final = "forked"
-#: In the meta item of a fork: its origin, the version, the newest in `epochs` there when the fork was begun, the sort
-#: keys there that it still depends on, and what is in `forks` of these items for it.
-ORIGIN, ORIGIN_VERSION, ORIGIN_RUN, PINS, PIN = "origin", "origin_version", "origin_run", "pins", "pin"
+#: In the meta item of a fork: its origin, the version, the sort keys there that it still depends on, and what is in
+#: `forks` of these items for it.
+ORIGIN, ORIGIN_VERSION, PINS, PIN = "origin", "origin_version", "pins", "pin"
 #: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.
 DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2

@@ -1,6 +1,6 @@
 """The items of a namespace: the record of its query runs, and the list of its stores (docs/storage-format.md).
 
-    snapshot-group table   store_shard = {namespace}/#      entry = namespace | listed
+    snapshot-group table   store_shard = {namespace}/#      entry = namespace | listed | fork
                                                             entry = store/{operator}/{partition}/{name}
 
 The record decides which query is the namespace's current one. Clocks do not.
@@ -21,7 +21,9 @@ from dynastate.format.keys import Key, where
 NAMESPACE: Final = "namespace"
 #: The sort key of the item that says: each store of the namespace, ever since, was listed before it was made.
 LISTED: Final = "listed"
-#: Lowest and highest sort key of all items of a namespace. `LISTED` is the first.
+#: The sort key of the plan of a fork that is being made.
+FORK_PLAN: Final = "fork"
+#: Lowest and highest sort key of the items that say what stores a namespace has. `LISTED` is the first.
 NAMESPACE_RANGE: Final = (LISTED, "store/~")
 _STORE: Final = re.compile(r"store/(\d+/\d+/[^/#]+)")
 #: In a record: the id of a copy to these tables that is not complete, beside the mark of a drop: no run enters.
@@ -63,6 +65,37 @@ class NamespaceRecord:
         """The attribute that also lists the query of a run that enters next."""
         listed = dict(self.queries) if query == self.query else {**self.queries, self.epoch + 1: query}
         return {"queries": {str(first): listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}}
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPlan:
+    """The plan of a fork: to take a version of the stores of a namespace, `origin`, as it was when it was begun.
+
+    `epochs` are those of the newest runs then, by store, without its namespace: what later runs make is not forked.
+    """
+
+    origin: str
+    version: int
+    epochs: Mapping[str, int]
+    id: str
+
+
+def fork_key(namespace: str) -> Key:
+    return Key("snapshot", f"{namespace}/#", FORK_PLAN)
+
+
+def fork_item(namespace: str, plan: ForkPlan) -> Item:
+    described: Item = {"format": FORMAT, "origin": plan.origin, "version": plan.version, "id": plan.id}
+    return item_key(fork_key(namespace)) | described | {"epochs": dict(plan.epochs)}
+
+
+def parse_fork(namespace: str, item: Item) -> ForkPlan:
+    key = fork_key(namespace)
+    check_format(key, item)
+    origin, version, of, epochs = item.get("origin"), number(key, item, "version"), item.get("id"), item.get("epochs")
+    if not isinstance(origin, str) or not isinstance(of, str) or not is_map(epochs, int):
+        raise CorruptStateError("the plan of a fork is corrupt", **where(key))
+    return ForkPlan(origin, version, epochs, of)
 
 
 def namespace_key(namespace: str) -> Key:

@@ -13,7 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
 from dynastate.dynamodb.tables import Tables, delete_all, get_apart
 from dynastate.engine.catalog import find_stores, read_version_lists
-from dynastate.engine.namespaces import delete_record, read_record
+from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
@@ -105,7 +105,8 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     1. Refuse if forks depend on a store. Items that are pinned for deleted forks are unpinned. 2. Mark all stores as
     dropped, several at once, so that no fork is made of what is left. 3. When all are, empty them, several at once.
     4. Delete their meta items, the last first: stores are found from the first on, so a drop that was cut off is
-    finished by another. 5. Delete the record of the namespace's runs, if all of it is dropped and no run has begun.
+    finished by another. 5. Delete the record of the namespace's runs, if all of it is dropped and no run has begun,
+    and what is noted of a fork that was cut off.
 
     Raises:
         CorruptStateError: a meta item is corrupt, so that the places of the other items are unknown.
@@ -114,7 +115,9 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
         UnavailableError: a version list changes again and again.
     """
     refuse_forked(tables, stores, meter)  # 1
-    records = [read_record(tables, each, meter) for each in {store.split("/")[0] for store in stores}]
+    namespaces = sorted({store.split("/")[0] for store in stores})
+    records = [read_record(tables, each, meter) for each in namespaces]
+    forks = {each: read_fork(tables, each, meter) for each in namespaces}
     mark = metered(partial(_mark_dropped, tables), meter)  # 2
     found = each_store(tables, stores, mark, until_failure=True).all()
     marked = {store for store, has_meta in zip(stores, found, strict=True) if has_meta}
@@ -123,7 +126,8 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
     deleted = sum(each_store(tables, there, empty, progress, until_failure=True).all())
     for store in reversed(stores):  # 4
         deleted += (delete_meta if store in marked else _drop_lost)(tables, store, meter)
-    return deleted + sum(delete_record(tables, record, meter) for record in records if record is not None)  # 5
+    deleted += sum(delete_record(tables, record, meter) for record in records if record is not None)  # 5
+    return deleted + sum(delete_fork(tables, each, plan, meter) for each, plan in forks.items() if plan is not None)
 
 
 def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:

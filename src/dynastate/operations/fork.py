@@ -9,11 +9,12 @@ before it makes them, so that dropping it removes all of them; and it writes not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 from uuid import uuid4
 
 import dynastate
@@ -25,9 +26,11 @@ from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_n
 from dynastate.engine.namespaces import (
     NamespaceItems,
     begin_list,
+    delete_fork,
     delete_record,
     list_store,
     not_complete,
+    read_fork,
     read_namespace,
 )
 from dynastate.engine.opening import retry_routes
@@ -40,19 +43,17 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format import keys
-from dynastate.format.graph import VersionGraph, ranges
+from dynastate.format.graph import VersionGraph, is_of_one_run, last_of_one_run, ranges
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import (
     DELETING,
     DROPPED,
-    EPOCHS_KEPT,
     FORK,
     FORKED,
     FORKS,
     ORIGIN,
-    ORIGIN_RUN,
     ORIGIN_VERSION,
     PIN,
     PINS,
@@ -61,21 +62,14 @@ from dynastate.format.meta import (
     parse_meta,
     schema_item,
 )
+from dynastate.format.namespace import ForkPlan, fork_item, fork_key
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
-from dynastate.operations.pins import is_complete, meta_or_empty, pin_of, pins_of, read_graph, unpin
-from dynastate.operations.runs import read_meta
+from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph, unpin
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
 
 _CHANGED: Final = "what the fork was begun with has changed"
-
-
-class _Moment(NamedTuple):
-    """A version, as the runs of the origin have made it up to one; an empty `run` is of earlier builds: all of them."""
-
-    version: int
-    run: str
 
 
 @dataclass(frozen=True)
@@ -115,36 +109,29 @@ def fork_namespace(
     origins = whole_namespace(tables, namespace, meter)
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     namespace_items = read_namespace(tables, new, meter)
-    begun = _begun(tables, namespace, namespace_items, stores, meter)
     spent = Meter()
-    if begun is not None:
-        if version not in (None, begun.version):
-            raise ConfigurationError(
-                f"a fork at another version has begun there and was cut off: dynastate drop {new}, and fork again",
-                namespace=new,
-                version=begun.version,
-            )
-        of = begun
-    else:
-        of = _begin(tables, origins, version, meter)
-        if namespace_items.record is None:
-            begin_list(tables, new, spent)
-        else:  # of a query that was dropped
-            delete_record(tables, namespace_items.record, spent)
+    plan = _begun(tables, namespace, namespace_items, stores, meter)
+    if plan is None:
+        plan = _plan(tables, namespace, origins, version, meter)
+        _begin(tables, namespace_items, plan, spent)
+    elif version not in (None, plan.version):
+        raise ConfigurationError(
+            f"a fork at another version has begun there and was cut off: dynastate drop {new}, and fork again",
+            namespace=new,
+            version=plan.version,
+        )
+    make_store = partial(_StoreFork, tables, plan, stores)
     first = next(iter(stores))
 
     # A drop looks for partition 0 of each operator, and begins with the first store.
     starts = [store for store in stores if store.split("/")[2] == "0"]
     others = [store for store in stores if store not in set(starts)]
 
-    def finish(fork: _StoreFork, own: Meter) -> int:
-        shared = fork.finish()
-        _require_not_dropped(tables, list(dict.fromkeys((first, fork.store))), own)
-        return shared
-
     def make(store: str, own: Meter) -> int:
-        with _StoreFork(tables, store, stores[store], of, own).begun() as fork:
-            return finish(fork, own)
+        with make_store(store, own).begun() as fork:
+            shared = fork.finish()
+            _require_not_dropped(tables, [first, store], own)
+        return shared
 
     def report(done: int, _: int) -> None:
         progress(len(starts) + done, len(stores))
@@ -153,39 +140,41 @@ def fork_namespace(
         begun_starts = []
         for done, store in enumerate(starts):
             progress(done, len(stores))
-            begun_starts.append(stack.enter_context(_StoreFork(tables, store, stores[store], of, spent).begun()))
+            begun_starts.append(stack.enter_context(make_store(store, spent).begun()))
         shared = sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
-        shared += sum(finish(fork, spent) for fork in begun_starts)
+        shared += sum(fork.finish() for fork in begun_starts)
+        delete_fork(tables, new, plan, spent)
+        _require_not_dropped(tables, starts, spent)
     meter.add(spent)
-    return Forked(namespace, new, of.version, len(stores), spent.items_written, shared, spent.write_units)
+    return Forked(namespace, new, plan.version, len(stores), spent.items_written, shared, spent.write_units)
 
 
 def _begun(
     tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str], meter: Meter
-) -> _Moment | None:
-    """The version of an unfinished fork in the new namespace; None: it is empty."""
+) -> ForkPlan | None:
+    """The plan of the unfinished fork in the new namespace. Returns None if the namespace is empty."""
     if namespace_items.is_copied:
         raise not_complete(namespace_items.namespace)
     metas = stores_in_list(tables, namespace_items, meter)
     if not metas:
         return None
-    origins = {str(meta.get(ORIGIN, "")).split("/")[0] for meta in metas.values()}
-    moments = {(meta.get(ORIGIN_VERSION), str(meta.get(ORIGIN_RUN, ""))) for meta in metas.values()}
-    is_dropped = any(DROPPED in each for each in metas.values())
-    version, run = moments.pop()
+    plan = read_fork(tables, namespace_items.namespace, meter)
     if (
-        not isinstance(version, int)
-        or moments
-        or origins != {namespace}
-        or is_dropped
-        or all(is_complete(tables, store, version, meter) for store in stores)
+        plan is None
+        or plan.origin != namespace
+        or any(DROPPED in meta or meta.get(PIN) != _pin(store, plan) for store, meta in metas.items())
+        or all(is_complete(tables, store, plan.version, meter) for store in stores)
     ):
         raise ConfigurationError(
             "this namespace has state already; give the fork another one, or drop this one first",
             namespace=namespace_items.namespace,
             stores=len(metas),
         )
-    return _Moment(version, run)
+    return plan
+
+
+def _pin(store: str, plan: ForkPlan) -> str:
+    return f"{store}#{plan.id}"
 
 
 def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) -> None:
@@ -198,43 +187,53 @@ def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) 
         )
 
 
-def _begin(tables: Tables, stores: Sequence[str], version: int | None, meter: Meter) -> _Moment:
-    """The moment at which stores are forked: now, at a version, by default the newest that all have."""
-    epochs = read_meta(tables, stores[0], meter)[1].epochs
-    run = max(epochs, key=epochs.__getitem__)
+def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | None, meter: Meter) -> ForkPlan:
+    """Plan a fork of stores as they are now: of a version of one run, by default the newest that all have."""
+    graphs: dict[str, VersionGraph] = {}
 
-    def newest(store: str, own: Meter) -> int:
-        graph = _read_origin(tables, store, run, own)
+    def look(store: str, own: Meter) -> None:
+        graphs[store] = read_graph(tables, store, own)
+
+    each_store(tables, stores, metered(look, meter), until_failure=True).all()
+    for store, graph in graphs.items():
         if not graph.versions():
             raise VersionMissingError(
                 "a store of this query has no version yet; try again when its first batch is committed", store=store
             )
-        chosen = graph.newest().version if version is None else version
+    lineages = [(graph.lineage(graph.newest()), graph.runs) for graph in graphs.values()]
+    last = last_of_one_run(lineages)
+    chosen = last if version is None else version
+    for graph in graphs.values():
         # Each attempt at the version is forked, so its query does not matter here.
         entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", ""))
         _refuse_left(graph, chosen)
         graph.route(*entry.id)
-        return chosen
-
-    found = each_store(tables, stores, metered(newest, meter), until_failure=True).all()
-    return _Moment(min(found), run)
-
-
-def _read_origin(
-    tables: Tables, store: str, run: str, meter: Meter, allowed: Collection[str] | None = None
-) -> VersionGraph:
-    """The versions and snapshots of an origin, without those versions that runs after `run` have made."""
-    graph = read_graph(tables, store, meter, allowed)
-    meta = graph.required_meta
-    if run in meta.epochs:
-        graph.leave_out_after(meta.epochs[run])
-    elif run and len(meta.epochs) >= EPOCHS_KEPT:  # else it has written to other stores only
+    if not is_of_one_run(lineages, chosen):
         raise VersionMissingError(
-            "runs of the query have begun again and again since this fork was begun: drop it, and fork again",
-            store=store,
-            run=run,
+            "a new run of the query makes this version again, and has not committed it in all stores yet: fork another "
+            "one, or try again when it has",
+            namespace=namespace,
+            version=chosen,
+            newest=last,
         )
-    return graph
+    epochs = {store.split("/", 1)[1]: graph.required_meta.epoch for store, graph in graphs.items()}
+    return ForkPlan(namespace, chosen, epochs, str(uuid4()))
+
+
+def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan, meter: Meter) -> None:
+    """Write the plan, before any store is made, and forget a query that was dropped there."""
+    new = namespace_items.namespace
+    before, item = read_fork(tables, new, meter), fork_item(new, plan)
+    if before is None:
+        is_begun = tables.put_new(fork_key(new), item, meter)
+    else:
+        is_begun = tables.put_over(fork_key(new), item, {"id": before.id}, meter)
+    if not is_begun and read_fork(tables, new, meter) != plan:  # else only the answer was lost
+        raise ConfigurationError("another fork begins in this namespace; try again when it has", namespace=new)
+    if namespace_items.record is None:
+        begin_list(tables, new, meter)
+    else:
+        delete_record(tables, namespace_items.record, meter)
 
 
 def _refuse_left(graph: VersionGraph, version: int) -> None:
@@ -253,11 +252,13 @@ def _refuse_left(graph: VersionGraph, version: int) -> None:
 class _StoreFork:
     """One store of a fork, made from one read of its origin's version lists and snapshots."""
 
-    def __init__(self, tables: Tables, store: str, origin: str, of: _Moment, meter: Meter) -> None:
+    def __init__(self, tables: Tables, plan: ForkPlan, origins: Mapping[str, str], store: str, meter: Meter) -> None:
         self._tables = tables
         self._store = keys.check_store(store)
-        self._origin = origin
-        self._version, self._run = of
+        self._origin = origins[store]
+        self._version = plan.version
+        self._last_epoch = plan.epochs[store.split("/", 1)[1]]
+        self._pin_name = _pin(store, plan)
         self._meter = meter
         #: The fork's meta item, when it is there.
         self._meta: Item = {}
@@ -284,11 +285,10 @@ class _StoreFork:
         list_store(self._tables, self._store, self._meter)  # 2
         if not self._tables.put_new(key, meta, self._meter):
             there = meta_or_empty(self._tables, self._store, self._meter)
-            if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PINS)):
+            if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PIN, PINS)):
                 raise self._refusal(_CHANGED)  # the call that began this store has found something else
             meta = there
         self._meta = meta
-        self._pin_name = pin_of(self._store, meta)
         self._pin(pins_of(meta))  # 3
         self._write_described()  # 4
         for snapshot, found in self._snapshots:
@@ -315,14 +315,15 @@ class _StoreFork:
             raise
         except DynastateError:
             there = meta_or_empty(self._tables, self._store, self._meter)
-            if self._meta and (there.get(PIN) != self._meta.get(PIN) or there.get(DROPPED) == DELETING):
+            if self._meta and (there.get(PIN) != self._pin_name or there.get(DROPPED) == DELETING):
                 unpin(self._tables, self._store, self._meta, pins_of(self._meta), self._meter)
             raise
 
     def _read(self, begun: Item | None) -> None:
         """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""
         allowed = None if begun is None else pins_of(begun)
-        graph = _read_origin(self._tables, self._origin, self._run, self._meter, allowed)
+        graph = read_graph(self._tables, self._origin, self._meter, allowed)
+        graph.leave_out_after(self._last_epoch)
         self._origin_meta = graph.required_meta
         self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
@@ -397,9 +398,7 @@ class _StoreFork:
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )
         item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
-        item[PIN] = f"{self._store}#{uuid4()}"
-        if self._run:
-            item[ORIGIN_RUN] = self._run
+        item[PIN] = self._pin_name
         if item_bytes(item) > ITEM_BYTES_MAX:
             raise ConfigurationError(
                 "a fork of this version would depend on more items than its own item can name: let clean-up delete "

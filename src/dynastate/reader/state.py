@@ -16,7 +16,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
-from dynastate.engine.reader import Lineage
+from dynastate.engine.reader import Lineage, of_one_run
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY
 from dynastate.reader.families import DEFAULT_FAMILY, Family, families_at
@@ -73,7 +73,7 @@ class StateReader(StateView):
     """The state at its newest version, of one store or of an operator in all its partitions.
 
     It stays at its version until `refresh`. Close it, or use it in a `with`. The version of several partitions is the
-    newest that all of them have committed. A `family` of None is the only one, or none of several.
+    newest that all of them have of one run. A `family` of None is the only one, or none of several.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class StateReader(StateView):
         with ExitStack() as when_failed:
             when_failed.callback(self._close, source.engine)
             with naming(source):
-                lineages = self._read(source, matching(tables, store, source.meter))
+                lineages = of_one_run(self._read(source, matching(tables, store, source.meter)))
             newest = lineages[0].find(_newest(lineages))
             known = families_at(lineages[0], newest)
             chosen = _choose(store, family, known)
@@ -122,7 +122,7 @@ class StateReader(StateView):
         refresh that moves.
 
         Raises:
-            VersionMissingError: the store was deleted.
+            VersionMissingError: the store was deleted; or no version is in all partitions by one run.
             CorruptStateError: an item is lost or corrupt.
         """
         was, stores_before = self.version, self.stores
@@ -135,6 +135,7 @@ class StateReader(StateView):
             if is_first or any(old.newest not in new.entries for new, old in zip(lineages, known, strict=True)):
                 stores = matching(self._tables, self.store, self.meter)
                 lineages = self._read(self._source, stores, lineages or known)
+            lineages = of_one_run(lineages)
         common = _common(known, lineages, was)
         self.version = _newest(lineages)
         self._partitions = [self._partition(lineage) for lineage in lineages]

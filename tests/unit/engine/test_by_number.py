@@ -79,7 +79,7 @@ def test_another_querys_version_is_not_taken_for_a_lost_one(engines: Engines, st
 
 
 def test_a_new_query_resumes_from_an_earlier_one(engines: Engines, store: str) -> None:
-    """Its checkpoint lost the query's id; a version that it names is opened. What is known of no query may be anyone's."""
+    """Its checkpoint lost the query's id: a version that it names is opened. An unknown query's may be anyone's."""
     base = make(engines(), store, query_run("a-1"), 3)
     recovered = query_run("b-1", query="recovered")
     with pytest.raises(VersionMissingError, match="only another query has made this version"):

@@ -21,7 +21,7 @@ from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
 from dynastate.settings import PREFIX, Settings
-from tests.support.engine_driver import attempt, make_engine, query_run, write
+from tests.support.engine_driver import QUERY, attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint
@@ -286,12 +286,12 @@ def build(tables: RegionTables, run: str, query: str, place: Path, base: Version
 def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
     """Another query has made the numbers of the last batches, from which this one would not start: format 1."""
     source, target = RegionTables(HERE), RegionTables(THERE)
-    own = build(source, "run-1", "q", tmp_path, EMPTY, BATCHES - 2)
+    own = build(source, "run-1", QUERY, tmp_path, EMPTY, BATCHES - 2)
     build(source, "other-1", "other", tmp_path, EMPTY, BATCHES)
     source.replicate(target, is_strong=is_strong)
     found = plan(source, target, make_checkpoint(tmp_path))
     assert (found.target.version, found.batch, found.undone, found.problems) == (BATCHES, own.version, 2, ())
-    run = query_run("run-2", location_in(tmp_path), "q")
+    run = query_run("run-2", location_in(tmp_path), QUERY)
     with closing(make_engine(target)) as engine:
         assert engine.find(f"{NAMESPACE}/0/1/default", own.version, NO_ATTEMPT, run).entry.id == own
         with pytest.raises(VersionMissingError, match="only another query has made this version"):
@@ -302,10 +302,10 @@ def test_a_version_of_several_locations(tmp_path: Path) -> None:
     """Its number does not say which is meant: format 1."""
     source, target = RegionTables(HERE), RegionTables(THERE)
     stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
-    base = build(source, "run-1", "q", tmp_path, EMPTY, 3)
-    build(source, "run-1", "q", tmp_path, base, BATCHES - 3)
+    base = build(source, "run-1", QUERY, tmp_path, EMPTY, 3)
+    build(source, "run-1", QUERY, tmp_path, base, BATCHES - 3)
     adopt_stores(source, stores, location_in(tmp_path / "moved"), Meter())
-    build(source, "run-2", "q", tmp_path / "moved", base, BATCHES - 3)
+    build(source, "run-2", QUERY, tmp_path / "moved", base, BATCHES - 3)
     adopt_stores(source, stores, location_in(tmp_path), Meter())
     source.replicate(target, is_strong=True)
     assert plan(source, target, make_checkpoint(tmp_path)).batch == base.version

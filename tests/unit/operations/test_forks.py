@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -22,6 +23,7 @@ from dynastate.format.meta import FORKED, FORKS, PINS, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.format.parts import StoredChunk, part_items
 from dynastate.format.version_list import REFUSED, VERSIONS
+from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.findings import Report
@@ -33,6 +35,7 @@ from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
+    CHECKPOINT,
     SCHEMA,
     SHARDS,
     Engines,
@@ -459,11 +462,55 @@ def test_a_query_that_restarts_while_its_fork_is_made(memory: MemoryTables, make
                 for each in both(store):
                     write(make(), each, attempt(500), {b"5": b"another"}, base=made[4], run="run-2")
 
-        fork(FailingTables(memory, restart), store)
+        version = fork(FailingTables(memory, restart), store).version
         if next(requests) <= at:
             break
-        there = [read(make(), new_of(each), 5) for each in both(store)]
-        assert there in ([numbers(5)] * 2, [numbers(4) | {b"5": b"another"}] * 2)
+        there = [read(make(), new_of(each), version) for each in both(store)]
+        assert there in ([numbers(5)] * 2, [numbers(4)] * 2, [numbers(4) | {b"5": b"another"}] * 2)
+
+
+@pytest.mark.parametrize("newest", ["adoption", "fork", "first partition"])
+def test_a_fork_is_of_one_moment_whatever_entered_last(
+    memory: MemoryTables, make: Engines, store: str, newest: str
+) -> None:
+    """What is the newest in `epochs` is another id in each store, or in one store only, when the fork is cut off."""
+    made, _ = (write_versions(make(), each, 5) for each in both(store))
+    of, location = store, CHECKPOINT
+    if newest == "adoption":
+        location = "file:/moved/state"
+        adopt_stores(memory, both(store), location, Meter())
+    elif newest == "fork":
+        fork(memory, store, name="of")
+        of = new_of(store, "of")
+    else:
+        write(make(), store, attempt(60), {b"6": b"6"}, base=made[5], run="run-2")
+    before = memory.items.copy()
+    for last in count():
+        memory.items = before.copy()
+        with suppress(UnavailableError):
+            fork(Dying(memory, last), of, 5)
+            break
+        if meta_key(new_of(of)) not in memory.items:
+            continue  # it begins when it is called again
+        for each in both(of):
+            run = query_run("run-9", location)
+            under_way = make().begin(each, run, *made[4], attempt(500))
+            under_way.append(chunk({b"5": b"another"}))
+            under_way.commit({0: 1}, SCHEMA)
+        if not is_complete(memory, new_of(of), 5, Meter()):
+            fork(memory, of, 5)
+        there = [read(make(), new_of(each), 5) for each in both(of)]
+        assert there == [numbers(5)] * 2
+    assert last > 20
+
+
+def test_a_fork_beside_the_first_batch_of_a_run(memory: MemoryTables, make: Engines, store: str) -> None:
+    """The query was taken back, and has committed its first batch in one partition: a version before is forked."""
+    made, _ = (write_versions(make(), each, 7) for each in both(store))
+    write(make(), store, attempt(500), {b"5": b"another"}, base=made[4], run="run-2")
+    with pytest.raises(VersionMissingError, match="a new run of the query makes this version again"):
+        fork(memory, store, 5)
+    assert fork(memory, store).version == 4
 
 
 def test_no_reader_takes_a_part_of_a_fork_for_all(memory: MemoryTables, make: Engines, store: str) -> None:

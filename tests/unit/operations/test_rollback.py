@@ -20,7 +20,7 @@ from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
-from tests.support.engine_driver import SCHEMA, attempt, make_engine, query_run, save_snapshot
+from tests.support.engine_driver import QUERY, SCHEMA, attempt, make_engine, query_run, save_snapshot
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
 
@@ -33,7 +33,7 @@ def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2
     checkpoint = folder / "checkpoint"
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
-    (checkpoint / "metadata").write_text('{"id":"q"}')
+    (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
     for batch in range(BATCHES):
         metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_795_489_314_817 + batch, "conf": {}})
         (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{metadata}\n{{"logOffset":{batch}}}')

@@ -627,6 +627,40 @@ def test_the_version_is_one_that_all_partitions_have(engine: Engine, store: str,
     assert not state.refresh()
 
 
+def test_partitions_are_of_one_run(engine: Engine, store: str, opened: Open) -> None:
+    """While a query that was taken back makes a version again, no reader has it of both runs."""
+    operator, made = builders(engine, store, 2)
+    for each in made:
+        each.count_to(7)
+    state = opened(operator)
+    for each in made:
+        each.version, each.run = VersionId(4, attempt(4)), "run-2"
+    made[0].commit((user("a"), counted(105)), by=attempt(105))
+    for read in (state, opened(operator)):
+        assert read.refresh() is (read is state)
+        assert (read.version, read.versions()) == (4, [1, 2, 3, 4])
+        assert [each["count"] for each in read] == [4, 4]
+        with pytest.raises(VersionMissingError, match="name one of versions"):
+            read.at(5)
+    with pytest.raises(VersionMissingError, match=r"taken back.*common=4"):
+        list(state.changes(7))
+    made[1].commit((user("a"), counted(205)), by=attempt(205))
+    assert state.refresh()
+    assert (state.version, sorted(each["count"] for each in state)) == (5, [105, 205])
+    assert sorted(each.row["count"] for each in state.changes(4)) == [105, 205]
+
+
+def test_partitions_without_a_version_of_one_run(engine: Engine, store: str, opened: Open) -> None:
+    """The query began once more from nothing: a reader has to wait for its first batch."""
+    operator, made = builders(engine, store, 2)
+    for each in made:
+        each.count_to(2)
+    again = StoreBuilder(engine, made[0].store, run="run-2")
+    again.commit((user("a"), counted(11)), by=attempt(11))
+    with pytest.raises(VersionMissingError, match="no version is in all partitions by one run"):
+        opened(operator)
+
+
 def test_an_ambiguous_store_is_refused(engine: Engine, store: str, opened: Open) -> None:
     """A join has four stores a partition; a malformed name and an unknown store are errors."""
     namespace = store.partition("/")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -10,9 +10,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
-from dynastate.format.graph import VersionGraph
-from dynastate.format.meta import query_runs
-from dynastate.format.version_list import VersionEntry
+from dynastate.format.graph import VersionGraph, last_of_one_run
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -86,7 +84,12 @@ def _newest(
 
     each_store(tables, found, look, progress, until_failure=True).all()
     lineages = {store: graph.lineage(graph.newest()) for store, graph in graphs.items()}
-    version = _last_of_one_run(graphs, lineages)
+    version = last_of_one_run([(lineage, graphs[store].runs) for store, lineage in lineages.items()])
+    if not version:
+        raise ConfigurationError(
+            "the stores have no version in common that one run made: their states do not fit together",
+            newest=min(lineage[-1].version for lineage in lineages.values()),
+        )
     ids = {}
     for store, lineage in lineages.items():
         entry = next((each for each in lineage if each.version == version), None)
@@ -98,24 +101,6 @@ def _newest(
             )
         ids[store.split("/", 1)[1]] = str(UUID(bytes=entry.attempt))
     return version, ids
-
-
-def _last_of_one_run(graphs: Mapping[str, VersionGraph], lineages: Mapping[str, Sequence[VersionEntry]]) -> int:
-    """The newest version that no two stores have of different runs; a run that is no longer listed may be any."""
-    runs: dict[int, set[str]] = {}
-    for store, lineage in lineages.items():
-        meta = graphs[store].meta
-        listed = {} if meta is None else {epoch: run for run, epoch in query_runs(meta).items()}
-        for entry in lineage:
-            run = listed.get(entry.epoch)
-            runs.setdefault(entry.version, set()).update([run] if run is not None else [])
-    newest = min(lineage[-1].version for lineage in lineages.values())
-    for version in sorted(runs, reverse=True):
-        if version <= newest and len(runs[version]) < 2:
-            return version
-    raise ConfigurationError(
-        "the stores have no version in common that one run made: their states do not fit together", newest=newest
-    )
 
 
 def _check_schema(graph: VersionGraph, described: dict[str, Any]) -> None:
