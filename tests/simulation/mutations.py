@@ -216,7 +216,7 @@ def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
     return patch.object(cleanup.CleanUp, "_buckets_of", buckets_of)
 
 
-@found_by(seed=405)
+@found_by(seed=423)
 def retains_one_version_too_few() -> AbstractContextManager[Any]:
     return replaced(
         cleanup,
@@ -248,7 +248,7 @@ def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
     )
 
 
-@found_by(seed=439)
+@found_by(seed=502)
 def deletes_pinned_items() -> AbstractContextManager[Any]:
     """Clean-up retains the items that were pinned when it read them, and ignores later pins."""
     return patch.object(boto_tables, "FORKS", "no_such_attribute")
@@ -265,7 +265,7 @@ def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     return replaced(compact, "_read", read)
 
 
-@found_by(seed=2066)
+@found_by(seed=2151)
 def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
@@ -322,12 +322,12 @@ def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
 
     def retention(original: Callable[..., Any], *of: Any) -> cleanup.Retention | None:
         found: cleanup.Retention | None = original(*of)
-        return found and replace(found, dead=frozenset())
+        return found and replace(found, dead={})
 
     return replaced(cleanup, "retention", retention)
 
 
-@found_by(seed=112)
+@found_by(seed=554)
 def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
     """All stores of a namespace are the current query's."""
     return patch.object(catalog, "by_query", lambda metas, *_: catalog.QueryStores(list(metas), []))

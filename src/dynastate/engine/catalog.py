@@ -184,7 +184,7 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -
             operator=operator,
             tables=",".join(tables.names.values()),
         )
-    _refuse_missing(stores.current)
+    _refuse_missing(stores)
     return stores.current
 
 
@@ -205,20 +205,23 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collect
             raise meta_lost(after)
 
 
-def _refuse_missing(stores: Iterable[str]) -> None:
-    """Refuse stores of a query if an operator has other partitions than 0, 1, …, or names without some of them.
+def _refuse_missing(stores: QueryStores) -> None:
+    """Refuse a query if an operator has other partitions than 0, 1, …, or names without some of them.
+
+    A store in which a later query begins may have been the current one's, or is of a partition that it lacks.
 
     Raises:
-        VersionMissingError: its first batch is not whole.
+        VersionMissingError: the first batch is not whole, of the query or of the next one.
     """
     operators: dict[str, dict[str, set[int]]] = {}
-    for store in stores:
+    for store in stores.current:
         namespace, operator, partition, name = store.split("/", 3)
         operators.setdefault(f"{namespace}/{operator}", {}).setdefault(name, set()).add(int(partition))
+    begun = {"/".join(store.split("/")[:2]) for store in stores.beginning}
     for operator, names in operators.items():
         wanted = set(range(1 + max(map(max, names.values()))))
         for name, partitions in names.items():
-            if partitions != wanted:
+            if partitions != wanted or operator in begun:
                 raise VersionMissingError(
                     "the first batch is not committed in all partitions of this operator yet; try again when it is",
                     store=f"{operator}/{EVERY}/{name}",
@@ -262,9 +265,10 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
     namespace_items = read_namespace(tables, namespace, meter)
     there = stores_in_list(tables, namespace_items, meter)
     _refuse_lost(tables, namespace_items, there, meter)
-    current = some(queries_of(tables, namespace_items, there, meter).current, namespace)
-    _refuse_missing(current)
-    return current
+    stores = queries_of(tables, namespace_items, there, meter)
+    some(stores.current, namespace)
+    _refuse_missing(stores)
+    return stores.current
 
 
 def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:

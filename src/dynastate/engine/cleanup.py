@@ -7,7 +7,7 @@ leaves behind is found again by its key, or by a snapshot whose stage says that 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import delete_objects
@@ -27,10 +27,14 @@ from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part
 
 @dataclass(frozen=True)
 class Retention:
-    """The versions that a clean-up retains: from `lowest` on but for `dead` ones, and the `foreign` below."""
+    """The versions that a clean-up retains: from `lowest` on but for `dead` ones, and the `foreign` below.
+
+    `dead` are in the order in which they may be deleted: of a version the attempts of older runs first, since a number
+    means the newest one that is there.
+    """
 
     lowest: int
-    dead: frozenset[VersionId] = frozenset()
+    dead: Mapping[VersionId, None] = field(default_factory=dict)
     foreign: frozenset[VersionId] = frozenset()
 
     def retains(self, version: VersionId) -> bool:
@@ -50,7 +54,7 @@ class Retention:
         if not most:
             return self
         lowest = min(self.lowest, next(iter(below), self.lowest) + most)
-        return replace(self, lowest=lowest, dead=frozenset(sorted(self.dead, reverse=True)[:most]))
+        return replace(self, lowest=lowest, dead=dict.fromkeys(list(self.dead)[:most]))
 
 
 def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int) -> Retention | None:
@@ -95,12 +99,14 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
             needed = min(needed, base.version + 1)
     needed_by = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
     foreign = _foreign(graph, bases, needed_by)
-    dead = {
-        entry.id
+    dead = [
+        entry
         for entry in graph.entries()
         if entry.version >= needed and entry.epoch < epoch and not graph.is_pinned(entry.version)
-    }
-    return Retention(needed, frozenset(dead - needed_by - foreign), frozenset(foreign))
+    ]
+    dead.sort(key=lambda entry: (-entry.version, entry.epoch))
+    kept = needed_by | foreign
+    return Retention(needed, dict.fromkeys(entry.id for entry in dead if entry.id not in kept), frozenset(foreign))
 
 
 def _foreign(

@@ -28,7 +28,7 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import decode_manifest
-from dynastate.format.meta import DELETING, DROPPED, FORKS, MARKED, WRITER, StoreMeta, query_runs
+from dynastate.format.meta import DELETING, DROPPED, FORK, FORKS, MARKED, ORIGIN, WRITER, StoreMeta, query_runs
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
@@ -196,15 +196,19 @@ def _begin_deleting(tables: Tables, store: str, meter: Meter) -> tuple[Item, Sto
 def _empty(tables: Tables, store: str, meter: Meter) -> int:
     """Delete all items of a store that is marked as dropped, but fences and the meta item; return how many.
 
-    1. Let no run enter any more. 2. Refuse the runs that are under way their next commits. 3. Delete the version lists:
-    from here on nothing can be read. They become fences. The first one keeps the newest epoch: a store that is made
-    here later has higher ones. 4. Snapshots. 5. Manifests, buckets, parts, schemas, and all objects. 6. If it is a
-    fork, unpin what it needed in its origin. A drop that was cut off after any step finds the rest again by the meta
-    item.
+    1. Let no run enter any more. 2. Refuse the runs that are under way their next commits, and the making of a fork its
+    lists. 3. Delete the version lists: from here on nothing can be read. They become fences. The first one keeps the
+    newest epoch: a store that is made here later has higher ones. 4. Snapshots. 5. Manifests, buckets, parts, schemas,
+    and all objects. 6. If it is a fork, unpin what it needed in its origin. A drop that was cut off after any step
+    finds the rest again by the meta item.
     """
     found, meta = _begin_deleting(tables, store, meter)  # 1
-    runs = query_runs(meta)
-    refuse_runs(tables, store, runs, meter)  # 2
+    runs = set(query_runs(meta))
+    lists: list[Key] = []
+    if ORIGIN in found:  # what makes it is no run; its lists have the keys of those that it pinned
+        runs.add(FORK)
+        lists = [Key("snapshot", store_shard(store, 0), sort) for sort in pins_of(found) if sort.startswith("group/")]
+    refuse_runs(tables, store, runs, meter, lists)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
     _keep_epoch(tables, store, meta.epoch, meter)
     deleted += _delete_others(tables, store, meta.shards, meta.objects, meter)  # 4, 5

@@ -170,6 +170,14 @@ def _begun(
             namespace=namespace_items.namespace,
             stores=len(metas),
         )
+    if {store.split("/", 1)[1] for store in stores} != set(plan.epochs):
+        raise ConfigurationError(
+            "the query has other stores than when this fork was begun: dynastate drop "
+            f"{namespace_items.namespace}, and fork again",
+            namespace=namespace,
+            stores=len(stores),
+            begun=len(plan.epochs),
+        )
     return plan
 
 
@@ -203,6 +211,12 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
     lineages = [(graph.lineage(graph.newest()), graph.runs) for graph in graphs.values()]
     last = last_of_one_run(lineages)
     chosen = last if version is None else version
+    if not chosen:
+        raise VersionMissingError(
+            "no version is in all stores by one run: a run makes its versions again, and has not committed its first "
+            "batch in all of them yet; try again when it has",
+            namespace=namespace,
+        )
     for graph in graphs.values():
         # Each attempt at the version is forked, so its query does not matter here.
         entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", ""))
@@ -391,9 +405,18 @@ class _StoreFork:
     def _meta_item(self) -> Item:
         names = [META, *(keys.snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
         names += [keys.group_key(self._origin, entry.version).sort for _, entry in self._entries]
-        origin = self._origin_meta
-        # The first query run that writes to the fork gets the next epoch.
-        made = replace(origin, epochs={f"{FORK}{uuid4()}": self._epoch}, locations={})
+        origin, last = self._origin_meta, self._last_epoch
+        # Another query may have entered since the fork was planned. The first run that writes gets the next epoch.
+        queries = {first: each for first, each in origin.queries.items() if first <= last}
+        made = replace(
+            origin,
+            query=origin.query_at(last),
+            queries=queries if len(queries) > 1 else {},
+            bases={first: each for first, each in origin.bases.items() if first <= last},
+            epochs={f"{FORK}{uuid4()}": self._epoch},
+            locations={},
+            heights={},
+        )
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
         )

@@ -62,8 +62,10 @@ def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
             )
 
 
-def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> None:
-    """Make every version list of a store, the one after each, and the first, refuse the commits of runs.
+def refuse_runs(
+    tables: Tables, store: str, runs: Collection[str], meter: Meter, expected: Collection[Key] = ()
+) -> None:
+    """Make every version list of a store, the one after each, the first, and those `expected`, refuse runs' commits.
 
     A run commits one version after the other, from one that is listed or from version 0, so it cannot pass them. Lists
     that it began meanwhile are looked for again until there is none.
@@ -72,7 +74,7 @@ def refuse_runs(tables: Tables, store: str, runs: Collection[str], meter: Meter)
     while True:
         listed = [key for key, item in read_version_lists(tables, store, meter).items() if VERSIONS in item]
         after = (group_key(store, versions_of(key).stop) for key in listed)
-        wanted = {group_key(store, 1), *listed, *after} - refusing
+        wanted = {group_key(store, 1), *expected, *listed, *after} - refusing
         if not wanted or not runs:
             return
         for key in sorted(wanted):

@@ -439,7 +439,8 @@ class _Check:
         live = graph.reachable(entry for entry in graph.entries() if entry.epoch == newest)
         # A list that a fork needed outlives others, and a parent below it may be deleted long before.
         is_forked = FORKED in graph.meta_item
-        lowest = min((version for version in graph.versions() if not graph.is_pinned(version)), default=0)
+        listed = graph.versions()
+        lowest = min((version for version in listed if not graph.is_pinned(version)), default=0)
         # Clean-up has begun to delete older versions that depend on nothing that is listed.
         needless = max((version for version, _ in live & whole), default=0)
         bases = graph.bases({each for each in whole if each not in unread}, in_vain)
@@ -457,7 +458,12 @@ class _Check:
                 if parent in dead and not can_be_read:
                     dead.add(node)
             elif (
-                ((parent.version >= lowest and not is_forked) or (node in live and node.version > needless))
+                # Where other attempts at the parent's version are listed, clean-up has deleted the parent as dead, and
+                # a task of a run that is over committed late.
+                (
+                    (parent.version >= lowest and parent.version not in listed and not is_forked)
+                    or (node in live and node.version > needless)
+                )
                 and not is_pinned
                 and entry.epoch >= first_epoch
             ):

@@ -276,3 +276,12 @@ def test_a_fork_of_a_part_of_the_partitions_is_refused(memory: MemoryTables) -> 
     begin(memory, [MINE[0], MINE[2]])
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
         fork_namespace(memory, "mine", "other", None, Meter())
+
+
+def test_a_query_that_starts_over_in_the_last_partition(memory: MemoryTables) -> None:
+    """Its first task has committed there: what is left of the query before is not taken for all of it."""
+    begin(memory, MINE)
+    begin(memory, MINE[2:], run="next", query="other")
+    for find, what in ((catalog.matching, "mine/0"), (catalog.whole_namespace, "mine")):
+        with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
+            find(memory, what, Meter())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Barrier
 from typing import Any
@@ -121,8 +121,8 @@ def old_query(engines: Engines, store: str, *versions: int) -> list[WriteAttempt
 def after_fences(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Do something in a drop, when all lists refuse the runs."""
 
-    def refuse(tables: Tables, store: str, ids: Collection[str], meter: Meter) -> None:
-        runs.refuse_runs(tables, store, ids, meter)
+    def refuse(*arguments: Any) -> None:
+        runs.refuse_runs(*arguments)
         do()
 
     monkeypatch.setattr(drop, "refuse_runs", refuse)

@@ -12,13 +12,13 @@ import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import find_stores
+from dynastate.engine.catalog import find_stores, whole_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
 from dynastate.format.meta import FORKED, FORKS, PINS, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.format.parts import StoredChunk, part_items
@@ -36,6 +36,7 @@ from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
     CHECKPOINT,
+    QUERY,
     SCHEMA,
     SHARDS,
     Engines,
@@ -259,10 +260,11 @@ def drop_namespace(tables: Tables, namespace: str) -> None:
 
 
 def never_forked(items: Mapping[Key, Item]) -> dict[Key, Item]:
-    """Items without what a fork leaves: the trace in the meta items of its origin, and its stores' list."""
+    """Items without what a fork leaves: the trace in the meta items of its origin, its fences, its stores' list."""
     return {
         key: {name: value for name, value in item.items() if name != FORKED}
         for key, item in without_list(items).items()
+        if REFUSED not in item or VERSIONS in item
     }
 
 
@@ -511,6 +513,69 @@ def test_a_fork_beside_the_first_batch_of_a_run(memory: MemoryTables, make: Engi
     with pytest.raises(VersionMissingError, match="a new run of the query makes this version again"):
         fork(memory, store, 5)
     assert fork(memory, store).version == 4
+
+
+def test_late_lists_of_a_dropped_fork(memory: MemoryTables, make: Engines, store: str) -> None:
+    """They are not taken for those of a fork at a lower version, nor of a query that begins there."""
+    made = write_versions(make(), store, 12)
+    recorded = Recorded(memory)
+    fork(recorded, store, 12)
+    drop_namespace(memory, namespace_of(new_of(store)))
+    assert fork(memory, store, 8).version == 8
+    recorded.repeat("put_new")
+    assert make().lineage(new_of(store)).newest.version == 8
+    drop_namespace(memory, namespace_of(new_of(store)))
+    recorded.repeat("put_new")
+    drop_namespace(memory, namespace_of(new_of(store)))
+    newest = write_versions(make(), new_of(store), 3, run="next")[-1]
+    assert make().lineage(new_of(store)).newest.id == newest
+    assert graph(memory, new_of(store)).required_meta.epoch > 1
+    assert read(make(), store, *made[12]) == numbers(12)
+
+
+def test_a_query_that_starts_over_while_its_fork_is_made(memory: MemoryTables, make: Engines, store: str) -> None:
+    """The fork is the first query's in all partitions, also where the other one has entered before."""
+    for each in both(store):
+        write_versions(make(), each, 5)
+    before = memory.items.copy()
+    outcomes = set()
+    for at in range(1_000):
+        memory.items, requests = before.copy(), count()
+
+        def start_over(_: str, at: int = at, requests: Iterator[int] = requests) -> None:
+            if next(requests) == at:
+                for each in both(store):
+                    under_way = make().begin(each, query_run("run-2", query="other"), *EMPTY, attempt(600))
+                    under_way.append(chunk({b"1": b"other"}))
+                    under_way.commit({0: 1}, SCHEMA)
+
+        try:
+            version = fork(FailingTables(memory, start_over), store).version
+        except DynastateError:
+            outcomes.add(0)
+            continue
+        if next(requests) <= at:
+            break
+        outcomes.add(version)
+        stores = [new_of(each) for each in both(store)]
+        assert whole_namespace(memory, namespace_of(stores[0]), Meter()) == stores
+        assert {graph(memory, each).required_meta.query for each in stores} == {QUERY if version == 5 else "other"}
+    assert {1, 5} <= outcomes
+
+
+def test_a_fork_of_other_partitions_is_not_resumed(memory: MemoryTables, make: Engines, store: str) -> None:
+    """The query was started over with fewer while the fork was cut off."""
+    for each in both(store):
+        write_versions(make(), each, 5)
+    dying = Dying(memory, 25)
+    with pytest.raises(UnavailableError):
+        fork(dying, store)
+    assert meta_key(new_of(store)) in memory.items
+    under_way = make().begin(store, query_run("run-2", query="other"), *EMPTY, attempt(600))
+    under_way.append(chunk({b"1": b"other"}))
+    under_way.commit({0: 1}, SCHEMA)
+    with pytest.raises(ConfigurationError, match="other stores than when this fork was begun"):
+        fork(memory, store)
 
 
 def test_no_reader_takes_a_part_of_a_fork_for_all(memory: MemoryTables, make: Engines, store: str) -> None:
