@@ -115,18 +115,24 @@ def _foreign(
     """Versions by runs from other locations that are not `needed`, with all that they are read from.
 
     But not those that a later run from their location has made again, or a lower version: its checkpoint has left them.
+    Nor a twin of an attempt that was continued: when that one is deleted, its number would mean the twin.
     """
     meta = graph.required_meta
     lowest: dict[tuple[str, int], int] = {}
+    continued: dict[tuple[str, int], int] = {}
     for entry in graph.entries():
-        lowest.setdefault((meta.location_at(entry.epoch), entry.epoch), entry.version)
+        place = meta.location_at(entry.epoch)
+        lowest.setdefault((place, entry.epoch), entry.version)
+        if entry.id in needed:
+            continued[place, entry.version] = max(entry.epoch, continued.get((place, entry.version), 0))
     found: set[VersionId] = set()
     for entry in graph.entries():
         place = meta.location_at(entry.epoch)
         if entry.id in needed or place in ("", meta.location) or bases[entry.id] is None:
             continue
         later = (version for (where, epoch), version in lowest.items() if where == place and epoch > entry.epoch)
-        if entry.version < min(later, default=entry.version + 1):
+        is_continued = continued.get((place, entry.version), 0) >= entry.epoch
+        if entry.version < min(later, default=entry.version + 1) and not is_continued:
             base, path = graph.route(*entry.id)
             found |= {base, *(each.id for each in path)}
     return found

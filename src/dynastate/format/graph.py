@@ -201,13 +201,15 @@ class VersionGraph:
         places = {self.meta.location_at(each.epoch) for each in attempts} | self.meta.claimants(
             newest.version, newest.epoch
         )
-        if len(places - {""}) > 1:
+        if not self.meta.is_claimed_with_base:  # else what has no location is the origin's
+            places -= {""}
+        if len(places) > 1:
             raise ConfigurationError(
                 "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "
                 "one is meant: fork a later version, or go back with dynastate rollback to a batch before the first "
                 "that several have made",
                 **about,
-                locations=",".join(sorted(places - {""})),
+                locations=",".join(sorted(places)),
             )
 
     def _has_parent(self, entry: VersionEntry) -> bool:

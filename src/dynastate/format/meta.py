@@ -60,7 +60,7 @@ class StoreMeta:
     `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
     `bases` are the lowest versions that runs of a query or from a location resumed from, and `heights` the highest
     versions that there were when a location was adopted, each by the first epoch of that query or location; what comes
-    first has neither.
+    first has neither, but the base of the location that claimed a fork.
     """
 
     shards: int
@@ -88,6 +88,11 @@ class StoreMeta:
         """The location of the query that the store belongs to; "" of a fork without a run."""
         return self.location_at(self.epoch)
 
+    @property
+    def is_claimed_with_base(self) -> bool:
+        """Whether the base of the first location is known: of a fork, that it was claimed at."""
+        return min(self.locations, default=0) in self.bases
+
     def location_at(self, epoch: int) -> str:
         """The location of the runs with that epoch; "": it is not known."""
         return _at(self.locations, epoch)
@@ -104,6 +109,8 @@ class StoreMeta:
             locations = {self.epoch + 1: run.location}
             changed["locations"] = by_epoch(locations)
         newest = {max(begun) for begun in (queries, locations) if len(begun) > 1}
+        if self.is_claimed_with_base or not self.location:
+            newest.add(max(locations))
         bases = {first: each for first, each in self.bases.items() if first in {*queries, *locations}}
         bases |= {first: min(base, bases.get(first, base)) for first in newest}
         return changed if bases == self.bases else changed | {BASES: by_epoch(bases)}

@@ -258,3 +258,42 @@ def test_a_location_that_resumed_from_what_was_made_again(engines: Engines, tabl
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         read_for(engines(), store, query_run("new-1", MOVED), 4)
     assert read_for(engines(), store, query_run("new-1", MOVED), 5)[b"5"] == b"old-2"
+
+
+def test_clean_up_leaves_no_twin_of_what_was_continued(engines: Engines, tables: Tables, store: str) -> None:
+    """One run made the version twice, and another location continued from the one that counts."""
+    base = make(engines(), store, query_run("old-1"), 4)
+    for by in (700, 701):
+        twin = engines().begin(store, query_run("old-1"), *base, attempt(by))
+        twin.append(chunk({b"5": b"%d" % by}))
+        twin.commit({0: 0}, SCHEMA)
+    adopt_stores(tables, [store], MOVED, Meter())
+    moved = make(engines(), store, query_run("new-1", MOVED), 12, VersionId(5, attempt(701)))
+    compact_store(engines(), tables, store)
+    make(engines(), store, query_run("new-1", MOVED), 4, moved)
+    assert clean_store(engines(), tables, store, 2).items
+    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    with pytest.raises(VersionMissingError, match="this version does not exist"):
+        read_for(engines(), store, query_run("old-2"), 5)
+
+
+def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: str) -> None:
+    """A number that the origin and the first test both made is refused to the next test; what is clear is read."""
+    made = make(engines(), store, query_run("run-1"), 8)
+    make(engines(), store, query_run("run-1"), 2, made)
+    namespace = namespace_of(store)
+    fork_namespace(tables, namespace, f"{namespace}-fork", 10, Meter())
+    fork = store.replace(namespace, f"{namespace}-fork", 1)
+    first, second = query_run("t-1", "file:/c1/state"), query_run("t-2", "file:/c2/state")
+    assert read_for(engines(), fork, first, 10)[b"10"] == b"run-1"
+    tip = VersionId(10, graph(tables, fork).find(10, NO_ATTEMPT).attempt)
+    make(engines(), fork, first, 1, tip)
+    assert read_for(engines(), fork, query_run("t-3", "file:/c1/state"), 10)[b"10"] == b"run-1"
+    adopt_stores(tables, [fork], "file:/c2/state", Meter())
+    assert read_for(engines(), fork, second, 10)[b"10"] == b"run-1"
+    make(engines(), fork, second, 3, made)
+    adopt_stores(tables, [fork], "file:/c3/state", Meter())
+    with pytest.raises(ConfigurationError, match="several checkpoint locations"):
+        read_for(engines(), fork, query_run("t-5", "file:/c3/state"), 10)
+    with pytest.raises(ConfigurationError, match="several checkpoint locations"):
+        fork_namespace(tables, f"{namespace}-fork", f"{namespace}-third", 10, Meter())
