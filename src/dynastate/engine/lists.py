@@ -125,8 +125,9 @@ def unneeded(
     - attempts by the entry's own run at lower versions.
 
     Never deleted are the entry and its bases, the base of any listed attempt (`parents` are those of the list after
-    this one), what was made from another checkpoint location, which may be adopted again, and the last attempt at each
-    version above the entry's: such a version is not lost.
+    this one), what was made from another checkpoint location, which may be adopted again, the last attempt at each
+    version above the entry's: such a version is not lost; and the last one of each other query at each version, which
+    its number means when its checkpoint is restored.
     """
     by_id = {each.id: each for each in entries.values()}
     needed = {*parents, *(each.parent_id for each in entries.values()), entry.id}
@@ -135,7 +136,11 @@ def unneeded(
         needed.add(base)
         base = by_id[base].parent_id
     last = {each.version: each.id for each in entries.values() if each.version > entry.version}
-    needed.update(last.values())
+    own = meta.query_at(entry.epoch)
+    of_others = {
+        (each.version, query): each.id for each in entries.values() if (query := meta.query_at(each.epoch)) != own
+    }
+    needed |= {*last.values(), *of_others.values()}
     oldest = entry.epoch - RUNS_KEPT
     going = [
         (min(each.version, entry.version), each.version, each.epoch, raw)

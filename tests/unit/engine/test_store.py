@@ -486,6 +486,20 @@ def test_a_long_list_keeps_the_bases_of_others(on_memory: Engine, memory: Memory
     assert read(on_memory, store, *made[4])[b"4"] == b"4"
 
 
+def test_a_long_list_keeps_what_another_query_means(on_memory: Engine, memory: MemoryTables, store: str) -> None:
+    """It was taken back, and made version 3 again, before the next query began in its place."""
+    made = write_versions(on_memory, store, 4)
+    again = write(on_memory, store, A, {b"3": b"again"}, base=made[2], run="run-2")
+    for number in range(1, LISTED_MAX + 20):
+        run = query_run(f"other-{number}", query="other")
+        under_way = on_memory.begin(store, run, *EMPTY, attempt(2000 + number))
+        under_way.append(chunk({b"1": b"other"}))
+        under_way.commit({0: 1}, SCHEMA)
+    listed = graph(memory, store)
+    assert len([*listed.entries()]) <= LISTED_MAX + 1
+    assert listed.find(3, NO_ATTEMPT, query_run("run-3")).id == again
+
+
 def test_a_long_list_keeps_what_another_checkpoint_made(memory: MemoryTables, engines: Engines, store: str) -> None:
     """A copy of the checkpoint fails 120 times, after a restart at batch 2; then the original continues."""
     made = write_versions(engines(memory), store, 4)
