@@ -490,11 +490,14 @@ def test_a_long_list_keeps_what_another_query_means(on_memory: Engine, memory: M
     """It was taken back, and made version 3 again, before the next query began in its place."""
     made = write_versions(on_memory, store, 4)
     again = write(on_memory, store, A, {b"3": b"again"}, base=made[2], run="run-2")
+    base = EMPTY
     for number in range(1, LISTED_MAX + 20):
         run = query_run(f"other-{number}", query="other")
-        under_way = on_memory.begin(store, run, *EMPTY, attempt(2000 + number))
+        under_way = on_memory.begin(store, run, *base, attempt(2000 + number))
         under_way.append(chunk({b"1": b"other"}))
         under_way.commit({0: 1}, SCHEMA)
+        if base.version < 3:
+            base = VersionId(base.version + 1, attempt(2000 + number))
     listed = graph(memory, store)
     assert len([*listed.entries()]) <= LISTED_MAX + 1
     assert listed.find(3, NO_ATTEMPT, query_run("run-3")).id == again
