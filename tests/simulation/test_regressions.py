@@ -431,7 +431,7 @@ def test_clean_up_deletes_older_attempts_first(engines: Engines, memory: MemoryT
 
 
 def test_a_late_commit_is_no_lost_list(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """Of a branch that was left, and that clean-up has deleted but for the list: verify reports no loss."""
+    """Clean-up has deleted all of the branch that was left except the list: verify reports no loss."""
     made = write_versions(engines(), store, 5)
     late = begin(engines(), store, attempt(99), {b"by": b"a task"}, base=made[5])
     newest = made[2]

@@ -194,15 +194,15 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collect
     `found` are those of a namespace, or of an operator, that have one. A Query is sent where that partition is listed:
     it is being begun, or was dropped.
     """
-    last: dict[tuple[int, str], int] = {}
+    partitions: dict[tuple[int, str], int] = {}
     for store in found:
         _, operator, partition, name = store.split("/", 3)
-        last[int(operator), name] = max(int(partition), last.get((int(operator), name), 0))
-    listed = set(namespace_items.listed or ())
-    for (operator_of, name), partition_of in last.items():
-        after = _store(namespace_items.namespace, operator_of, partition_of + 1, name)
-        if after in listed and _is_lost(tables, after, meter):
-            raise meta_lost(after)
+        place = int(operator), name
+        partitions[place] = max(int(partition) + 1, partitions.get(place, 0))
+    following = {_store(namespace_items.namespace, place[0], number, place[1]) for place, number in partitions.items()}
+    for store in sorted(following.intersection(namespace_items.listed or ())):
+        if _is_lost(tables, store, meter):
+            raise meta_lost(store)
 
 
 def _refuse_missing(stores: QueryStores) -> None:
@@ -263,9 +263,9 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
         CorruptStateError: the last partition of an operator has lost its meta item.
     """
     namespace_items = read_namespace(tables, namespace, meter)
-    there = stores_in_list(tables, namespace_items, meter)
-    _refuse_lost(tables, namespace_items, there, meter)
-    stores = queries_of(tables, namespace_items, there, meter)
+    metas = stores_in_list(tables, namespace_items, meter)
+    _refuse_lost(tables, namespace_items, metas, meter)
+    stores = queries_of(tables, namespace_items, metas, meter)
     some(stores.current, namespace)
     _refuse_missing(stores)
     return stores.current

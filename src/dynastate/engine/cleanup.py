@@ -27,7 +27,7 @@ from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part
 
 @dataclass(frozen=True)
 class Retention:
-    """The versions that a clean-up retains: from `lowest` on but for `dead` ones, and the `foreign` below.
+    """The versions that a clean-up retains: from `lowest` on except `dead` ones, and the `foreign` below.
 
     `dead` are in the order in which they may be deleted: of a version the attempts of older runs first, since a number
     means the newest one that is there.
@@ -105,8 +105,8 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
         if entry.version >= needed and entry.epoch < epoch and not graph.is_pinned(entry.version)
     ]
     dead.sort(key=lambda entry: (-entry.version, entry.epoch))
-    kept = needed_by | foreign
-    return Retention(needed, dict.fromkeys(entry.id for entry in dead if entry.id not in kept), frozenset(foreign))
+    dead_ids = (entry.id for entry in dead if not (entry.id in needed_by or entry.id in foreign))
+    return Retention(needed, dict.fromkeys(dead_ids), frozenset(foreign))
 
 
 def _foreign(

@@ -136,11 +136,10 @@ def unneeded(
         needed.add(base)
         base = by_id[base].parent_id
     last = {each.version: each.id for each in entries.values() if each.version > entry.version}
-    own = meta.query_at(entry.epoch)
-    of_others = {
-        (each.version, query): each.id for each in entries.values() if (query := meta.query_at(each.epoch)) != own
-    }
-    needed |= {*last.values(), *of_others.values()}
+    queries = {each.id: meta.query_at(each.epoch) for each in entries.values()}
+    last_of_query = {(each.version, queries[each.id]): each.id for each in entries.values()}
+    current = meta.query_at(entry.epoch)
+    needed |= {*last.values(), *(version for version in last_of_query.values() if queries[version] != current)}
     oldest = entry.epoch - RUNS_KEPT
     going = [
         (min(each.version, entry.version), each.version, each.epoch, raw)

@@ -89,9 +89,9 @@ class VersionGraph:
     def leave_out_after(self, epoch: int) -> None:
         """Leave out the versions of runs with higher epochs."""
         for version, entries in list(self._entries.items()):
-            kept = {attempt: entry for attempt, entry in entries.items() if entry.epoch <= epoch}
-            if kept:
-                self._entries[version] = kept
+            attempts = {attempt: entry for attempt, entry in entries.items() if entry.epoch <= epoch}
+            if attempts:
+                self._entries[version] = attempts
             else:
                 del self._entries[version]
 

@@ -211,10 +211,10 @@ def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) ->
     """Values by their first epochs."""
     if not is_map(listed, kind):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its queries and its checkpoints", **where(key))
-    found = {int(first): each for first, each in listed.items() if first.isdecimal()}
-    if len(found) < len(listed) or any(first > newest for first in found):
+    values = {int(first): value for first, value in listed.items() if first.isdecimal()}
+    if len(values) < len(listed) or any(first > newest for first in values):
         raise CorruptStateError(f"{_CORRUPT}: its queries or its locations are not by epoch", **where(key))
-    return found
+    return values
 
 
 def query_runs(meta: StoreMeta) -> dict[str, int]:

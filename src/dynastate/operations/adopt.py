@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from dynastate.dynamodb.meter import Meter
@@ -68,9 +69,7 @@ def adopt_stores(
     namespace = stores[0].split("/")[0]
     _enter_record(tables, namespace, location, meter)
 
-    def adopt(store: str, own: Meter) -> set[str]:
-        return _adopt(tables, store, location, own)
-
+    adopt = partial(_adopt, tables, location)
     adopted = each_store(tables, stores, metered(adopt, meter), progress, until_failure=True).all()
     return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), meter.write_units)
 
@@ -91,7 +90,7 @@ def _keeps_entering(store: str) -> UnavailableError:
     return UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
 
 
-def _adopt(tables: Tables, store: str, location: str, meter: Meter) -> set[str]:
+def _adopt(tables: Tables, location: str, store: str, meter: Meter) -> set[str]:
     """Adopt one store; return the runs that it refuses."""
     run = f"{ADOPTION}{uuid4()}"
     for _ in range(EPOCHS_KEPT):

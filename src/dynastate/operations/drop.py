@@ -16,7 +16,7 @@ from dynastate.engine.catalog import find_stores, read_version_lists
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
-from dynastate.format.items import FORMAT, Item, item_key
+from dynastate.format.items import Item
 from dynastate.format.keys import (
     MANIFEST_RANGE,
     META,
@@ -257,9 +257,8 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
             before_it = item.get(REFUSED, frozenset())  # none: a commit that came late has made the list
             refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
             if refused:
-                kept: Item = {name: item[name] for name in (DROPPED_EPOCH,) if name in item}
-                fence: Item = item_key(key) | {"format": FORMAT, REFUSED: refused} | kept
-                tables.put_over(key, fence, before, meter)
+                fence = {name: value for name, value in item.items() if name not in (VERSIONS, FORKS)}
+                tables.put_over(key, fence | {REFUSED: refused}, before, meter)
             else:
                 deleted += tables.delete_over(key, before, meter)
         lists = read_version_lists(tables, store, meter)

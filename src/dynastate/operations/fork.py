@@ -253,13 +253,13 @@ def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan, mete
 def _refuse_left(graph: VersionGraph, version: int) -> None:
     """Refuse a version that is none of the query's any more: part of it may be there still."""
     lineage = graph.lineage(graph.newest()) if graph.versions() else []
-    there = [entry.version for entry in graph.openable(lineage)]
-    if version not in there:
+    versions = [entry.version for entry in graph.openable(lineage)]
+    if version not in versions:
         raise VersionMissingError(
             "clean-up has deleted this version, or the query was taken back to one before it; fork one of versions",
             store=graph.store,
             version=version,
-            versions=ranges(there),
+            versions=ranges(versions),
         )
 
 
@@ -277,13 +277,8 @@ class _StoreFork:
         #: The fork's meta item, when it is there.
         self._meta: Item = {}
 
-    @property
-    def store(self) -> str:
-        """The store that is made."""
-        return self._store
-
     def _begin(self) -> None:
-        """Make the store, but for its version lists.
+        """Make the store except its version lists.
 
         1. Read from the origin the version and what it depends on. 2. List the store, then write the meta item, which
         lists the pins; if it exists, its list holds. 3. Pin the items of the origin, its meta item first, and check
@@ -346,9 +341,9 @@ class _StoreFork:
         runs = {} if begun is None else parse_meta(self._store, begun).epochs
         self._epoch = next((epoch for run, epoch in runs.items() if run.startswith(FORK)), 0)
         found: dict[VersionId, SnapshotManifest] | None = None
+        if begun is None:
+            _refuse_left(graph, self._version)
         while found is None:
-            if begun is None:
-                _refuse_left(graph, self._version)
             try:
                 ways, nodes = self._ways()
             except CorruptStateError as lost:

@@ -92,7 +92,7 @@ class StateReader(StateView):
             when_failed.callback(self._close, source.engine)
             with naming(source):
                 lineages = of_one_run(self._read(source, matching(tables, store, source.meter)))
-            newest = lineages[0].find(_newest(lineages))
+            newest = lineages[0].newest
             known = families_at(lineages[0], newest)
             chosen = _choose(store, family, known)
             super().__init__(source, Placement(), store, chosen, lineages, newest.version)
@@ -137,7 +137,7 @@ class StateReader(StateView):
                 lineages = self._read(self._source, stores, lineages or known)
             lineages = of_one_run(lineages)
         common = _common(known, lineages, was)
-        self.version = _newest(lineages)
+        self.version = lineages[0].newest.version
         self._partitions = [self._partition(lineage) for lineage in lineages]
         has_other_stores = self.stores != stores_before
         if has_other_stores:
@@ -159,14 +159,10 @@ class StateReader(StateView):
         return found
 
 
-def _newest(lineages: Iterable[Lineage]) -> int:
-    return min(lineage.newest.version for lineage in lineages)
-
-
 def _common(old: Iterable[Lineage], new: Iterable[Lineage], version: int) -> int | None:
     """The newest version up to one that stores have in both lineages, each.
 
-    0: there is none; None: none is listed, and clean-up has deleted versions.
+    Returns 0 if there is none, and None if none is listed where clean-up has deleted versions.
     """
     now = {lineage.store: lineage for lineage in new}
     found = min(now[each.store].common(each, version) if each.store in now else 0 for each in old)

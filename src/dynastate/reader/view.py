@@ -60,7 +60,7 @@ class Difference(NamedTuple):
 class TakenBack(NamedTuple):
     """The version that was read when the query was found to be taken back, and the newest before it that remains.
 
-    `common` is 0 if none remains; None: clean-up has deleted it, or may have.
+    `common` is 0 if none remains, and None if clean-up has deleted it, or may have.
     """
 
     read: int = 0
