@@ -193,6 +193,10 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collect
 
     `found` are those of a namespace, or of an operator, that have one. A Query is sent where that partition is listed:
     it is being begun, or was dropped.
+
+    Raises:
+        CorruptStateError: it is lost.
+        VersionMissingError: the partition was begun after the meta items were read.
     """
     partitions: dict[tuple[int, str], int] = {}
     for store in found:
@@ -202,7 +206,7 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collect
     following = {_store(namespace_items.namespace, place[0], number, place[1]) for place, number in partitions.items()}
     for store in sorted(following.intersection(namespace_items.listed or ())):
         if _is_lost(tables, store, meter):
-            raise meta_lost(store)
+            raise _first_batch_open(store) if _metas(tables, [store], meter) else meta_lost(store)
 
 
 def _refuse_missing(stores: QueryStores) -> None:
@@ -222,11 +226,13 @@ def _refuse_missing(stores: QueryStores) -> None:
         wanted = set(range(1 + max(map(max, names.values()))))
         for name, partitions in names.items():
             if partitions != wanted or operator in begun:
-                raise VersionMissingError(
-                    "the first batch is not committed in all partitions of this operator yet; try again when it is",
-                    store=f"{operator}/{EVERY}/{name}",
-                    partitions=len(partitions),
-                )
+                raise _first_batch_open(f"{operator}/{EVERY}/{name}")
+
+
+def _first_batch_open(store: str) -> VersionMissingError:
+    return VersionMissingError(
+        "the first batch is not committed in all partitions of this operator yet; try again when it is", store=store
+    )
 
 
 def only(tables: Tables, pattern: str, meter: Meter) -> str:

@@ -37,7 +37,11 @@ SEED = 20_250_105
 EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))
 KINDS = ("part", "group", "schema", "meta", "snapshot", "directory", "bucket")
 #: Attributes without a checksum, which no reader of rows needs: they serve people, or clean-up.
-NOT_READ = {("meta", "package"), ("meta", "created"), ("meta", "query"), ("meta", "began"), ("snapshot", "epoch")}
+NOT_READ = {
+    *(("meta", each) for each in ("package", "created", "query", "began")),
+    ("schema", "writer"),
+    ("snapshot", "epoch"),
+}
 #: Changes of an attribute that say the same, or that other items make up for.
 SAYS_THE_SAME = {
     ("group", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,8 @@ from tests.support.store_builder import StoreBuilder, counted, user
 LONG = "0123456789abcdef" * 2
 JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 MINE = [f"mine/0/{partition}/default" for partition in range(3)]
+
+Find = Callable[[Tables, str, Meter], list[str]]
 
 
 def begin(tables: Tables, stores: Iterable[str], run: str = "a run", query: str = "a query") -> None:
@@ -269,6 +271,18 @@ def test_the_last_partition_that_lost_its_meta_item(memory: MemoryTables) -> Non
     ):
         with pytest.raises(CorruptStateError, match="its meta item is lost"):
             find()
+
+
+@pytest.mark.parametrize(("find", "what"), [(catalog.matching, "mine/0"), (catalog.whole_namespace, "mine")])
+def test_a_partition_is_begun_after_the_meta_items_were_read(memory: MemoryTables, find: Find, what: str) -> None:
+    """Seed 5716473537: it has versions, and had no meta item. It is not taken for a damaged one."""
+    begin(memory, MINE[:2])
+    list_store(memory, MINE[2], Meter())
+    to_come: list[Callable[[], None]] = [partial(begin, memory, MINE[2:]), lambda: None]
+    overtaken = FailingTables(memory, lambda verb: to_come.pop()() if verb == "pages" else None)
+    with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
+        find(overtaken, what, Meter())
+    assert find(memory, what, Meter()) == MINE
 
 
 def test_a_fork_of_a_part_of_the_partitions_is_refused(memory: MemoryTables) -> None:

@@ -206,7 +206,7 @@ WORKLOADS = {
     "a trigger of ten seconds, ten versions retained": (Workload(3, 8640, 60, 0, 900, 0, retain=10), 50),
     "fewer changed rows than stores": (Workload(8, 8640, 5, 0, 600, 0, retain=20, snapshot_threshold=0.85), 50),
     "parts of about 1 KB": (Workload(3, 8640, 50, 0, 600, 0, retain=20), 40),
-    "a trigger of fifteen minutes": (Workload(3, 96, 100, 0, 900, 0, retain=20), 50),
+    "a trigger of fifteen minutes": (Workload(3, 96, 90, 0, 900, 0, retain=20), 50),
     "a trigger of a second": (Workload(2, 86_400, 20, 0, 400, 0, retain=50), 50),
     "parts of 256 KiB, buckets of half a megabyte": (Workload(1, 8640, 2_000, 0, 6_000, 0, retain=5), 400),
     "a threshold of 0.3": (Workload(3, 8640, 40, 0, 900, 0, retain=20, snapshot_threshold=0.3), 50),

@@ -101,8 +101,8 @@ object StateTransfer {
     conf.set(ProviderSettings.QueryId, old.queryId)
     val hadoop = new SerializableConfiguration(conf)
     val (source, target) = (
-      new StoreEnd(QueryCheckpoint.stateRoot(oldRoot), new StateStoreConf(reads), hadoop, s"transfer-${UUID.randomUUID()}"),
-      new StoreEnd(QueryCheckpoint.stateRoot(newRoot), new StateStoreConf(writes), hadoop, s"transfer-${UUID.randomUUID()}"))
+      new StoreEnd(QueryCheckpoint.stateRoot(oldRoot), new StateStoreConf(reads), hadoop, UUID.randomUUID()),
+      new StoreEnd(QueryCheckpoint.stateRoot(newRoot), new StateStoreConf(writes), hadoop, UUID.randomUUID()))
     val newVersion = old.lastCommitted + 1
     val transfer = StateTransferTask(source, target, if (version == 0) newVersion else version, newVersion)
     def idOf(shape: StoreShape, partition: Int) =

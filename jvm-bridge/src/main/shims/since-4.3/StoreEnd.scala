@@ -11,8 +11,8 @@ import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.util.SerializableConfiguration
 
-/** One end of a transfer: the stores below a root, opened by the provider of a conf. It goes to the tasks. */
-private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hadoopConf: SerializableConfiguration, run: String) extends Serializable {
+/** One end of a transfer: the stores below a root, opened by the provider of a conf, by one run. It goes to the tasks. */
+private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hadoopConf: SerializableConfiguration, run: UUID) extends Serializable {
   import StoreEnd._
 
   /** Rows of a store, to read until `close`. */
@@ -95,10 +95,9 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
 
   private def providerOf(store: StoreAt): StateStoreProvider = {
     val own = new Configuration(hadoopConf.value)
-    own.set("sql.streaming.runId", run)
     val default = store.shape.default
     StateStoreProvider.createAndInit(
-      StateStoreProviderId(idOf(store), UUID.randomUUID()), default.keySchema, default.valueSchema, default.spec, store.shape.usesFamilies, conf, own,
+      StateStoreProviderId(idOf(store), run), default.keySchema, default.valueSchema, default.spec, store.shape.usesFamilies, conf, own,
       default.multipleValues, store.shape.schemas)
   }
 }
