@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -41,6 +42,8 @@ COPY: Final = "before-rollback-"
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 #: A file that our provider leaves in the folder of each partition, which is named by operator and number.
 _MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
+#: Spark's conf of the number of partitions, which a checkpoint keeps from its first batch on.
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STORE: Final = re.compile(r"store=(\S+)")
 
@@ -75,11 +78,13 @@ class Rollback:
 class CommittedIds:
     """The version that a batch committed, and its ids by operator and partition; none with checkpoint format v1.
 
+    `partitions` are those that the batch committed, by operator: with format v1 those with a folder in the checkpoint.
     `run` is a run of the query, without an id.
     """
 
     version: int
     ids: Mapping[str, Sequence[Sequence[str]]]
+    partitions: Mapping[str, Collection[int]]
     run: QueryRun
 
     def lists(self, store: str) -> bool:
@@ -87,30 +92,35 @@ class CommittedIds:
         _, operator, partition, _ = store.split("/", 3)
         return not self.ids or int(partition) < len(self.ids.get(operator, ()))
 
-    def listed(self, stores: Iterable[str]) -> list[str]:
+    def listed(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
         """Those of a namespace's stores that the batch committed: Spark opens no others.
+
+        Some may be `earlier` ones: another query with fewer partitions has run there since.
 
         Raises:
             ConfigurationError: it committed none of them.
         """
         found = [store for store in stores if self.lists(store)]
+        found += [store for store in earlier if _place(store) in self._places]
         if not found:
             raise ConfigurationError("the checkpoint lists no store of this namespace", batch=self.version - 1)
         return found
 
     def refuse_lost(self, stores: Iterable[str]) -> None:
-        """Refuse stores that lack a partition which the batch committed. Format v1 does not list them."""
-        there = {(operator, int(partition)) for _, operator, partition, _ in (each.split("/", 3) for each in stores)}
-        for operator, partitions in self.ids.items():
-            lost = [number for number, ids in enumerate(partitions) if ids and (operator, number) not in there]
-            if lost:
-                raise ConfigurationError(
-                    "the state of this batch is no longer there in some partitions: clean or drop has deleted their "
-                    "stores; restore the tables, too",
-                    batch=self.version - 1,
-                    operator=operator,
-                    partitions=",".join(map(str, lost)),
-                )
+        """Refuse stores that lack a partition which the batch committed."""
+        lost = sorted(self._places - {_place(store) for store in stores})
+        if lost:
+            raise ConfigurationError(
+                "the state of this batch is no longer there in some partitions: clean or drop has deleted their "
+                "stores; restore the tables, too",
+                batch=self.version - 1,
+                operator=lost[0][0],
+                partitions=",".join(str(number) for operator, number in lost if operator == lost[0][0]),
+            )
+
+    @property
+    def _places(self) -> set[tuple[str, int]]:
+        return {(operator, number) for operator, numbers in self.partitions.items() for number in numbers}
 
     def are_in(self, store: str, versions: Collection[VersionId]) -> bool:
         """Whether the version of a store is among these, by the id that the batch has for it."""
@@ -129,6 +139,12 @@ class CommittedIds:
             ConfigurationError: the number does not say whose version is meant.
         """
         return graph.find(version, NO_ATTEMPT, self.run).id
+
+
+def _place(store: str) -> tuple[str, int]:
+    """Operator and partition of a store."""
+    _, operator, partition, _ = store.split("/", 3)
+    return operator, int(partition)
 
 
 class Checkpoint:
@@ -250,7 +266,8 @@ def plan_rollback(
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
     wanted = committed_ids(checkpoint, to)
-    stores = wanted.listed(of_namespace(tables, namespace, Meter()).current)
+    found = of_namespace(tables, namespace, Meter())
+    stores = wanted.listed(found.current, found.earlier)
     wanted.refuse_lost(stores)
     refuse_copy(tables, stores, checkpoint.location)
     require = partial(_require, tables, version=to + 1, wanted=wanted)
@@ -308,7 +325,18 @@ def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
     found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
     query: dict[str, Any] = json.loads(checkpoint.read("metadata"))
     run = QueryRun("", str(query.get("id", "")), location_of(f"{checkpoint.location}/state"))
-    return CommittedIds(batch + 1, found.get("stateUniqueIds") or {}, run)
+    ids = found.get("stateUniqueIds") or {}
+    partitions: Mapping[str, Collection[int]] = {
+        operator: [number for number, attempts in enumerate(each) if attempts] for operator, each in ids.items()
+    }
+    return CommittedIds(batch + 1, ids, partitions or _with_folder(checkpoint, batch), run)
+
+
+def _with_folder(checkpoint: Checkpoint, batch: int) -> dict[str, set[int]]:
+    """The partitions with a folder, by operator, without those that the query before had at this path."""
+    conf: dict[str, str] = json.loads(checkpoint.read(f"{OFFSETS}/{batch}").splitlines()[1]).get("conf", {})
+    limit = int(conf.get(_PARTITIONS, sys.maxsize))
+    return {operator: {each for each in found if each < limit} for operator, found in checkpoint.partitions().items()}
 
 
 def readable_versions(graph: VersionGraph) -> set[VersionId]:

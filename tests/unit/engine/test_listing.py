@@ -279,7 +279,7 @@ def test_a_partition_is_begun_after_the_meta_items_were_read(memory: MemoryTable
     begin(memory, MINE[:2])
     list_store(memory, MINE[2], Meter())
     to_come: list[Callable[[], None]] = [partial(begin, memory, MINE[2:]), lambda: None]
-    overtaken = FailingTables(memory, lambda verb: to_come.pop()() if verb == "pages" else None)
+    overtaken = FailingTables(memory, lambda verb: to_come.pop()() if verb == "query" else None)
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
         find(overtaken, what, Meter())
     assert find(memory, what, Meter()) == MINE

@@ -15,7 +15,13 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import find_stores, whole_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import read_record
-from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
+from dynastate.errors import (
+    ConfigurationError,
+    DynastateError,
+    RouteInvalidError,
+    UnavailableError,
+    VersionMissingError,
+)
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
@@ -47,6 +53,7 @@ from tests.support.engine_driver import (
     chunk,
     closing,
     graph,
+    make_engine,
     namespace_of,
     numbers,
     parts_of,
@@ -57,7 +64,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Recorded, without_list
+from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken, Recorded, without_list
 from tests.support.store_builder import StoreBuilder
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -667,6 +674,21 @@ def test_a_late_request_of_a_dropped_fork(memory: MemoryTables, make: Engines, s
     assert verify(memory, new_of(store)).is_whole
     drop_namespace(memory, namespace_of(new_of(store)))
     assert is_nowhere(memory, namespace_of(new_of(store)))
+
+
+def test_a_fork_that_is_made_again_while_it_is_read(memory: MemoryTables, make: Engines, store: str) -> None:
+    """Its snapshot has the same id. It was deleted under the reader, which is no reason to call it corrupt."""
+    engine = make()
+    made = write_with_two_snapshots(engine, store)
+    new, newest = new_of(store), made[-1]
+    fork(memory, store)
+    overtaken = Overtaken(memory, lambda: drop_stores(memory, [new], Meter()))
+    reader = make_engine(overtaken)
+    with pytest.raises(RouteInvalidError, match="clean-up deleted a snapshot meanwhile"):
+        read(reader, new, *newest)
+    fork(memory, store)
+    assert read(reader, new, *newest) == read(engine, store, *newest)
+    reader.close()
 
 
 def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: str, small: Small) -> None:

@@ -9,20 +9,20 @@ from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, VersionMissingError
-from dynastate.format.keys import NO_ATTEMPT, VersionId
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
 from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.clean import clean_store
+from dynastate.operations.clean import clean_earlier, clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
 from tests.support.engine_driver import QUERY, SCHEMA, attempt, make_engine, query_run, save_snapshot
 from tests.support.fakes import MemoryTables
-from tests.support.store_builder import StoreBuilder
+from tests.support.store_builder import StoreBuilder, counted, user
 
 BATCHES = 6
 NAMESPACE = "orders"
@@ -132,6 +132,35 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"no longer there; versions that are: [0-9]+ to {newest}") as refused:
         plan_rollback(tables, Checkpoint(str(make_checkpoint(tmp_path))), 1)
     assert refused.value.facts == {"store": made.store, "version": 2}
+
+
+@pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
+def test_a_partition_that_another_query_s_clean_up_deleted_is_refused(tmp_path: Path, *, with_ids: bool) -> None:
+    """A later query at this path has fewer partitions; `clean` deleted the others of this one."""
+    tables, checkpoint = MemoryTables(), make_checkpoint(tmp_path, with_ids=with_ids)
+    with closing(make_engine(tables)) as engine:
+        for partition in range(2):
+            store = f"{NAMESPACE}/0/{partition}/default"
+            StoreBuilder(engine, store, location=location_in(tmp_path), query=QUERY).count_to(BATCHES)
+        first, second = (f"{NAMESPACE}/0/{partition}/default" for partition in range(2))
+        next_query = StoreBuilder(engine, first, location=location_in(tmp_path), query="next", run="next")
+        for count in range(4):
+            next_query.commit((user("x"), counted(count)), by=Attempt(uuid4().bytes))
+        if with_ids:
+            assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (first, second)
+        assert second in clean_earlier(engine, tables, [second]).done
+    with pytest.raises(ConfigurationError, match="no longer there in some partitions") as refused:
+        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+    assert refused.value.facts == {"batch": 2, "operator": "0", "partitions": "1"}
+
+
+def test_folders_of_a_query_with_more_partitions_are_no_loss(tables: MemoryTables, tmp_path: Path) -> None:
+    """The checkpoint's number of partitions tells which folders are its own (format v1)."""
+    checkpoint = make_checkpoint(tmp_path, partitions=4)
+    for batch in range(BATCHES):
+        file = checkpoint / "offsets" / str(batch)
+        file.write_text(file.read_text().replace('"conf": {}', '"conf": {"spark.sql.shuffle.partitions": "2"}'))
+    assert len(plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores) == 2
 
 
 def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path: Path) -> None:
