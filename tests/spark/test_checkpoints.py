@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from pyspark.sql import functions as f
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
-from dynastate.engine.engine import Engine
 from dynastate.format.keys import meta_key, store_shard
 from dynastate.operations.adopt import adopt_stores, state_location
 from dynastate.operations.clean import clean_earlier
@@ -121,7 +119,7 @@ def test_checkpoint_restored_after_another_query(conf: Mapping[str, str], sessio
 
 @pytest.mark.slow
 def test_checkpoint_started_over_with_fewer_partitions(
-    sessions: Sessions, folder: Path, database: Database, tables: BotoTables, opened: Open
+    sessions: Sessions, folder: Path, tables: BotoTables, opened: Open
 ) -> None:
     """Readers and forks see the new query's partitions alone; clean-up deletes the others, and the query runs on."""
     checkpoint, namespace = folder / "checkpoint", folder.name
@@ -133,18 +131,17 @@ def test_checkpoint_started_over_with_fewer_partitions(
         run(sums(source.stream(session), "id", "note"), checkpoint, "update")
     expected = {(row.id, row.note) for row in source.read(session).collect()}
     state = opened(f"{namespace}/0")
-    with closing(Engine(tables, database.settings)) as engine:
-        assert {(row["id"], row["note"]) for row in state} == expected
-        assert len(state) == len(expected)
-        found = of_namespace(tables, namespace, Meter())
-        assert (len(found.current), len(found.earlier)) == (4, 4)
-        assert fork_namespace(tables, namespace, f"{namespace}-test", None, Meter()).stores == 4
-        assert not any(each.kept for each in clean_earlier(engine, tables, found.earlier).all())
-        source.release()
-        run(sums(source.stream(session), "id", "note"), checkpoint, "update")
-        assert state.refresh()
-        assert {(row["id"], row["note"]) for row in state} == {(r.id, r.note) for r in source.read(session).collect()}
-        assert len(every_store(tables, namespace, Meter())) == 4
+    assert {(row["id"], row["note"]) for row in state} == expected
+    assert len(state) == len(expected)
+    found = of_namespace(tables, namespace, Meter())
+    assert (len(found.current), len(found.earlier)) == (4, 4)
+    assert fork_namespace(tables, namespace, f"{namespace}-test", None, Meter()).stores == 4
+    assert not any(each.kept for each in clean_earlier(tables, found.earlier).all())
+    source.release()
+    run(sums(source.stream(session), "id", "note"), checkpoint, "update")
+    assert state.refresh()
+    assert {(row["id"], row["note"]) for row in state} == {(r.id, r.note) for r in source.read(session).collect()}
+    assert len(every_store(tables, namespace, Meter())) == 4
 
 
 def test_a_batch_that_threads_of_the_program_write(

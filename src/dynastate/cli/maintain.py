@@ -105,7 +105,7 @@ def clean(
         if earlier and not found.is_interrupted:
             with progress("stores") as report:
                 refuse_running(tables, before, report)
-                found += clean_earlier(engine, tables, earlier, report)
+                found += clean_earlier(tables, earlier, report)
     _show_cleaned(call, found)
     end(found)
 

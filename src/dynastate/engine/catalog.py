@@ -14,7 +14,7 @@ Everybody who reads or maintains state takes the stores of the current query fro
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, product
 from typing import Final, TypeVar
@@ -24,8 +24,9 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complete, read_namespace, read_record
 from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import Key, check_store, group_key, meta_key, store_shard
+from dynastate.format.keys import META, Key, check_store, group_key, meta_key, store_shard
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord
 from dynastate.format.version_list import VERSIONS
@@ -44,12 +45,14 @@ Found = TypeVar("Found", list[str], dict[str, Item])
 class QueryStores:
     """Stores by the query that they belong to: the current one of their namespace, or earlier ones.
 
-    `beginning` are those of a later query, which has none of partition 0 yet, or of the first one.
+    `beginning` are those of a later query, which has none of partition 0 yet, or of the first one. `continued` are the
+    earlier ones whose versions the current query may need: it has made some, or resumed from a query that has.
     """
 
     current: list[str]
     earlier: list[str]
     beginning: list[str] = field(default_factory=list)
+    continued: list[str] = field(default_factory=list)
 
 
 def by_query(
@@ -71,10 +74,13 @@ def by_query(
     query = _current(begun, record)
     rank = record.rank(query) if record is not None else 0
     later = {store for store, meta in metas.items() if record is not None and record.rank(meta.query) > rank}
+    earlier = [store for store, meta in metas.items() if meta.query != query and store not in later]
+    own = set[str]().union(*(meta.own_queries for meta in [*begun.values(), *metas.values()] if meta.query == query))
     return QueryStores(
         [store for store, meta in metas.items() if meta.query == query],
-        [store for store, meta in metas.items() if meta.query != query and store not in later],
+        earlier,
         [store for store in metas if store in later],
+        [store for store in earlier if own & {metas[store].query, *metas[store].queries.values()}],
     )
 
 
@@ -185,6 +191,7 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -
             tables=",".join(tables.names.values()),
         )
     _refuse_missing(stores)
+    _refuse_first_batch(tables, stores, stores.continued, lambda: meant(tables, pattern, meter), meter)
     return stores.current
 
 
@@ -229,6 +236,37 @@ def _refuse_missing(stores: QueryStores) -> None:
                 raise _first_batch_open(f"{operator}/{EVERY}/{name}")
 
 
+def _refuse_first_batch(
+    tables: Tables, stores: QueryStores, earlier: Sequence[str], look: Callable[[], QueryStores], meter: Meter
+) -> None:
+    """Refuse a query whose first batch may not be over: in it, it may take over these stores of `earlier` queries.
+
+    If it is over, `look` must find the same stores again, since some may have been taken over after the first time.
+    """
+    if earlier and not (is_first_batch_over(tables, stores.current[0], meter) and look() == stores):
+        raise _first_batch_open(earlier[0])
+
+
+def is_first_batch_over(tables: Tables, store: str, meter: Meter) -> bool:
+    """Whether the first batch of a namespace's current query, which has this store, is known to be over.
+
+    It is, if a run of the query has made the version below the newest one, since the query last began there: only then
+    have all partitions committed that version, each by a run that entered its store after those of other queries.
+    """
+    graph = VersionGraph(store, read_version_lists(tables, store, meter, last=META).items())
+    record = read_record(tables, store.split("/", maxsplit=1)[0], meter)
+    if graph.meta is None or not graph.versions():
+        return False
+    newest = graph.newest()
+    base = graph.entry(*newest.parent_id)
+    if base is None:
+        return False
+    if record is None:
+        return base.epoch == newest.epoch == graph.meta.epoch
+    since = {run for run, number in record.epochs.items() if number >= record.rank(graph.meta.query)}
+    return base.epoch in {epoch for run, epoch in graph.meta.epochs.items() if run in since}
+
+
 def _first_batch_open(store: str) -> VersionMissingError:
     return VersionMissingError(
         "the first batch is not committed in all partitions of this operator yet; try again when it is", store=store
@@ -265,15 +303,20 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
     """The stores of the current query of a namespace, by operator. Refuse a namespace without any.
 
     Raises:
-        VersionMissingError: some partitions have none yet.
+        VersionMissingError: some partitions have none yet, or may have none while there are stores of earlier queries.
         CorruptStateError: the last partition of an operator has lost its meta item.
     """
-    namespace_items = read_namespace(tables, namespace, meter)
-    metas = stores_in_list(tables, namespace_items, meter)
-    _refuse_lost(tables, namespace_items, metas, meter)
-    stores = queries_of(tables, namespace_items, metas, meter)
+
+    def look() -> QueryStores:
+        namespace_items = read_namespace(tables, namespace, meter)
+        metas = stores_in_list(tables, namespace_items, meter)
+        _refuse_lost(tables, namespace_items, metas, meter)
+        return queries_of(tables, namespace_items, metas, meter)
+
+    stores = look()
     some(stores.current, namespace)
     _refuse_missing(stores)
+    _refuse_first_batch(tables, stores, stores.earlier, look, meter)
     return stores.current
 
 

@@ -93,6 +93,12 @@ class StoreMeta:
         """Whether the base of the first location is known: of a fork, that it was claimed at."""
         return min(self.locations, default=0) in self.bases
 
+    @property
+    def own_queries(self) -> set[str]:
+        """The query, and the one that it resumed from, if it did not begin at version 0."""
+        begun = max(self.queries, default=0)
+        return {self.query, self.query_at(begun - 1)} if self.bases.get(begun) else {self.query}
+
     def location_at(self, epoch: int) -> str:
         """The location of the runs with that epoch; "": it is not known."""
         return _at(self.locations, epoch)

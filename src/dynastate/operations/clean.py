@@ -12,15 +12,14 @@ from threading import Lock
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
-from dynastate.engine.catalog import SHOWN_MAX, of_namespace
+from dynastate.engine.catalog import SHOWN_MAX, is_first_batch_over, of_namespace
 from dynastate.engine.engine import Engine
-from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import DELETING, DROPPED, parse_meta
 from dynastate.operations.drop import Look, commits_of, delete_meta, empty_store, refuse_written, seconds_to_look
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
-from dynastate.operations.runs import read_meta, writing_run
+from dynastate.operations.runs import writing_run
 from dynastate.operations.scope import Outcomes, each_store
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -100,9 +99,7 @@ def refuse_running(
     refuse_written(tables, looked, seconds_to_look(looked), Meter(), progress, sleep, advice)
 
 
-def clean_earlier(
-    engine: Engine, tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress
-) -> Outcomes[Cleaned]:
+def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress) -> Outcomes[Cleaned]:
     """Delete the stores of earlier queries of one namespace, several at once; then their meta items.
 
     These go one by one, the last first, so that the others are still found after a crash. Stores that forks depend on
@@ -110,7 +107,7 @@ def clean_earlier(
     yet are the earlier query's. A store that a run has entered since `stores` were listed is kept, too. One that a
     clean-up which was cut off has begun to delete is deleted all the same: no run can enter it before.
     """
-    early, lock = cache(lambda: _first_batch(engine, tables, stores[0].split("/")[0])), Lock()
+    early, lock = cache(lambda: _first_batch(tables, stores[0].split("/")[0])), Lock()
     metas = get_apart(tables, [meta_key(store) for store in stores], Meter())
     queries = {store: parse_meta(store, metas[key]).query for store in stores if (key := meta_key(store)) in metas}
     begun = {store for store in queries if metas[meta_key(store)].get(DROPPED) == DELETING}
@@ -140,23 +137,12 @@ def clean_earlier(
     return replace(emptied, stores=len(stores) - len(going), done=kept) + deleted
 
 
-def _first_batch(engine: Engine, tables: Tables, namespace: str) -> str:
-    """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is.
-
-    It is, if a run of the query has made the version below the newest one, since the query last began there: only then
-    have all partitions committed that version, each by a run that entered its store after those of other queries.
-    """
+def _first_batch(tables: Tables, namespace: str) -> str:
+    """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
     try:
         first = of_namespace(tables, namespace, Meter()).current[0]
-        lineage = engine.lineage(first)
-        writing_run(tables, first, lineage.newest)
-    except (VersionMissingError, ConfigurationError) as early:
+    except ConfigurationError as early:
         return str(early)
-    meta, record = read_meta(tables, first, Meter())[1], read_record(tables, namespace, Meter())
-    made = {each.epoch for each in lineage.entries[-2:-1]}
-    if record is None:
-        is_first = lineage.newest.epoch not in made
-    else:
-        since = {run for run, number in record.epochs.items() if number >= record.rank(meta.query)}
-        is_first = not made & {epoch for run, epoch in meta.epochs.items() if run in since}
-    return "the current query may still be in its first batch; clean again after its second" if is_first else ""
+    if is_first_batch_over(tables, first, Meter()):
+        return ""
+    return "the current query may still be in its first batch; clean again after its second"

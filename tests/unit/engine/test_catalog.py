@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.engine.engine import Engine
@@ -31,7 +32,7 @@ from dynastate.settings import Settings
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
 from tests.support.engine_driver import SCHEMA, Engines, query_run
-from tests.support.fakes import MemoryTables, without_list
+from tests.support.fakes import FailingTables, MemoryTables, without_list
 from tests.support.store_builder import StoreBuilder, counted, family, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
@@ -107,7 +108,7 @@ def test_the_first_batch_of_another_query(engine: Engine, tables: MemoryTables) 
     start_over(engine, partitions(4)[:2], "third", batches=1)
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[2:]
-    assert all("in its first batch" in each.kept for each in clean_earlier(engine, tables, earlier).all())
+    assert all("in its first batch" in each.kept for each in clean_earlier(tables, earlier).all())
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(4)
 
 
@@ -125,7 +126,7 @@ def test_a_restored_query_in_its_first_batch(engine: Engine, tables: MemoryTable
             each.commit((user("more"), counted(version)), by=Attempt(uuid4().bytes))
         earlier = of_namespace(tables, "mine", Meter()).earlier
         assert earlier == partitions(4)[3:]
-        found = clean_earlier(engine, tables, earlier).all()
+        found = clean_earlier(tables, earlier).all()
         assert [("in its first batch" in each.kept, each.items > 0) for each in found] == [(kept, not kept)]
 
 
@@ -136,7 +137,80 @@ def test_a_recovered_query_in_its_first_batch(engine: Engine, tables: MemoryTabl
     made[0].commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[1:]
-    assert all("in its first batch" in each.kept for each in clean_earlier(engine, tables, earlier).all())
+    assert all("in its first batch" in each.kept for each in clean_earlier(tables, earlier).all())
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["restored", "recovered"])
+def test_partitions_that_a_query_resumes_from_are_not_left_out(
+    engine: Engine, tables: MemoryTables, *, restored: bool
+) -> None:
+    """Its checkpoint was put back, or got a new id, and its first batch since has committed one partition so far."""
+    made = start_over(engine, partitions(2), "first", batches=5)
+    with StateReader(tables, Settings(), "mine/0") as opened:
+        if restored:
+            start_over(engine, partitions(2), "second", batches=3)
+        for each in made:
+            each.run, each.query = "again", "first" if restored else "new"
+        made[0].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
+        assert of_namespace(tables, "mine", Meter()).earlier == partitions(2)[1:]
+        for read in (
+            partial(catalog.matching, tables, "mine/0", Meter()),
+            partial(catalog.whole_namespace, tables, "mine", Meter()),
+            opened.refresh,
+        ):
+            with pytest.raises(VersionMissingError, match=r"first batch is not committed in all.*=mine/0/1/default"):
+                read()
+        made[1].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
+        assert opened.refresh()
+        assert (opened.version, opened.stores) == (6, tuple(partitions(2)))
+    assert catalog.whole_namespace(tables, "mine", Meter()) == partitions(2)
+
+
+def test_a_restored_query_with_fewer_partitions_than_the_one_between(engine: Engine, tables: MemoryTables) -> None:
+    """From its second batch on it is read and forked, although partitions of the other one remain."""
+    made = start_over(engine, partitions(2), "first")
+    start_over(engine, partitions(4), "second")
+    for number in range(2):
+        for each in made:
+            each.run = "again"
+            each.commit((user("more"), counted(number)), by=Attempt(uuid4().bytes))
+    assert of_namespace(tables, "mine", Meter()).earlier == partitions(4)[2:]
+    assert catalog.matching(tables, "mine/0", Meter()) == partitions(2)
+    assert catalog.whole_namespace(tables, "mine", Meter()) == partitions(2)
+
+
+@pytest.mark.parametrize(("read", "name"), [(catalog.matching, "mine/0"), (catalog.whole_namespace, "mine")])
+def test_a_first_batch_that_ends_while_stores_are_looked_up(
+    engine: Engine, tables: MemoryTables, read: Callable[[Tables, str, Meter], list[str]], name: str
+) -> None:
+    """Partition 1 is an earlier query's at the first look, and the lists of partition 0 are read one batch later."""
+    made = start_over(engine, partitions(2), "first", batches=5)
+    start_over(engine, partitions(2), "second", batches=3)
+    for each in made:
+        each.run = "again"
+    made[0].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
+    verbs = []
+
+    def commit(verb: str) -> None:
+        verbs.append(verb)
+        if verb == "query" and verbs.count(verb) == 2:
+            for each in (made[1], *made):
+                each.commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
+
+    with pytest.raises(VersionMissingError, match="first batch is not committed in all"):
+        read(FailingTables(tables, commit), name, Meter())
+    assert verbs.count("query") == 3
+    assert read(tables, name, Meter()) == partitions(2)
+
+
+def test_stores_of_an_earlier_query_cost_a_reader_nothing(engine: Engine, tables: MemoryTables) -> None:
+    """It reads the list and the meta items, also in the first batch of a query that started over."""
+    start_over(engine, partitions(4), "first")
+    for batches in (1, 2):
+        start_over(engine, partitions(batches), "second", batches=batches)
+        meter = Meter()
+        assert catalog.matching(tables, "mine/0", meter) == partitions(batches)
+        assert meter.requests == 2
 
 
 def test_a_reader_that_refreshes_in_the_first_batch_of_the_next_query(engine: Engine, tables: MemoryTables) -> None:
@@ -216,7 +290,7 @@ def test_nothing_is_deleted_before_the_first_commit(engine: Engine, tables: Memo
         engine.commits.sessions.enter(store, query_run("run of second", query="second"), 0, Meter())
     found = of_namespace(tables, "mine", Meter())
     assert (found.current, found.earlier) == (partitions(2, 0, name), partitions(3)[0 if is_new else 2 :])
-    kept = [each.kept for each in clean_earlier(engine, tables, found.earlier).all()]
+    kept = [each.kept for each in clean_earlier(tables, found.earlier).all()]
     assert all(kept)
     assert list(catalog.find_stores(tables, "mine", Meter())) == sorted({*partitions(3), *partitions(2, 0, name)})
 
@@ -229,16 +303,14 @@ def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, table
     current = start_over(engine, partitions(2), "second")
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[2:] + partitions(2, 1)
-    cleaned = {each.store: each for each in clean_earlier(engine, tables, earlier).all()}
+    cleaned = {each.store: each for each in clean_earlier(tables, earlier).all()}
     assert sorted(cleaned) == earlier
     assert [store for store, each in cleaned.items() if each.kept] == ["mine/0/3/default"]
     assert "forks depend on this state: copy" in cleaned["mine/0/3/default"].kept
     assert min(each.items for each in cleaned.values() if not each.kept) > 1
     assert of_namespace(tables, "mine", Meter()).current == partitions(2)
     drop_stores(tables, ["copy/0/3/default"], Meter())
-    assert not any(
-        each.kept for each in clean_earlier(engine, tables, of_namespace(tables, "mine", Meter()).earlier).all()
-    )
+    assert not any(each.kept for each in clean_earlier(tables, of_namespace(tables, "mine", Meter()).earlier).all())
     assert list(catalog.find_stores(tables, "mine", Meter())) == partitions(2)
     others = [*partitions(2), "mine/"]
     left = [item for key, item in without_list(tables.items).items() if key.store_shard.partition("#")[0] not in others]
@@ -269,12 +341,12 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
 
     monkeypatch.setattr(clean, "empty_store", empty_together)
     monkeypatch.setattr(clean, "delete_meta", delete_some)
-    cut_off = clean_earlier(engine, tables, earlier, lambda *each: seen.append(each))
+    cut_off = clean_earlier(tables, earlier, lambda *each: seen.append(each))
     assert (seen[0], max(seen)) == ((0, STORES_AT_ONCE), (STORES_AT_ONCE, STORES_AT_ONCE))
     assert (cut_off.stores, sorted(cut_off.done), cut_off.is_interrupted) == (STORES_AT_ONCE, earlier[crash:], True)
     monkeypatch.undo()
     assert of_namespace(tables, "mine", Meter()).earlier == earlier[:crash]
-    assert [each.store for each in clean_earlier(engine, tables, earlier[:crash]).all()] == earlier[:crash][::-1]
+    assert [each.store for each in clean_earlier(tables, earlier[:crash]).all()] == earlier[:crash][::-1]
     assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])
 
 
@@ -290,13 +362,13 @@ def test_a_clean_up_that_was_cut_off_is_ended_by_the_next(engine: Engine, tables
         raise KeyboardInterrupt
 
     with patch.object(clean, "delete_meta", cut_off):
-        clean_earlier(engine, tables, partitions(4)[2:])
+        clean_earlier(tables, partitions(4)[2:])
     start_over(engine, partitions(2), "third", batches=1)
     with pytest.raises(ConfigurationError, match=r"a clean-up that deletes it runs or was cut off: .* clean mine"):
         start_over(engine, partitions(4)[2:3], "third", batches=1)
     earlier = of_namespace(tables, "mine", Meter()).earlier
     assert earlier == partitions(4)[2:]
-    assert not any(each.kept for each in clean_earlier(engine, tables, earlier).all())
+    assert not any(each.kept for each in clean_earlier(tables, earlier).all())
     start_over(engine, partitions(4)[2:], "third", batches=1)
     assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(4), [])
 
@@ -336,7 +408,7 @@ def test_the_current_query_by_no_clock(
     assert users(tables, "mine/0") == ["second in 0", "second in 1"]
     assert fork_namespace(tables, "mine", "copy", None, Meter()).stores == 2
     drop_stores(tables, [each.replace("mine", "copy") for each in TWO[:2]], Meter())
-    assert sorted(clean_earlier(engine, tables, TWO[2:]).done) == TWO[2:]
+    assert sorted(clean_earlier(tables, TWO[2:]).done) == TWO[2:]
     assert list(catalog.find_stores(tables, "mine", Meter())) == TWO[:2]
 
 
@@ -431,6 +503,6 @@ def test_clean_up_refuses_what_is_written(engine: Engine, tables: MemoryTables) 
         return empty(on, store, query, meter)
 
     with patch.object(clean, "empty_store", entered):
-        (cleaned,) = clean_earlier(engine, tables, partitions(2)[1:]).all()
+        (cleaned,) = clean_earlier(tables, partitions(2)[1:]).all()
     assert "a run of the query has begun meanwhile" in cleaned.kept
     assert of_namespace(tables, "mine", Meter()) == QueryStores(partitions(2), [])

@@ -55,6 +55,7 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, without_list
+from tests.support.store_builder import StoreBuilder
 
 SETTINGS = Settings()
 BLOCKS = "s3://blocks/here"
@@ -602,6 +603,19 @@ def test_first_batch_that_is_not_whole_is_refused(
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
         copy(source, target, stores[0])
     assert not target.items
+
+
+def test_first_batch_of_a_query_that_starts_over_is_refused(
+    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+) -> None:
+    """Partition 0 is ahead; from the second batch on, the others are known to be the earlier query's."""
+    made = StoreBuilder(make(), stores[0], run="run-2", query="other")
+    made.commit(by=attempt(100))
+    with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
+        copy(source, target, stores[0])
+    assert not target.items
+    made.commit(by=attempt(101))
+    assert copy(source, target, stores[0]).stores == 1
 
 
 # ---------------------------------------------------------------------------------------------------- blocks in S3

@@ -578,11 +578,33 @@ def test_a_fork_of_other_partitions_is_not_resumed(memory: MemoryTables, make: E
     with pytest.raises(UnavailableError):
         fork(dying, store)
     assert meta_key(new_of(store)) in memory.items
-    under_way = make().begin(store, query_run("run-2", query="other"), *EMPTY, attempt(600))
-    under_way.append(chunk({b"1": b"other"}))
-    under_way.commit({0: 1}, SCHEMA)
+    start_over(make(), store, 2)
     with pytest.raises(ConfigurationError, match="other stores than when this fork was begun"):
         fork(memory, store)
+
+
+def start_over(engine: Engine, store: str, batches: int) -> None:
+    """Let another query begin at version 0."""
+    made = StoreBuilder(engine, store, run="run-2", query="other")
+    for number in range(batches):
+        made.commit(by=attempt(600 + number))
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_fork_in_the_first_batch_of_a_query_that_starts_over(
+    memory: MemoryTables, make: Engines, store: str, partitions: int
+) -> None:
+    """Partition 0 is ahead, and nothing says how many there will be: those of the earlier query may be among them."""
+    for each in both(store):
+        write_versions(make(), each, 5)
+    own = both(store)[:partitions]
+    start_over(make(), own[0], 1)
+    with pytest.raises(VersionMissingError, match=r"first batch is not committed in all partitions.*/0/1/default"):
+        fork(memory, store)
+    assert not find_stores(memory, namespace_of(new_of(store)), Meter())
+    for each in own:
+        start_over(make(), each, 2)
+    assert fork(memory, store).stores == partitions
 
 
 def test_no_reader_takes_a_part_of_a_fork_for_all(memory: MemoryTables, make: Engines, store: str) -> None:
