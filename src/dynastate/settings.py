@@ -92,7 +92,9 @@ class Settings:
     snapshot_threshold: Decimal = field(default=Decimal("1.25"), metadata={"range": _TIMES})
     """A snapshot is made when the changes since the last one, in bytes, are this multiple of it."""
     blocks: str = field(default="", metadata=_BLOCKS)
-    """Where in S3 large blocks of rows are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read."""
+    """Where in S3 large blocks of rows are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read.
+
+    The name of the snapshot-group table is added to it, so that several tables can share it."""
     blocks_endpoint: str = ""
     """URL of a store that speaks S3; empty: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else the Region's own."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})

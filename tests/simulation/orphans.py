@@ -77,8 +77,8 @@ def _orphan_objects(model: Model, s3: S3, named: set[str], below: int, held: set
     """The names of objects below a version that nothing names; all that are named must be there."""
     if lost := named - s3.objects.keys():
         raise violation("objects that are named are not there", count=len(lost), first=sorted(lost)[:3])
-    names = [key.partition("/")[2] for key in s3.objects.keys() - named]
-    makers = ((name, maker_of_object(name)) for name in names if name.startswith(store_prefix(model.store)))
+    ours = [key for key in s3.objects.keys() - named if f"/{store_prefix(model.store)}" in key]
+    makers = ((name, maker_of_object(name)) for name in ours)
     return [name for name, maker in makers if maker and maker[0] < below and maker[0] not in held]
 
 

@@ -18,13 +18,14 @@ from dynastate.engine.catalog import find_stores
 from dynastate.format.keys import SPECS, store_shard
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
-from dynastate.settings import Settings
+from dynastate.settings import SNAPSHOT_TABLE, Settings
 from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run
 
 #: 200 keys of 300 bytes in two partitions: some 30 KB a partition and batch.
 KEYS, NOTE_BYTES, FILES = 200, 300, 9
-LOCATION = f"s3://{BUCKET}/state"
+BLOCKS = f"s3://{BUCKET}/state"
+LOCATION = f"{BLOCKS}/{SNAPSHOT_TABLE}"
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_a_query_with_blocks_in_s3(
         f"{CONF}.dynastate.namespace": folder.name,
         f"{CONF}.dynastate.blocksEndpoint": s3.endpoint,
     }
-    blocks = {f"{CONF}.dynastate.blocks": LOCATION.replace("s3:", "s3a:")}
+    blocks = {f"{CONF}.dynastate.blocks": BLOCKS.replace("s3:", "s3a:")}
 
     def pause(batch: DataFrame, _: int) -> DataFrame:
         time.sleep(0.2)  # maintenance comes in between

@@ -107,14 +107,19 @@ def without_list(items: Mapping[Key, Item]) -> dict[Key, Item]:
 class MemoryTables(UnthrottledTables):
     """Both tables in a dictionary: strongly consistent, safe for threads, with DynamoDB's rules.
 
-    `calls` is its journal.
+    `calls` is its journal. Tables of several names may share their `objects`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot_table: str = SNAPSHOT_TABLE, objects: MemoryObjects | None = None) -> None:
         self.items: dict[Key, Item] = {}
         self.calls: list[Call] = []
-        self._objects = MemoryObjects()
+        self._snapshot_table = snapshot_table
+        self._objects = objects or MemoryObjects()
         self._lock = threading.Lock()
+
+    @property
+    def names(self) -> Mapping[Role, str]:
+        return {"delta": DELTA_TABLE, "snapshot": self._snapshot_table}
 
     @property
     def objects(self) -> MemoryObjects:
@@ -317,6 +322,10 @@ class FailingTables(UnthrottledTables):
         self.faults: dict[str, deque[Fault | None]] = {}
         self._before = before
         self._lock = threading.Lock()
+
+    @property
+    def names(self) -> Mapping[Role, str]:
+        return self.tables.names
 
     def fail(self, verb: str, *faults: Fault | None) -> None:
         """Let the next calls of a verb fail."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -128,6 +129,8 @@ def _show_cleaned(call: Call, found: Outcomes[Cleaned]) -> None:
                 call.say(_described(each))
         items, units = sum(each.items for each in cleaned), sum(each.write_units for each in cleaned)
         call.say(f"{counted(found)}: {plural(items, 'item')} deleted, {plural(units, 'write unit')}")
+    if not call.as_json:
+        _say_left(call, {location for each in cleaned for location in each.other_locations})
 
 
 def _described(cleaned: Cleaned) -> str:
@@ -140,6 +143,11 @@ def _described(cleaned: Cleaned) -> str:
     if cleaned.held_by:
         said += f": version {cleaned.held_by}, the oldest to retain, needs them, as no snapshot lies between"
     return said
+
+
+def _say_left(call: Call, locations: Collection[str]) -> None:
+    for location in sorted(locations):
+        call.say(f"objects of other tables were left: {location}")
 
 
 @command(app, "fork orders orders-test", "fork orders orders-test --version 120 --json")
@@ -231,7 +239,14 @@ def drop(
     """
     from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import every_store
-    from dynastate.operations.drop import drop_stores, look, refuse_made_meanwhile, refuse_written, seconds_to_look
+    from dynastate.operations.drop import (
+        drop_stores,
+        locations_of_others,
+        look,
+        refuse_made_meanwhile,
+        refuse_written,
+        seconds_to_look,
+    )
     from dynastate.operations.pins import refuse_forked
 
     meter = Meter()
@@ -249,7 +264,9 @@ def drop(
             with progress("stores") as report:
                 refuse_written(tables, before, seconds, meter, report)
         with progress("stores") as report:
+            others = locations_of_others(tables, names, meter)
             items = drop_stores(tables, names, meter, report)
         refuse_made_meanwhile(tables, namespace, meter)
-    if not call.json({"namespace": namespace, "stores": len(names), "items": items}):
+    if not call.json({"namespace": namespace, "stores": len(names), "items": items, "other_locations": others}):
         call.say(f"{namespace}: {plural(len(names), 'store')} with {plural(items, 'item')} deleted")
+        _say_left(call, others)

@@ -17,6 +17,7 @@ class Meter:
 
     Cache hits are parts found in memory; cache misses are parts that were read. Puts and gets are S3's: puts are the
     requests that it charges as such, those that write or list objects; the bytes of objects are not among the others.
+    Objects are left, and not deleted, where they are of other tables.
     """
 
     requests: int = 0
@@ -37,6 +38,7 @@ class Meter:
     object_bytes_written: int = 0
     object_bytes_read: int = 0
     objects_deleted: int = 0
+    objects_left: int = 0
 
     def add(self, other: Meter) -> None:
         counts = vars(self)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import Objects
+from dynastate.dynamodb.objects import Objects, delete_objects
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role
+from dynastate.format.objects import ObjectId, is_of_tables, location_of_tables
 
 
 def always() -> bool:
@@ -110,6 +111,29 @@ def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
     """Delete any number of items, 25 a request."""
     for at in range(0, len(keys), WRITES_MAX):
         tables.delete(keys[at : at + WRITES_MAX], meter)
+
+
+def own_location(tables: Tables, blocks: str) -> str:
+    """The location of these tables' new objects with a setting `blocks`; "": there is none."""
+    return blocks and location_of_tables(blocks, tables.names["snapshot"])
+
+
+def own_locations(tables: Tables, locations: Iterable[str]) -> list[str]:
+    """Those of some locations of objects that are of these tables, sorted."""
+    return sorted(each for each in locations if is_of_tables(each, tables.names["snapshot"]))
+
+
+def other_locations(tables: Tables, locations: Collection[str]) -> list[str]:
+    """Those of some locations of objects that are of other tables, sorted."""
+    return sorted({*locations}.difference(own_locations(tables, locations)))
+
+
+def delete_own_objects(tables: Tables, places: Sequence[ObjectId], meter: Meter) -> None:
+    """Delete any number of objects, but leave those in the locations of other tables, which may need them."""
+    locations = own_locations(tables, {place.location for place in places})
+    own = [place for place in places if place.location in locations]
+    delete_objects(tables.objects, own, meter)
+    meter.objects_left += len(places) - len(own)
 
 
 def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:

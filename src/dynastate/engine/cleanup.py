@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import delete_objects
-from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.dynamodb.tables import Tables, delete_all, delete_own_objects, own_locations
 from dynastate.engine import snapshots
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
@@ -157,8 +156,8 @@ class CleanUp:
         self._graph = graph
         self._store = graph.store
         self._shards = shards
-        #: Every place where the store may have objects.
-        self._locations = sorted(graph.meta.objects) if graph.meta else []
+        #: Every place where the store may have objects that clean-up may delete.
+        self._locations = own_locations(tables, graph.meta.objects) if graph.meta else []
         self._meter = meter
         #: The manifests that were read so far, by their snapshots' ids.
         self.manifests: dict[Attempt, SnapshotManifest] = {}
@@ -381,7 +380,7 @@ class CleanUp:
         return [key for shard in within for key in self._tables.list_keys(role, shard, low, high, self._meter)]
 
     def _delete_objects(self, objects: Iterable[ObjectId]) -> None:
-        delete_objects(self._tables.objects, sorted(objects), self._meter)
+        delete_own_objects(self._tables, sorted(objects), self._meter)
 
     def _delete(self, sizes: dict[Key, int]) -> None:
         """Delete items, and count write units by the approximate sizes of their data."""

@@ -11,8 +11,7 @@ from typing import Final
 
 from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.dynamodb.meter import Meter, units_of_write
-from dynastate.dynamodb.objects import delete_objects
-from dynastate.dynamodb.tables import Tables, always, delete_all
+from dynastate.dynamodb.tables import Tables, always, delete_all, delete_own_objects
 from dynastate.engine.known import KnownStores
 from dynastate.engine.lists import LIST_BYTES_MAX, is_long, refuse_full, shorten
 from dynastate.engine.objects import ObjectRule, ObjectWriter, StreamWriter
@@ -117,7 +116,7 @@ class Commits:
         parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
         delete_all(self._tables, list(parts), meter)
         meter.write_units += sum(map(units_of_write, parts.values()))
-        delete_objects(self._tables.objects, objects, meter)
+        delete_own_objects(self._tables, objects, meter)
 
 
 class WriteAttempt:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, own_location
 from dynastate.engine import snapshots
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.install import InstallAttempt, InstalledVersion
@@ -58,7 +58,7 @@ class Engine:
         opener = VersionOpener(tables, self._reader, known)
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
-        sessions = Sessions(tables, opener, known, settings.shards, settings.blocks, now)
+        sessions = Sessions(tables, opener, known, settings.shards, own_location(tables, settings.blocks), now)
         self._compressors = ThreadPoolExecutor(
             max(1, COMPRESSORS // sidecars), thread_name_prefix="dynastate-compressor"
         )
@@ -73,7 +73,7 @@ class Engine:
             now,
             settings.compression,
             self._object_writer,
-            ObjectRule.of(settings),
+            ObjectRule.of(tables, settings),
         )
         maintenance = Maintenance(tables, opener, sessions, known, self._is_busy, settings)
         self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up

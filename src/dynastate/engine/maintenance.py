@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, other_locations
 from dynastate.engine import cleanup, snapshots
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, enter_location
@@ -18,8 +18,9 @@ from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
-from dynastate.format.manifest import bits_for
+from dynastate.format.manifest import SnapshotManifest, bits_for
 from dynastate.format.meta import newest_epoch, parse_meta
+from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.settings import Settings
 
@@ -81,24 +82,32 @@ class Maintenance:
                     self._opener.learn_route(graph, base, deltas, meter)
             return None, meter
         bits = bits_for(state_bytes)
-        carried = None
-        if last is not None:
-            with suppress(RouteInvalidError):  # then all buckets are written
-                carried = self._opener.manifest(store, last, meter)
-        # Another number of buckets means that all are written, so a small difference is ignored.
-        if carried is not None and abs(carried.bits - bits) <= 1:
+        carried = None if last is None else self._carried(store, last, bits, meter)
+        if carried is not None:
             bits = carried.bits
-        else:
-            carried = None
-        enter_location(self._tables, store, graph.required_meta, self._settings.blocks, meter)
+        rule = ObjectRule.of(self._tables, self._settings)
+        if rule is not None:
+            enter_location(self._tables, store, graph.required_meta, rule.location, meter)
         pace = snapshots.Pace(self._is_busy)  # it counts the work from here on
         entered = snapshots.enter(self._tables, store, deltas[-1].id, epoch, meter)  # 3
         if entered is None:
             return None, meter
         shards = graph.required_meta.shards
         values = graph.count_values(deltas[-1].id)
-        how = (bits, shards, self._settings.compression, ObjectRule.of(self._settings), carried, pace, values)
+        how = (bits, shards, self._settings.compression, rule, carried, pace, values)
         return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
+
+    def _carried(self, store: str, last: Snapshot, bits: int, meter: Meter) -> SnapshotManifest | None:
+        """The manifest of a snapshot whose buckets can be carried on; None: all buckets are written.
+
+        Another number of buckets means that all are written, so a small difference is ignored. Buckets in the locations
+        of other tables are not carried on: clean-up there does not know that they are needed.
+        """
+        with suppress(RouteInvalidError):
+            found = self._opener.manifest(store, last, meter)
+            if abs(found.bits - bits) <= 1 and not other_locations(self._tables, found.locations):
+                return found
+        return None
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:
         threshold = float(self._settings.snapshot_threshold)

@@ -11,7 +11,7 @@ from typing import Final
 
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.objects import Objects
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, own_location
 from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
@@ -34,9 +34,10 @@ class ObjectRule:
     units_min: float
 
     @classmethod
-    def of(cls, settings: Settings) -> ObjectRule | None:
+    def of(cls, tables: Tables, settings: Settings) -> ObjectRule | None:
         """The rule of these settings; None: all parts are items."""
-        return cls(settings.blocks, Prices.of(settings).object_units) if settings.blocks else None
+        location = own_location(tables, settings.blocks)
+        return cls(location, Prices.of(settings).object_units) if location else None
 
     def is_worth_it(self, items: Iterable[Item]) -> bool:
         """Whether one object costs less than these items."""

@@ -12,8 +12,7 @@ from zlib import crc32
 
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import delete_objects
-from dynastate.dynamodb.tables import Tables, delete_all
+from dynastate.dynamodb.tables import Tables, delete_all, delete_own_objects
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.engine.reader import bucket_runs, read_run
@@ -229,7 +228,7 @@ class SnapshotAttempt:
         delete_all(self._tables, self._written, self.meter)
         self._written.clear()
         if self._stream is not None:
-            delete_objects(self._tables.objects, self._stream.objects, self.meter)
+            delete_own_objects(self._tables, self._stream.objects, self.meter)
         key = snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
         for stage in (WRITING, DELETING):
             before: Item = {"id": bytes(self._snapshot.id), "stage": stage, "digest": b""}

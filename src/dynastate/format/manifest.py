@@ -106,6 +106,11 @@ class SnapshotManifest(SnapshotName):
         own = (bucket for bucket in self.buckets if bucket.home is None)
         return {place for bucket in own for place in bucket.objects(store)}
 
+    @property
+    def locations(self) -> set[str]:
+        """The locations of the objects that hold buckets."""
+        return {bucket.place.location for bucket in self.buckets if bucket.place}
+
     def sparse(self) -> list[int]:
         """The buckets whose objects are, by more than half, of buckets that it does not name: of older snapshots.
 

@@ -136,6 +136,24 @@ def maker_of_object(name: str) -> VersionId | SnapshotId | None:
     return kind(int(found[2]), Attempt(bytes.fromhex(found[3])))
 
 
+def location_of_tables(blocks: str, snapshot_table: str) -> str:
+    """The location below `blocks` of the tables with this snapshot-group table, given by name or ARN.
+
+    Tables that share `blocks`, and those that were restored from a backup of others, have the same names of stores. So
+    the last part of a location is the name of the table, and tables delete objects in locations of their own only.
+    """
+    return f"{blocks}/{_name_of(snapshot_table)}"
+
+
+def is_of_tables(location: str, snapshot_table: str) -> bool:
+    """Whether `location_of_tables` gives a location, with any `blocks`."""
+    return bucket_and_prefix(location)[1].removesuffix("/").rpartition("/")[2] == _name_of(snapshot_table)
+
+
+def _name_of(table: str) -> str:
+    return table.rpartition("/")[2]
+
+
 def bucket_and_prefix(location: str) -> tuple[str, str]:
     """The bucket of s3://bucket/prefix, and the prefix with a slash at its end, or none."""
     found = _LOCATION.fullmatch(location)

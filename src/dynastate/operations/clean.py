@@ -17,7 +17,15 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import DELETING, DROPPED, parse_meta
-from dynastate.operations.drop import Look, commits_of, delete_meta, empty_store, refuse_written, seconds_to_look
+from dynastate.operations.drop import (
+    Look,
+    commits_of,
+    delete_meta,
+    empty_store,
+    locations_of_others,
+    refuse_written,
+    seconds_to_look,
+)
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import writing_run
 from dynastate.operations.scope import Outcomes, each_store
@@ -30,6 +38,7 @@ class Cleaned:
 
     `held_by` is the oldest version to retain, where those before it stay because it is read from them; else 0.
     `is_earlier`: the store is of an earlier query and was deleted, unless there is a reason `kept`; `oldest` is 0.
+    `other_locations` are those of other tables, in which objects were left that this store does not need.
     """
 
     store: str
@@ -39,6 +48,7 @@ class Cleaned:
     held_by: int
     is_earlier: bool = False
     kept: str = ""
+    other_locations: tuple[str, ...] = ()
 
 
 def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
@@ -66,8 +76,10 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     is_held = False
     with suppress(VersionMissingError, RouteInvalidError):  # the query's own clean-up deletes it meanwhile
         is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
+    others = locations_of_others(tables, [store], meter) if meter.objects_left else ()
     spent_units = meter.delete_units + meter.write_units
-    return Cleaned(store, meter.items_deleted, spent_units, oldest, last.version if is_held else 0)
+    held_by = last.version if is_held else 0
+    return Cleaned(store, meter.items_deleted, spent_units, oldest, held_by, other_locations=tuple(others))
 
 
 def describe_earlier(tables: Tables, stores: Sequence[str], looked: Look) -> list[str]:
@@ -114,16 +126,19 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
 
     def empty(store: str) -> Cleaned:
         meter, items, kept = Meter(), 0, ""
+        others: list[str] = []
         if store not in begun:
             with lock:  # it is read once, and not by each of those that begin
                 kept = early()
         if not kept:
             try:
                 if store in queries:
+                    others = locations_of_others(tables, [store], meter)
                     items = empty_store(tables, store, queries[store], meter)
             except ConfigurationError as refused:
                 kept = str(refused)
-        return Cleaned(store, items, meter.delete_units + meter.write_units, 0, 0, is_earlier=True, kept=kept)
+        units = meter.delete_units + meter.write_units
+        return Cleaned(store, items, units, 0, 0, is_earlier=True, kept=kept, other_locations=tuple(others))
 
     def delete(store: str) -> Cleaned:
         meter, each = Meter(), emptied.done[store]

@@ -17,20 +17,29 @@ from uuid import uuid4
 
 from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import delete_objects
-from dynastate.dynamodb.tables import Tables, delete_all, get_apart
-from dynastate.engine.catalog import stores_in_list, whole_namespace
+from dynastate.dynamodb.tables import (
+    Tables,
+    delete_all,
+    delete_own_objects,
+    get_apart,
+    other_locations,
+    own_location,
+    own_locations,
+)
+from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import begin_list, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import META, SPECS, Key, Role, group_key, meta_key, store_shard
+from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, group_key, meta_key, store_shard
+from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.drop import look
 from dynastate.operations.pins import meta_or_empty, refuse_forked, refuse_forks
-from dynastate.operations.relocation import Relocation
+from dynastate.operations.relocation import Relocation, bytes_of
 from dynastate.operations.scope import each_store, metered
 from dynastate.operations.usage import StorageUsage, usage_of_stores
 from dynastate.prices import Prices
@@ -71,7 +80,7 @@ class CopyPlan:
     write_units: int
     read_units: int
     dollars: float
-    blocks: str = ""
+    location: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,16 +113,16 @@ def plan_copy(
 ) -> CopyPlan:
     """Look whether a namespace can be copied. Nothing is changed. Prices are those of `settings`.
 
-    `blocks` is the location for the copies of objects, s3://bucket or s3://bucket/prefix; "": there are none.
+    `blocks` is the setting of queries on the target; "": no objects can be copied.
 
     Raises:
         ConfigurationError: it cannot, and why: its rows are elsewhere in part, or the target has other state.
         VersionMissingError: its first batch is not whole.
     """
-    meter = Meter()
+    meter, location = Meter(), own_location(target, blocks)
     stores = whole_namespace(source, namespace, meter)
-    metas = _metas(source, stores, blocks, meter)
-    _refuse_other_state(target, namespace, _relocated(target, metas, blocks, meter), meter)
+    metas = _metas(source, stores, location, meter)
+    _refuse_other_state(target, namespace, _relocated(target, metas, location, meter), meter)
     usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
     stored, items = usage.stored.bytes, usage.stored.items
     objects = sum(
@@ -126,7 +135,7 @@ def plan_copy(
     dollars = Prices.of(settings).nanodollars(write_units, read_units, objects, 3 * objects) / 1e9
     object_bytes = usage.stored.object_bytes
     return CopyPlan(
-        namespace, tuple(stores), items, stored, objects, object_bytes, write_units, read_units, dollars, blocks
+        namespace, tuple(stores), items, stored, objects, object_bytes, write_units, read_units, dollars, location
     )
 
 
@@ -152,15 +161,15 @@ def copy_stores(
     """
     meter, stores, namespace = Meter(), plan.stores, plan.namespace
     first = look(source, stores, meter)
-    metas = _metas(source, stores, plan.blocks, meter)
+    metas = _metas(source, stores, plan.location, meter)
     record_key = namespace_key(namespace)
     record_before = source.get([record_key], meter).get(record_key)
     record = record_before or _record_of(namespace, stores[0], metas[stores[0]])
-    _refuse_other_state(target, namespace, _relocated(target, metas, plan.blocks, meter), meter)
+    _refuse_other_state(target, namespace, _relocated(target, metas, plan.location, meter), meter)
     _list_stores(target, namespace, stores, meter)
     is_recorded = record == target.get([record_key], meter).get(record_key)
     mark = _Mark(target, record, meter)  # 1
-    wanted = _relocated(target, metas, plan.blocks, meter)
+    wanted = _relocated(target, metas, plan.location, meter)
     there = _refuse_other_state(target, namespace, wanted, meter)
     for store in there:
         _delete_meta(target, store, wanted[store], meter)
@@ -169,7 +178,7 @@ def copy_stores(
         return lambda done, total: progress(begin + done, 2 * total)
 
     def of(store: str, own: Meter) -> _Store:
-        return _Store(source, target, store, (metas[store], wanted[store]), plan.blocks, mark, own)
+        return _Store(source, target, store, (metas[store], wanted[store]), plan.location, mark, own)
 
     def copy(store: str, own: Meter) -> int:
         return of(store, own).copy()
@@ -265,12 +274,12 @@ class _Store:
         target: PagedTables,
         store: str,
         metas: tuple[Item, Item],
-        blocks: str,
+        location: str,
         mark: _Mark,
         meter: Meter,
     ) -> None:
         self._source, self._target, self._mark, self._meter = source, target, mark, meter
-        self._store, self._blocks = store, blocks
+        self._store, self._location = store, location
         parsed, wanted = (parse_meta(store, meta) for meta in metas)
         self._raised = wanted.epoch - parsed.epoch
         self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(parsed.shards)]
@@ -306,14 +315,15 @@ class _Store:
         items = size = objects = object_bytes = 0
         for place in _objects(self._source, self._store, self._locations, self._meter):
             data = self._read(self._source, place)
-            if data is None or data != self._read(self._target, self._moved(place)):
+            if data != self._read(self._target, self._moved(place)):
                 raise CorruptStateError(
                     "an object of the copy is not that of the source; something else writes to the target: copy again",
                     object=place.name,
-                    location=self._blocks,
+                    location=self._location,
                 )
-            objects += 1
-            object_bytes += len(data)
+            if data is not None:  # else clean-up of the other tables has deleted it
+                objects += 1
+                object_bytes += len(data)
         for key, item, there in self._pairs():
             if item is None or item != there:
                 raise _differs(key)
@@ -326,28 +336,30 @@ class _Store:
         if not self._locations:
             return 0
         written = 0
-        names = self._target.objects.names(self._blocks, store_prefix(self._store), self._meter)
+        names = self._target.objects.names(self._location, store_prefix(self._store), self._meter)
         gone = set(names)
         for place in _objects(self._source, self._store, self._locations, self._meter):
             data, to = self._read(self._source, place), self._moved(place)
-            if data is not None and not (to in gone and self._read(self._target, to) == data):
+            if data is None:
+                continue
+            if not (to in gone and self._read(self._target, to) == data):
                 self._target.objects.put(to, data, self._meter)
                 written += 1
             gone.discard(to)
         if gone:
             self._mark.check(self._meter)
-            delete_objects(self._target.objects, sorted(gone), self._meter)
+            delete_own_objects(self._target, sorted(gone), self._meter)
         return written
 
     def _moved(self, place: ObjectId) -> ObjectId:
-        return ObjectId(self._blocks, place.name)
+        return ObjectId(self._location, place.name)
 
     def _read(self, tables: Tables, place: ObjectId) -> bytes | None:
         return tables.objects.get(place, 0, OBJECT_BYTES, self._meter)
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
-        relocation = Relocation(self._store, self._blocks if self._locations else "", self._raised)
+        relocation = Relocation(self._store, self._location if self._locations else "", self._raised)
         for role, shard in self._places:
             sides = [
                 iter(tables.pages(role, shard, _FIRST, _LAST, self._meter)) for tables in (self._source, self._target)
@@ -398,24 +410,24 @@ class _Store:
             keys.clear()
 
 
-def _metas(source: Tables, stores: Sequence[str], blocks: str, meter: Meter) -> dict[str, Item]:
+def _metas(source: Tables, stores: Sequence[str], location: str, meter: Meter) -> dict[str, Item]:
     """The meta items of the stores to copy. Refuse a store that cannot be copied."""
     found = get_apart(source, [meta_key(store) for store in stores], meter)
     for store in stores:
         if meta_key(store) not in found:
             raise ConfigurationError("this store was dropped meanwhile", store=store)
-        _refuse(store, found[meta_key(store)], blocks)
+        _refuse(store, found[meta_key(store)], location)
     return {store: found[meta_key(store)] for store in stores}
 
 
-def _relocated(target: Tables, metas: Mapping[str, Item], blocks: str, meter: Meter) -> dict[str, Item]:
+def _relocated(target: Tables, metas: Mapping[str, Item], location: str, meter: Meter) -> dict[str, Item]:
     """The meta items as they should be in the target: epochs are above those of stores that were dropped there."""
     fences = get_apart(target, [group_key(store, 1) for store in metas], meter)
 
     def relocated(store: str, meta: Item) -> Item:
         dropped = fences.get(group_key(store, 1), {}).get(DROPPED_EPOCH)
         raised = dropped if isinstance(dropped, int) else 0
-        return Relocation(store, blocks, raised).meta(_kept(meta))
+        return Relocation(store, location, raised).meta(_kept(meta))
 
     return {store: relocated(store, meta) for store, meta in metas.items()}
 
@@ -478,13 +490,24 @@ def _differs(key: Key) -> CorruptStateError:
     )
 
 
-def _objects(tables: Tables, store: str, locations: Collection[str], meter: Meter) -> Iterator[ObjectId]:
-    """The objects of a store, in all locations."""
-    for location in sorted(locations):
+def _objects(tables: PagedTables, store: str, locations: Collection[str], meter: Meter) -> Iterator[ObjectId]:
+    """The objects of a store: all in the tables' own locations, and those that it names in the locations of others."""
+    for location in own_locations(tables, locations):
         yield from tables.objects.names(location, store_prefix(store), meter)
+    if others := other_locations(tables, locations):
+        yield from sorted(place for place in _named_objects(tables, store, meter) if place.location in others)
 
 
-def _refuse(store: str, meta: Item, blocks: str) -> None:
+def _named_objects(tables: PagedTables, store: str, meter: Meter) -> set[ObjectId]:
+    """The objects that version lists and manifests name."""
+    graph = VersionGraph(store, read_version_lists(tables, store, meter).items())
+    found = {place for entry in graph.entries() for place in entry.object_ids(store)}
+    for key, item in tables.pages("snapshot", store_shard(store, 0), *MANIFEST_RANGE, meter):
+        found |= decode_manifest(store, bytes_of(key, item, "data")).objects(store)
+    return found
+
+
+def _refuse(store: str, meta: Item, location: str) -> None:
     """Refuse a store whose rows are elsewhere in part."""
     if DROPPED in meta:
         raise ConfigurationError("this store is being dropped, so it cannot be copied", store=store)
@@ -495,7 +518,7 @@ def _refuse(store: str, meta: Item, blocks: str) -> None:
             origin=str(meta[ORIGIN]),
         )
     locations = parse_meta(store, meta).objects
-    if locations and blocks in ("", *locations):
+    if locations and location in ("", *locations):
         raise ConfigurationError(
             "large blocks of this store are in S3; give the copy another location there: --to-blocks s3://bucket/prefix",
             store=store,

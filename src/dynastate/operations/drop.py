@@ -10,8 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import delete_objects
-from dynastate.dynamodb.tables import Tables, delete_all, get_apart
+from dynastate.dynamodb.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
 from dynastate.engine.catalog import find_stores, read_version_lists
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -28,7 +27,18 @@ from dynastate.format.keys import (
     store_shard,
 )
 from dynastate.format.manifest import decode_manifest
-from dynastate.format.meta import DELETING, DROPPED, FORK, FORKS, MARKED, ORIGIN, WRITER, StoreMeta, query_runs
+from dynastate.format.meta import (
+    DELETING,
+    DROPPED,
+    FORK,
+    FORKS,
+    MARKED,
+    ORIGIN,
+    WRITER,
+    StoreMeta,
+    parse_meta,
+    query_runs,
+)
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
@@ -199,8 +209,8 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     1. Let no run enter any more. 2. Refuse the runs that are under way their next commits, and the making of a fork its
     lists. 3. Delete the version lists: from here on nothing can be read. They become fences. The first one keeps the
     newest epoch: a store that is made here later has higher ones. 4. Snapshots. 5. Manifests, buckets, parts, schemas,
-    and all objects. 6. If it is a fork, unpin what it needed in its origin. A drop that was cut off after any step
-    finds the rest again by the meta item.
+    and all objects in the tables' own locations. 6. If it is a fork, unpin what it needed in its origin. A drop that
+    was cut off after any step finds the rest again by the meta item.
     """
     found, meta = _begin_deleting(tables, store, meter)  # 1
     runs = set(query_runs(meta))
@@ -226,6 +236,16 @@ def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
     return deleted + _delete_lists(tables, store, (), meter)
 
 
+def locations_of_others(tables: Tables, stores: Sequence[str], meter: Meter) -> list[str]:
+    """The locations of other tables in which these stores have objects, which a drop leaves."""
+    found: set[str] = set()
+    metas = get_apart(tables, [meta_key(store) for store in stores], meter)
+    for store in stores:
+        meta = metas.get(meta_key(store))
+        found |= parse_meta(store, meta).objects if meta else _named_locations(tables, store, meter)
+    return other_locations(tables, found)
+
+
 def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
     """The locations of objects that version lists and manifests name."""
     found: set[str] = set()
@@ -235,8 +255,7 @@ def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
     for _, item in tables.query("snapshot", store_shard(store, 0), *MANIFEST_RANGE, meter):
         with suppress(CorruptStateError):
             raw = item.get("data")
-            manifest = decode_manifest(store, raw if isinstance(raw, bytes) else b"")
-            found |= {bucket.place.location for bucket in manifest.buckets if bucket.place}
+            found |= decode_manifest(store, raw if isinstance(raw, bytes) else b"").locations
     return found
 
 
@@ -293,8 +312,8 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
     delete_all(tables, [key for key in keys if key not in written], meter)
     for key, writer in written.items():  # the next query writes the same key, and these requests may be late
         tables.delete_over(key, {WRITER: writer}, meter)
-    for location in sorted(locations):
-        delete_objects(tables.objects, list(tables.objects.names(location, store_prefix(store), meter)), meter)
+    for location in own_locations(tables, locations):
+        delete_own_objects(tables, list(tables.objects.names(location, store_prefix(store), meter)), meter)
     return len(keys)
 
 

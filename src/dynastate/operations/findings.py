@@ -44,7 +44,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class Report:
-    """The result for a store: `items` of `stored_bytes` were read. `more` findings are not in `findings`."""
+    """The result for a store: `items` of `stored_bytes` were read. `more` findings are not in `findings`.
+
+    `other_locations` are those of other tables, in which there are objects that this store needs.
+    """
 
     store: str
     versions: tuple[Checked, ...]
@@ -54,6 +57,7 @@ class Report:
     findings: tuple[Finding, ...]
     more: int
     meter: Meter
+    other_locations: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -91,6 +95,7 @@ class Report:
                 for each in self.findings
             ],
             "more": self.more,
+            "other_locations": list(self.other_locations),
         }
 
     def lines(self, names: Mapping[Role, str]) -> list[str]:
@@ -124,9 +129,11 @@ def summary(reports: Sequence[Report]) -> list[str]:
     result = f"{broken:,} of them not whole" if broken and len(reports) > 1 else "not whole" if broken else "whole"
     snapshots, items = sum(each.snapshots for each in reports), sum(each.items for each in reports)
     stored = sum(each.stored_bytes for each in reports)
+    others = sorted({location for each in reports for location in each.other_locations})
     return [
         *([f"versions {in_all or 'none'} can be read in all of them"] if len(reports) > 1 else []),
         f"{plural(snapshots, 'snapshot')}; {plural(items, 'item')} read, {plural(stored, 'byte')} of data",
         f"{plural(meter.requests, 'request')}, {plural(meter.read_units, 'read unit')}",
+        *(f"objects of other tables are needed: {location}" for location in others),
         f"{result}: " + ", ".join(f"{number:,} {what}" for what, number in counts.items()),
     ]

@@ -34,8 +34,9 @@ DESCRIPTION_BYTES: Final = 1_200
 #: Bytes of a manifest beside its buckets, and for each bucket.
 MANIFEST_BYTES: Final = 250
 BUCKET_BYTES: Final = 18
-#: Bytes of a location such as s3://my-bucket/state, and of a part's or bucket's place there, in entry and manifest.
-LOCATION_BYTES: Final = 30
+#: Bytes of a location such as s3://my-bucket/state/dynastate-snapshot-group, and of a part's or bucket's place there,
+#: in entry and manifest.
+LOCATION_BYTES: Final = 55
 PLACE_BYTES: Final = 4
 #: Heap of a row beside its bytes: buckets are sized by heap.
 ROW_HEAP_BYTES: Final = 20

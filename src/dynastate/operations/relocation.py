@@ -51,9 +51,9 @@ class Relocation:
         if VERSIONS in item:
             return item | {VERSIONS: [self._entry(raw) for raw in parse_list(key, item)]}
         if self._location and maker_of_manifest(key) is not None:
-            return item | {"data": self._manifest(_bytes(key, item, "data"))}
+            return item | {"data": self._manifest(bytes_of(key, item, "data"))}
         if maker_of_snapshot(key) is not None:
-            digest, epoch = _bytes(key, item, "digest"), number(key, item, "epoch")
+            digest, epoch = bytes_of(key, item, "digest"), number(key, item, "epoch")
             return item | {"digest": self._digests.get(digest, digest), "epoch": epoch + self._raised}
         return item
 
@@ -72,7 +72,7 @@ class Relocation:
         return bucket if bucket.place is None else replace(bucket, place=bucket.place._replace(location=self._location))
 
 
-def _bytes(key: Key, item: Item, name: str) -> bytes:
+def bytes_of(key: Key, item: Item, name: str) -> bytes:
     value = item.get(name)
     if not isinstance(value, bytes):
         raise CorruptStateError("an item holds a value that dynastate never writes", **where(key), attribute=name)

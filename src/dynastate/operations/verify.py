@@ -15,7 +15,7 @@ from typing import Final
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.objects import read_stream
-from dynastate.dynamodb.tables import Tables
+from dynastate.dynamodb.tables import Tables, other_locations, own_locations
 from dynastate.engine.namespaces import read_record
 from dynastate.engine.reader import Run, bucket_runs, entry_runs, verified_chunks
 from dynastate.errors import CorruptStateError
@@ -351,11 +351,14 @@ class _Check:
             low, window = high, set(following)
 
     def _unnamed_objects(self) -> Iterator[tuple[Key, Unnamed]]:
-        """The store's objects that nothing names, each by the key of what it has first, with their makers."""
+        """The store's objects that nothing names, each by the key of what it has first, with their makers.
+
+        Objects in the locations of other tables are not the store's: they may be all that those have.
+        """
         graph, store = self._names.graph, self._store
         named = {each for entry in graph.entries() if entry.home is None for each in entry.object_ids(store)}
         named |= {each for found in self._manifests.values() if found for each in found.objects(store)}
-        for location in sorted(graph.meta.objects) if graph.meta else ():
+        for location in own_locations(self._tables, graph.meta.objects) if graph.meta else ():
             for place in self._tables.objects.names(location, store_prefix(store), self._meter):
                 maker = maker_of_object(place.name)
                 if place in named:
@@ -425,7 +428,14 @@ class _Check:
             findings=tuple(self._findings),
             more=self._more,
             meter=self._meter,
+            other_locations=tuple(other_locations(self._tables, self._named_locations())),
         )
+
+    def _named_locations(self) -> set[str]:
+        """The locations of objects that version lists and manifests name."""
+        entries = self._names.graph.entries()
+        found = {entry.objects.location for entry in entries if entry.objects}
+        return found.union(*(manifest.locations for manifest in self._manifests.values() if manifest))
 
     def _check_chains(self, now: NamingItems) -> list[Checked]:
         """Which versions can be read: by a complete snapshot, or by their changes and the version before."""

@@ -14,7 +14,6 @@ from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.operations import drop
 from dynastate.reader import state
-from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -24,8 +23,6 @@ REGION = "us-east-1"
 
 class NamedTables(MemoryTables):
     """Tables that a command opens by their names."""
-
-    names = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}  # noqa: RUF012  # as those of BotoTables
 
     def find_stores(self, meter: Meter) -> Iterator[str]:  # noqa: ARG002  # as in BotoTables
         """Every store."""

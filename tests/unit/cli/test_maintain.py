@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from dynastate.format.keys import Attempt, group_key, meta_key
 from dynastate.operations import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
+from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
 from tests.support.processes import press_ctrl_c
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -248,6 +250,29 @@ def test_drop_asks(engine: Engine, store: str) -> None:
     assert "no store of this namespace" in refused("drop", "gone", "--yes")
     assert shown("stores", "look")[0]["store"] == store
     assert "namespace must be" in refused("drop", "a/b", "--yes")
+
+
+def test_objects_of_other_tables_are_named(engine: Engine, tables: NamedTables) -> None:
+    """Of restored tables, verify says whose objects they need, and clean and drop say which they left."""
+    old = MemoryTables("old-groups", tables.objects)
+    old.items = tables.items  # restored at once
+    before = make_engine(old, blocks="s3://bucket/state", put_price=Decimal(0))
+    made = StoreBuilder(before, "restored/0/0/default").count_to(3)
+    before.close()
+    objects = dict(tables.objects.objects)
+    place = "s3://bucket/state/old-groups"
+    assert shown("verify", made.store)[0]["other_locations"] == [place]
+    assert f"objects of other tables are needed: {place}\n" in run("verify", made.store, "--wide").out
+    made._engine = engine
+    made.count_to(4)
+    assert shown("compact", made.store)[0]["made"]
+    made.count_to(6)
+    left = f"objects of other tables were left: {place}\n"
+    assert left in run("clean", made.store, "--retain", "2", "--wide").out
+    assert shown("clean", made.store, "--retain", "2")[0]["other_locations"] == []
+    assert shown("verify", made.store)[0]["other_locations"] == []
+    assert left in run("drop", "restored", "--yes", "--wide").out
+    assert tables.objects.objects == objects
 
 
 def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from dynastate.format.parts import Chunk, part_items
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from dynastate.settings import Settings
+from dynastate.settings import SNAPSHOT_TABLE, Settings
 from tests.support.engine_driver import (
     SCHEMA,
     SHARDS,
@@ -51,6 +51,7 @@ from tests.support.fakes import MemoryTables, without_list
 
 STORE = "n/0/0/default"
 BLOCKS = "s3://bucket/some/prefix"
+LOCATION = f"{BLOCKS}/{SNAPSHOT_TABLE}"
 #: With PUTs for nothing, all parts that are not inline go to objects.
 ALL = {"blocks": BLOCKS, "put_price": Decimal(0)}
 
@@ -110,8 +111,8 @@ def test_small_changes_are_items(tables: MemoryTables, engines: Engines) -> None
     cheap = engines(blocks=BLOCKS, put_price=Decimal(1))
     write(cheap, "n/0/1/default", attempt(1), few)
     assert (len(tables.keys("delta")), len(tables.objects.objects)) == (1, 1)
-    assert ObjectRule.of(Settings(blocks=BLOCKS)) == ObjectRule(BLOCKS, 4)
-    assert ObjectRule.of(Settings(blocks=BLOCKS, write_price=Decimal(0))) == ObjectRule(BLOCKS, float("inf"))
+    assert ObjectRule.of(tables, Settings(blocks=BLOCKS)) == ObjectRule(LOCATION, 4)
+    assert ObjectRule.of(tables, Settings(blocks=BLOCKS, write_price=Decimal(0))) == ObjectRule(LOCATION, float("inf"))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -309,7 +310,7 @@ def test_orphans_are_found_and_deleted(tables: MemoryTables, engines: Engines) -
     report = verify(tables, STORE)
     assert report.is_whole
     assert len(report.findings) == 2
-    assert all(each.what == "orphaned" and f"object {BLOCKS}/{STORE}#" in each.why for each in report.findings)
+    assert all(each.what == "orphaned" and f"object {LOCATION}/{STORE}#" in each.why for each in report.findings)
     second = engines(**ALL)
     base = write(second, STORE, attempt(7), {b"7": b"7"}, base=base, run="run-2")
     save_snapshot(second, STORE, base, numbers(7), run="run-2")
@@ -443,8 +444,8 @@ def test_the_meta_item_lists_every_place(tables: MemoryTables, engines: Engines)
     base = write(engines(), STORE, attempt(2), {b"2": b"2"}, base=base, run="run-2")
     other = engines(**ALL | {"blocks": "s3a://other/"})
     write(other, STORE, attempt(3), {b"3": b"3"}, base=base, run="run-3")
-    assert graph(tables, STORE).required_meta.objects == {BLOCKS, "s3://other"}
-    assert {place.location for place in tables.objects.objects} == {BLOCKS, "s3://other"}
+    assert graph(tables, STORE).required_meta.objects == {LOCATION, f"s3://other/{SNAPSHOT_TABLE}"}
+    assert {place.location for place in tables.objects.objects} == {LOCATION, f"s3://other/{SNAPSHOT_TABLE}"}
     assert read(engines(), STORE, 3) == numbers(3)
     drop_stores(tables, [STORE], Meter())
     assert tables.objects.objects == {}

@@ -35,7 +35,7 @@ from dynastate.operations.copy import Copied, PagedTables, copy_stores, plan_cop
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from dynastate.settings import Settings
+from dynastate.settings import SNAPSHOT_TABLE, Settings
 from tests.support.engine_driver import (
     CHECKPOINT,
     SCHEMA,
@@ -59,6 +59,7 @@ from tests.support.store_builder import StoreBuilder
 
 SETTINGS = Settings()
 BLOCKS = "s3://blocks/here"
+LATER = f"{BLOCKS}/later"
 ELSEWHERE = "s3://others/there"
 
 
@@ -630,7 +631,7 @@ def noise(last: int) -> State:
 def with_objects(make: Engines, store: str) -> str:
     """A store of 12 versions whose parts and buckets are in objects of two locations, and in items."""
     base = EMPTY
-    for last, blocks in ((4, BLOCKS), (8, ""), (12, f"{BLOCKS}/later")):
+    for last, blocks in ((4, BLOCKS), (8, ""), (12, LATER)):
         engine = make(blocks=blocks, put_price=Decimal(0))
         for number in range(last - 3, last + 1):
             row = {b"%d" % number: noise(number)[b"%d" % number]}
@@ -643,11 +644,17 @@ def with_objects(make: Engines, store: str) -> str:
 def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
     """All of both locations are there, under what names them, and every version is that of the source."""
     done = copy(source, target, with_objects, ELSEWHERE)
-    there = {place.name: data for place, data in target.objects.objects.items() if place.location == ELSEWHERE}
+    there = {
+        place.name: data
+        for place, data in target.objects.objects.items()
+        if place.location == f"{ELSEWHERE}/{SNAPSHOT_TABLE}"
+    }
     assert there == {place.name: data for place, data in source.objects.objects.items()}
     assert len(target.objects.objects) == done.objects == len(there) > 4
     assert done.object_bytes == sum(map(len, there.values()))
-    assert {place.location for place in source.objects.objects} == {BLOCKS, f"{BLOCKS}/later"}
+    assert {place.location for place in source.objects.objects} == {
+        f"{blocks}/{SNAPSHOT_TABLE}" for blocks in (BLOCKS, LATER)
+    }
     assert named_objects(target, with_objects) == set(target.objects.objects)
     assert verify(target, with_objects).findings == ()
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
