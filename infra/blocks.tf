@@ -4,17 +4,27 @@ locals {
   blocks_buckets = var.blocks_bucket_name == null ? [] : [var.blocks_bucket_name]
   blocks_prefix  = var.blocks_prefix == "" ? "" : "${var.blocks_prefix}/"
 
-  # Names of a namespace's objects begin with it, as those of its stores do.
+  # Names of objects begin with that of their snapshot-group table, and then as those of their stores do, with the
+  # namespace. Tables that were restored from others read the objects of those, and neither write nor delete there.
+  blocks_folder = "${local.blocks_prefix}${var.snapshot_group_table_name}/"
   blocks_policies = {
     for role in ["writer", "reader"] : role => {
-      for name, namespaces in var.namespaces : name => jsonencode(jsondecode(templatefile(
-        "${path.module}/policies/blocks_${role}.json.tftpl",
-        {
-          bucket_arn = aws_s3_bucket.blocks[0].arn
-          objects    = jsonencode([for namespace in namespaces : "${aws_s3_bucket.blocks[0].arn}/${local.blocks_prefix}${namespace}/*"])
-          prefixes   = jsonencode([for namespace in namespaces : "${local.blocks_prefix}${namespace}/*"])
-        },
-      ))) if length(local.blocks_buckets) > 0
+      for name, namespaces in var.namespaces : name => jsonencode({
+        Version = "2012-10-17"
+        Statement = concat(
+          jsondecode(templatefile("${path.module}/policies/blocks_${role}.json.tftpl", {
+            bucket_arn = aws_s3_bucket.blocks[0].arn
+            objects    = jsonencode([for namespace in namespaces : "${aws_s3_bucket.blocks[0].arn}/${local.blocks_folder}${namespace}/*"])
+            prefixes   = jsonencode([for namespace in namespaces : "${local.blocks_folder}${namespace}/*"])
+          })).Statement,
+          [for table in var.blocks_restored_from : {
+            Sid      = "RestoredFrom${index(var.blocks_restored_from, table)}"
+            Effect   = "Allow"
+            Action   = "s3:GetObject"
+            Resource = [for namespace in namespaces : "${aws_s3_bucket.blocks[0].arn}/${local.blocks_prefix}${table}/${namespace}/*"]
+          }],
+        )
+      }) if length(local.blocks_buckets) > 0
     }
   }
   blocks_operator_policy = one([

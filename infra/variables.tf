@@ -297,6 +297,23 @@ variable "blocks_prefix" {
   }
 }
 
+variable "blocks_restored_from" {
+  description = "Names of the snapshot-group tables from whose backups these tables were restored, as long as there are versions with objects of those: writers and readers may read them. Empty: these tables were not restored under another name."
+  type        = list(string)
+  default     = []
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for name in var.blocks_restored_from : can(regex("^[a-zA-Z0-9_.-]{3,255}$", name))]) && length(distinct(var.blocks_restored_from)) == length(var.blocks_restored_from)
+    error_message = "blocks_restored_from must be names of tables, each once: 3 to 255 characters, each a letter, a digit or one of _ . -"
+  }
+
+  validation {
+    condition     = length(var.blocks_restored_from) == 0 || var.blocks_bucket_name != null
+    error_message = "blocks_restored_from must be empty without blocks_bucket_name: there is no bucket for it."
+  }
+}
+
 variable "blocks_noncurrent_days" {
   description = "Days for which the bucket keeps objects that clean-up has deleted, so that tables can be restored to a second within them: as many as backups reach back. They are paid for, and are many. Null: none are kept."
   type        = number

@@ -62,7 +62,7 @@ run "a_bucket" {
   }
 
   assert {
-    condition     = jsondecode(output.blocks_writer_policies["orders"]).Statement[0].Resource == ["arn:aws:s3:::team-blocks/state/clicks/*", "arn:aws:s3:::team-blocks/state/orders/*"]
+    condition     = jsondecode(output.blocks_writer_policies["orders"]).Statement[0].Resource == ["arn:aws:s3:::team-blocks/state/dynastate-snapshot-group/clicks/*", "arn:aws:s3:::team-blocks/state/dynastate-snapshot-group/orders/*"]
     error_message = "Objects must be those of the namespaces."
   }
 
@@ -141,10 +141,47 @@ run "settings_of_no_bucket" {
 
   variables {
     blocks_prefix          = "state"
+    blocks_restored_from   = ["old-groups"]
     blocks_noncurrent_days = 35
   }
 
-  expect_failures = [var.blocks_prefix, var.blocks_noncurrent_days]
+  expect_failures = [var.blocks_prefix, var.blocks_restored_from, var.blocks_noncurrent_days]
+}
+
+run "restored_tables_read_the_objects_of_the_old_ones" {
+  variables {
+    snapshot_group_table_name = "restored-groups"
+    blocks_bucket_name        = "team-blocks"
+    blocks_restored_from      = ["old-groups"]
+    namespaces                = { orders = ["orders", "clicks"] }
+  }
+
+  assert {
+    condition = alltrue([
+      for documents in [output.blocks_writer_policies, output.blocks_reader_policies] : alltrue([
+        for statement in jsondecode(documents["orders"]).Statement :
+        statement.Action == "s3:GetObject" && statement.Resource == ["arn:aws:s3:::team-blocks/old-groups/clicks/*", "arn:aws:s3:::team-blocks/old-groups/orders/*"]
+        if strcontains(jsonencode(statement), "old-groups")
+      ]) && strcontains(documents["orders"], "old-groups")
+    ])
+    error_message = "Objects of the old tables must be read, and not written or deleted."
+  }
+
+  assert {
+    condition     = jsondecode(output.blocks_writer_policies["orders"]).Statement[0].Resource == ["arn:aws:s3:::team-blocks/restored-groups/clicks/*", "arn:aws:s3:::team-blocks/restored-groups/orders/*"]
+    error_message = "Objects must be written for the tables' own name."
+  }
+}
+
+run "refuses_names_that_are_none_of_tables" {
+  command = plan
+
+  variables {
+    blocks_bucket_name   = "team-blocks"
+    blocks_restored_from = ["old-groups", "*"]
+  }
+
+  expect_failures = [var.blocks_restored_from]
 }
 
 # The policies of tables would take these.

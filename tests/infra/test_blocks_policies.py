@@ -54,7 +54,10 @@ from tests.support.policies import (
 )
 
 ARN = f"{BUCKETS}{BUCKET}"
-LOCATION = f"s3://{BUCKET}/policies"
+BLOCKS = f"s3://{BUCKET}/policies"
+LOCATION = f"{BLOCKS}/{SNAPSHOT_TABLE}"
+#: Keys of this location.
+KEYS = f"policies/{SNAPSHOT_TABLE}"
 RETAIN = 2
 pytestmark = pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 
@@ -122,8 +125,8 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
     """Check, commit, abort, snapshot, clean-up, read and drop work with the writer's policies, and use all of them."""
     store, policy = "blocks-writers/0/0/default", blocks_of("writer", "blocks-writers")
     proxy.rule = enforce(policies_of("writer", "blocks-writers"), let_pass)
-    assert check_tables(settings_of(proxy, LOCATION)) == []
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    assert check_tables(settings_of(proxy, BLOCKS)) == []
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         write_everything(engine, store)
         assert names_of(tables, store)
         assert spare(policy, proxy.requests) == set()
@@ -134,7 +137,7 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
 def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
     """State is read and verified with the reader's policies, which are used in full; PUT and DELETE are denied."""
     store, policy = "blocks-readers/0/0/default", blocks_of("reader", "blocks-readers")
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         made = write_everything(engine, store)
         kept = names_of(tables, store)
     proxy.requests.clear()
@@ -142,14 +145,14 @@ def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(prox
     with engine_at(proxy) as (engine, tables):
         assert read(engine, store, 12) == numbers(12)
         assert verify(tables, store).is_whole
-        assert check_tables(settings_of(proxy, LOCATION)) == []
+        assert check_tables(settings_of(proxy, BLOCKS)) == []
         assert spare(policy, proxy.requests) == set()
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
             tables.objects.put(kept[0], b"x", Meter())
         with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
             tables.objects.delete(kept, Meter())
     proxy.rule = enforce(both(tables_of("writer", "blocks-readers"), policy), let_pass)
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
             write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
         assert names_of(tables, store) == kept
@@ -161,12 +164,12 @@ def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: 
     """Even a role that may use all items can read, write, list and delete objects of its own namespace only."""
     theirs = f"blocks-theirs-{role}"
     store = f"{theirs}/0/0/default"
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         made = write_everything(engine, store)
         kept = names_of(tables, store)
     for own in ("blocks", theirs[:-1], f"{theirs}2"):
         proxy.rule = enforce(both(tables_of("writer", "*"), blocks_of(role, own)), let_pass)
-        with engine_at(proxy, LOCATION) as (engine, tables):
+        with engine_at(proxy, BLOCKS) as (engine, tables):
             with pytest.raises(ConfigurationError, match="denies permission for GetObject on the bucket"):
                 read(engine, store, 12)
             with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
@@ -185,18 +188,18 @@ def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy
     """A query on a fork reads its origin's objects; fork, and drop of either, have the writer's policies of both."""
     store, forked = "blocks-origins/0/0/default", "blocks-forked/0/0/default"
     operator = both(policies_of("writer", "blocks-origins"), policies_of("writer", "blocks-forked"))
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         newest = write_everything(engine, store)[-1]
         kept = names_of(tables, store)
         proxy.rule = enforce(operator, let_pass)
         fork_namespace(tables, "blocks-origins", "blocks-forked", None, Meter())
     proxy.rule = enforce(policies_of("writer", "blocks-forked"), let_pass)
-    with engine_at(proxy, LOCATION) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
+    with engine_at(proxy, BLOCKS) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
         read(engine, forked, *newest)
     proxy.rule = enforce(
         both(policies_of("reader", "blocks-origins"), policies_of("writer", "blocks-forked")), let_pass
     )
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         assert read(engine, forked, *newest) == numbers(12)
         made = write_versions(engine, forked, 12, base=newest, run="test")
         save_snapshot(engine, forked, made[9], numbers(21), run="test")
@@ -215,7 +218,7 @@ def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
     """S3 says so to those only who may list the bucket without a prefix: with a strict condition, it denies access."""
     store = "blocks-lost/0/0/default"
     reader = policies_of("reader", "blocks-lost")
-    with engine_at(proxy, LOCATION) as (engine, tables):
+    with engine_at(proxy, BLOCKS) as (engine, tables):
         write_everything(engine, store)
         tables.objects.delete(names_of(tables, store), Meter())
     proxy.rule = enforce(reader, let_pass)
@@ -232,19 +235,20 @@ def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
 def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
     """No wildcard of actions, no other bucket, no prefix of others, and nothing that changes a bucket is allowed."""
     policy = blocks_of(role, "ours")
-    own = f"{ARN}/policies/ours/0/0/default#delta/1"
+    own = f"{ARN}/{KEYS}/ours/0/0/default#delta/1"
     assert allows(policy, Access("s3:GetObject", own))
     assert allows(policy, Access("s3:PutObject", own)) is (role == "writer")
     assert allows(policy, Access("s3:DeleteObject", own)) is (role == "writer")
     assert allows(policy, Access("s3:ListBucket", ARN))  # HeadBucket
-    for prefix, like in (("policies/ours/0/", True), ("policies/ours2/0/", False), ("policies/", False), ("", False)):
-        assert allows(policy, Access("s3:ListBucket", ARN, {PREFIX: (prefix,)})) is like
+    for other in (f"{KEYS}/ours2/0/", f"{KEYS}/", "policies/other-groups/ours/0/", "policies/", ""):
+        assert not allows(policy, Access("s3:ListBucket", ARN, {PREFIX: (other,)}))
+    assert allows(policy, Access("s3:ListBucket", ARN, {PREFIX: (f"{KEYS}/ours/0/",)}))
     for statement in policy["Statement"]:
         for action in listed(statement["Action"]):
             assert "*" not in action
             for resource in (f"{BUCKETS}another", f"{ARN}2", f"{TABLES}/another"):
                 assert not allows(policy, Access(action, resource))
-                assert not allows(policy, Access(action, f"{resource}/policies/ours/0/0/default#delta/1"))
+                assert not allows(policy, Access(action, f"{resource}/{KEYS}/ours/0/0/default#delta/1"))
     for action in ("DeleteBucket", "PutBucketPolicy", "PutLifecycleConfiguration", "GetObjectVersion", "PutObjectAcl"):
         assert not allows(policy, Access(f"s3:{action}", ARN))
         assert not allows(policy, Access(f"s3:{action}", own))
@@ -295,7 +299,7 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
     root.mkdir()
     (root / "main.tf").write_text(ROOT)
     policy = render_blocks("operator", "team-blocks", "state/")
-    place = ObjectId("s3://team-blocks/state", "orders/0/0/default#delta/1/a/000000")
+    place = ObjectId(f"s3://team-blocks/state/{SNAPSHOT_TABLE}", "orders/0/0/default#delta/1/a/000000")
     tables_policy = render("operator", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE)
     as_aws = AsAws()
     with FaultProxy(endpoint, enforce(both(tables_policy, policy), as_aws)) as proxy:
@@ -309,7 +313,7 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
         assert plan.returncode == 0, plan.stdout
 
         blocks = outputs["spark_conf"][f"{SETTINGS}blocks"]
-        assert blocks == place.location
+        assert f"{blocks}/{SNAPSHOT_TABLE}" == place.location
         assert check_tables(settings_of(proxy, blocks)) == []
         with engine_at(proxy, blocks) as (_, tables):
             requests: list[Callable[[], object]] = [

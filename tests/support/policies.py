@@ -14,6 +14,7 @@ from string import Template
 from typing import Any
 
 from dynastate.format.keys import SPECS
+from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.fault_proxy import S3, Forward, Reply, Request, Rule, error
 
 POLICIES = Path(__file__).resolve().parents[2] / "infra" / "policies"
@@ -214,7 +215,8 @@ def leading_keys(operation: str, body: Mapping[str, Any]) -> dict[str, set[str]]
 
 
 def render_blocks(role: str, bucket: str, prefix: str, namespace: str = "*") -> Policy:
-    """A document for the bucket, filled in as the Terraform module does it."""
+    """A document for the bucket, filled in as the Terraform module does it, for tables with the default names."""
+    prefix += f"{SNAPSHOT_TABLE}/"
     text = Template((POLICIES / f"blocks_{role}.json.tftpl").read_text()).substitute(
         bucket_arn=f"{BUCKETS}{bucket}",
         objects=json.dumps([f"{BUCKETS}{bucket}/{prefix}{namespace}/*"]),

@@ -115,7 +115,7 @@ run "a_bucket_has_the_same_key_and_roles" {
   }
 
   assert {
-    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "arn:aws:s3:::team-blocks/orders/*") && strcontains(aws_iam_policy.writer["orders"].policy, "s3:PutObject") && strcontains(aws_iam_policy.writer["orders"].policy, "dynamodb:UpdateItem")
+    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "arn:aws:s3:::team-blocks/streaming-state-snapshot-group/orders/*") && strcontains(aws_iam_policy.writer["orders"].policy, "s3:PutObject") && strcontains(aws_iam_policy.writer["orders"].policy, "dynamodb:UpdateItem")
     error_message = "A writer must write its items and its objects."
   }
 
