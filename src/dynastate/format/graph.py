@@ -198,18 +198,15 @@ class VersionGraph:
             )
         if self.meta.location_at(newest.epoch) == run.location:
             return
-        places = {self.meta.location_at(each.epoch) for each in attempts} | self.meta.claimants(
-            newest.version, newest.epoch
-        )
-        if not self.meta.is_claimed_with_base:  # else what has no location is the origin's
-            places -= {""}
+        places = {self.meta.location_at(each.epoch) for each in attempts}
+        places |= self.meta.claimants(newest.version, newest.epoch)
         if len(places) > 1:
             raise ConfigurationError(
                 "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "
                 "one is meant: fork a later version, or go back with dynastate rollback to a batch before the first "
                 "that several have made",
                 **about,
-                locations=",".join(sorted(places)),
+                locations=",".join(sorted(place or "the fork's origin" for place in places)),
             )
 
     def _has_parent(self, entry: VersionEntry) -> bool:

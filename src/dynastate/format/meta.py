@@ -60,7 +60,8 @@ class StoreMeta:
     `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
     `bases` are the lowest versions that runs of a query or from a location resumed from, and `heights` the highest
     versions that there were when a location was adopted, each by the first epoch of that query or location; what comes
-    first has neither, but the base of the location that claimed a fork.
+    first has neither, but the base of the first location of a fork.
+    `origin_version` is the version that a fork was made of; 0: the store is no fork.
     """
 
     shards: int
@@ -72,6 +73,7 @@ class StoreMeta:
     queries: Mapping[int, str] = field(default_factory=dict)
     bases: Mapping[int, int] = field(default_factory=dict)
     heights: Mapping[int, int] = field(default_factory=dict)
+    origin_version: int = 0
 
     @property
     def epoch(self) -> int:
@@ -87,11 +89,6 @@ class StoreMeta:
     def location(self) -> str:
         """The location of the query that the store belongs to; "" of a fork without a run."""
         return self.location_at(self.epoch)
-
-    @property
-    def is_claimed_with_base(self) -> bool:
-        """Whether the base of the first location is known: of a fork, that it was claimed at."""
-        return min(self.locations, default=0) in self.bases
 
     @property
     def own_queries(self) -> set[str]:
@@ -115,7 +112,7 @@ class StoreMeta:
             locations = {self.epoch + 1: run.location}
             changed["locations"] = by_epoch(locations)
         newest = {max(begun) for begun in (queries, locations) if len(begun) > 1}
-        if self.is_claimed_with_base or not self.location:
+        if self.origin_version:
             newest.add(max(locations))
         bases = {first: each for first, each in self.bases.items() if first in {*queries, *locations}}
         bases |= {first: min(base, bases.get(first, base)) for first in newest}
@@ -147,12 +144,13 @@ class StoreMeta:
         """The locations that may mean an attempt of their own by a version's number.
 
         Their runs may have made it: it is above their base, and was there at their end. Or they began with it, and a
-        run with that epoch has made it again since.
+        run with that epoch has made it again since. The origin of a fork, which has no location, has made all up to
+        the version of the fork.
         """
         spans = sorted(self.locations)
-        found: set[str] = set()
+        found = {""} if version <= self.origin_version else set()
         for first, end in zip_longest(spans, spans[1:]):
-            base = self.bases.get(first, 0 if first == spans[0] else version)
+            base = self.bases.get(first, 0 if first == spans[0] and not self.origin_version else version)
             may_have_made = base < version and (end is None or version <= self.heights.get(end, 0))
             if may_have_made or (first <= epoch and version <= self.heights.get(first, 0)):
                 found.add(self.locations[first])
@@ -210,7 +208,8 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     objects = item.get(OBJECTS, frozenset())
     if not isinstance(objects, frozenset):
         raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
-    return StoreMeta(shards, epochs, query, began, locations, objects, queries, bases, heights)
+    origin_version = number(key, item, ORIGIN_VERSION) if ORIGIN in item else 0
+    return StoreMeta(shards, epochs, query, began, locations, objects, queries, bases, heights, origin_version)
 
 
 def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) -> dict[int, Value]:

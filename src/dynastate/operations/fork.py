@@ -411,6 +411,7 @@ class _StoreFork:
             epochs={f"{FORK}{uuid4()}": self._epoch},
             locations={},
             heights={},
+            origin_version=self._version,
         )
         item = meta_item(
             self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")

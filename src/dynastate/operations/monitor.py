@@ -20,7 +20,7 @@ from dynastate.operations.choices import Order
 from dynastate.operations.inspect import families_of, rows_of
 from dynastate.operations.prediction import DAY_S
 from dynastate.operations.scope import STORES_AT_ONCE
-from dynastate.operations.usage import commit_units, part_units
+from dynastate.operations.usage import commit_units, part_puts, part_units
 from dynastate.prices import DEFAULT_PRICES, Prices
 
 #: Write units that follow from one of a part: snapshots, and deletes of both (docs/operations.md, "Rule of thumb").
@@ -135,6 +135,8 @@ class Monitor:
         units = [commit_units(store, entry) for store, entry in entries]
         # What changed is written into snapshots, and deleted, later.
         spent = sum(units) + (CHANGED_UNITS - 1) * sum(part_units(store, entry) for store, entry in entries)
+        # Of objects that is little: snapshots have few large ones, and deletes cost nothing.
+        puts = sum(part_puts(store, entry) for store, entry in entries)
 
         def per_second(total: float) -> float | None:
             return None if seconds is None else round(total / seconds, 2)
@@ -152,7 +154,7 @@ class Monitor:
             committed_ms=min(each.newest.time_ms for each in known),
             dollars_a_day=None
             if seconds is None
-            else self._prices.nanodollars(round(DAY_S * spent / seconds), 0) / 1e9,
+            else self._prices.nanodollars(*(round(DAY_S * each / seconds) for each in (spent, 0, puts))) / 1e9,
         )
 
 

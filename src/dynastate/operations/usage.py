@@ -132,7 +132,7 @@ def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsa
         record_bytes=sum(entry.stored_bytes for entry in current),
         snapshot_rows=snapshot.records if snapshot else 0,
         snapshot_bytes=snapshot.stored_bytes if snapshot else 0,
-        puts=sum(len(entry.object_ids(store)) for entry in entries),
+        puts=sum(part_puts(store, entry) for entry in entries),
     )
 
 
@@ -157,6 +157,11 @@ def part_units(store: str, entry: VersionEntry) -> int:
     """Approximate write units of the parts of a version."""
     own = parts_size(store, [entry])
     return own.items * units_of_write(own.bytes // own.items) if own.items else 0
+
+
+def part_puts(store: str, entry: VersionEntry) -> int:
+    """PUT requests of the objects with parts of a version; none of a fork's, whose origin has sent them."""
+    return 0 if entry.home else len(entry.object_ids(store))
 
 
 def _list_units(key: Key, entries: list[bytes]) -> int:

@@ -271,10 +271,10 @@ class StateView:
                             yield partition.number, Change(entry.version, _kind(change), family.changed(change))
 
     def history(self, key: Mapping[str, Any], progress: ProgressCallback = no_progress) -> list[Past]:
-        """Read the row of a key at the oldest version, and at each later version at which it differs from the last.
+        """Read the row of a key at the oldest version, and at each later one, up to this, at which it is another.
 
         It reads the changes of all versions that are retained; `progress` gets the versions of one partition.
-        Rows have the columns of the newest version, unless the column family was removed since, and made again with
+        Rows have the columns of this version, unless the column family was removed since, and made again with
         another schema: then those of their own version.
         """
         return [past for past, _ in self.history_with_columns(key, progress)]
@@ -288,8 +288,7 @@ class StateView:
             with self._reading():
                 for number in self._placement.find(self._partitions, self.version, family, given, raw):
                     partition = self._partitions[number]
-                    newest = self._partition(self._source.engine.lineage(partition.store))
-                    found = newest.history(raw, progress)
+                    found = self._partition(self._retained(partition)).history(raw, progress)
                     past = [
                         (Past(entry.version, known.row_or_none(raw, value)), known.columns)
                         for entry, known, value in found
@@ -297,6 +296,14 @@ class StateView:
                     if past:
                         return past
         return []
+
+    def _retained(self, partition: Partition) -> Lineage:
+        """The lineage of this version, from the oldest version on that can be opened now.
+
+        If the query was taken back meanwhile, it is the one that was read.
+        """
+        retained, own = self._source.engine.lineage(partition.store), partition.lineage.up_to(self.version)
+        return retained.up_to(self.version) if own.newest in retained.entries else own
 
     def diff(
         self, before: int, after: int, progress: ProgressCallback = no_progress, *, limit_bytes: float = inf

@@ -297,3 +297,27 @@ def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: 
         read_for(engines(), fork, query_run("t-5", "file:/c3/state"), 10)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         fork_namespace(tables, f"{namespace}-fork", f"{namespace}-third", 10, Meter())
+
+
+@pytest.mark.parametrize("is_adopted", [False, True], ids=["claimed", "adopted before its first run"])
+@pytest.mark.parametrize("is_cleaned", [False, True], ids=["all there", "cleaned up"])
+def test_a_fork_that_a_second_test_uses(
+    engines: Engines, tables: Tables, store: str, *, is_adopted: bool, is_cleaned: bool
+) -> None:
+    """The origin counts for all up to the fork's version, also where its own are deleted; the moved one's are clear."""
+    made = make(engines(), store, query_run("run-1"), 8)
+    make(engines(), store, query_run("run-1"), 2, made)
+    namespace = namespace_of(store)
+    fork_namespace(tables, namespace, f"{namespace}-fork", 10, Meter())
+    fork = store.replace(namespace, f"{namespace}-fork", 1)
+    if is_adopted:
+        adopt_stores(tables, [fork], "file:/c1/state", Meter())
+    make(engines(), fork, query_run("t-1", "file:/c1/state"), 3, made)
+    if is_cleaned:
+        clean_store(engines(), tables, fork, 2)
+        assert [entry.version for entry in graph(tables, fork).entries()].count(10) == 1
+    adopt_stores(tables, [fork], "file:/c2/state", Meter())
+    second = query_run("t-2", "file:/c2/state")
+    with pytest.raises(ConfigurationError, match=r"several checkpoint locations.*locations=file:/c1/state,the fork's"):
+        read_for(engines(), fork, second, 10)
+    assert read_for(engines(), fork, second, 11)[b"11"] == b"t-1"

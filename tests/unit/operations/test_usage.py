@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import STORE_NAMES
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
-from dynastate.format.keys import EMPTY, manifest_key, meta_key
+from dynastate.format.keys import EMPTY, VersionId, manifest_key, meta_key
 from dynastate.operations.compact import compact_store
+from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
+from dynastate.operations.monitor import Monitor
 from dynastate.operations.prediction import Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
 from dynastate.operations.skew import read_loads
@@ -355,3 +358,26 @@ def test_units_of_a_commit_are_those_of_its_requests(memory_engine: Engine, stor
         made = committed.entry.id
         if number > 1:  # the first one also writes schema and meta item
             assert commit_units(store, committed.entry) == committed.meter.write_units
+
+
+def test_puts_of_a_query_with_objects(memory: MemoryTables) -> None:
+    """They are in the dollars of a day while it runs. Its fork has sent none."""
+    noise = random.Random("noise")  # noqa: S311  # bytes that cannot be compressed
+    print("seed=noise")  # noqa: T201  # shown by pytest when the test fails
+    settings, store, clock = Settings(blocks="s3://bucket/prefix"), "puts/0/0/default", iter([0.0, 100.0])
+    with closing(Engine(memory, settings)) as engine:
+        monitor = Monitor(engine, [store], lambda: next(clock), Prices.of(settings))
+        made = [write(engine, store, attempt(1), {b"key": noise.randbytes(20_000)})]
+        monitor.look()
+        spent = Meter()
+        for number in range(2, 12):
+            done = begin(engine, store, attempt(number), {b"key": noise.randbytes(20_000)}, base=made[-1])
+            spent.add(done.commit({0: 1}, SCHEMA).meter)
+            made.append(VersionId(number, done.attempt))
+        (activity,) = monitor.look()
+    dollars = Prices.of(settings).nanodollars(spent.write_units, 0, spent.puts) / 1e9
+    assert spent.puts == 10
+    assert activity.dollars_a_day == pytest.approx(dollars * 864, rel=0.01)
+    assert usage_of_store(memory, store, Meter()).puts == 11
+    fork_namespace(memory, "puts", "forked", None, Meter())
+    assert usage_of_store(memory, "forked/0/0/default", Meter()).puts == 0

@@ -632,7 +632,7 @@ def test_partitions_are_of_one_run(engine: Engine, store: str, opened: Open) -> 
     operator, made = builders(engine, store, 2)
     for each in made:
         each.count_to(7)
-    state = opened(operator)
+    state, stays = opened(operator), opened(operator)
     for each in made:
         each.version, each.run = VersionId(4, attempt(4)), "run-2"
     made[0].commit((user("a"), counted(105)), by=attempt(105))
@@ -642,11 +642,16 @@ def test_partitions_are_of_one_run(engine: Engine, store: str, opened: Open) -> 
         assert [each["count"] for each in read] == [4, 4]
         with pytest.raises(VersionMissingError, match="name one of versions"):
             read.at(5)
+        for each in list(read):
+            assert [past.version for past in read.history({"user": each["user"]})] == [1, 2, 3, 4]
+            assert [past.version for past in read.at(2).history({"user": each["user"]})] == [1, 2]
     with pytest.raises(VersionMissingError, match=r"taken back.*common=4"):
         list(state.changes(7))
     made[1].commit((user("a"), counted(205)), by=attempt(205))
     assert state.refresh()
     assert (state.version, sorted(each["count"] for each in state)) == (5, [105, 205])
+    assert [past.version for past in state.history({"user": "a"})][-1] == 5
+    assert [past.version for past in stays.history({"user": "a"})] == [1, 2, 3, 4, 5, 6, 7]
     assert sorted(each.row["count"] for each in state.changes(4)) == [105, 205]
 
 
