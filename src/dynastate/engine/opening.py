@@ -272,15 +272,9 @@ class VersionOpener:
         )
 
     def manifest(self, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
-        """The manifest of a snapshot, or RouteInvalidError: one that is lost or corrupt is skipped from then on.
-
-        One that was deleted meanwhile is not: a fork that is dropped and made again has snapshots of the same ids.
-        """
+        """The manifest of a snapshot, or RouteInvalidError: one that is lost or corrupt is skipped from then on."""
         try:
             found = snapshots.read_manifest(self._tables, store, snapshot, meter)
-        except RouteInvalidError:
-            self._known.routes.drop(store)
-            raise
         except CorruptStateError as corrupt:
             self._known.skip_snapshot(store, snapshot.id, corrupt)
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt

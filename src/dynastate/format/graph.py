@@ -24,7 +24,7 @@ from dynastate.format.meta import (
     query_runs,
 )
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
-from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VersionEntry, listed_entry, parse_list
+from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry, listed_entry, parse_list
 
 
 class VersionGraph:
@@ -47,6 +47,8 @@ class VersionGraph:
         self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
         #: The version lists that a fork depends on: only commits change them.
         self.pinned: set[Key] = set()
+        #: What the items of version lists have beside their entries.
+        self.list_attributes: dict[Key, Item] = {}
         #: The runs that version lists refuse.
         self.refused: dict[Key, frozenset[str]] = {}
         #: The newest epoch of the store that was here before, and was dropped; 0: none is known.
@@ -63,6 +65,7 @@ class VersionGraph:
             self._schemas[key.sort] = item
         elif key.sort.startswith("group/"):
             group = self.groups[key] = []
+            self.list_attributes[key] = {name: value for name, value in item.items() if name != VERSIONS}
             if FORKS in item:
                 self.pinned.add(key)
             if isinstance(refused := item.get(REFUSED), frozenset):

@@ -31,7 +31,8 @@ QUERIES_KEPT: Final = 16
 #: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from; and
 #: the highest version that there was when a location was adopted.
 BASES, HEIGHTS = "bases", "heights"
-#: In a schema item: who wrote it last. A drop deletes what it has read, and not what is written there since.
+#: In a schema item, and in a version list of a fork: who wrote it last. A drop deletes what it has read, and not what
+#: is written there since.
 WRITER: Final = "writer"
 #: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
 #: which compares the runs of a meta item, finds them changed.

@@ -19,7 +19,7 @@ from dynastate.format.keys import EMPTY, Attempt, Key, SnapshotId, VersionId, bu
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item, parse_manifest
 from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
 from dynastate.format.snapshot import Snapshot, snapshot_item
-from dynastate.format.version_list import VersionEntry, list_item
+from dynastate.format.version_list import VERSIONS, VersionEntry
 
 
 def parts_size(store: str, entries: Iterable[VersionEntry]) -> StorageSize:
@@ -45,7 +45,7 @@ def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> Stor
     for key, group in graph.groups.items():
         kept = [raw for raw, entry in group if entry.id not in deleted]
         if kept:
-            found.append(size_of(list_item(key, kept)))
+            found.append(size_of(graph.list_attributes[key] | {VERSIONS: kept}))
     return total(found) + parts_size(graph.store, (each for each in graph.entries() if each.id not in deleted))
 
 

@@ -51,6 +51,8 @@ _PASSES_MAX: Final = 20
 #: Seconds between two looks at what a query may write.
 LOOK_MIN_S: float = 5
 LOOK_MAX_S: float = 30
+#: Attributes by which an item differs from one that is made later with its key.
+_MADE: Final[tuple[str, ...]] = ("id", FORKS, WRITER)
 _IS_WRITTEN: Final = (
     "a query writes to this namespace: stop it, and drop again. With --force everything is deleted all the same: the "
     "query is refused its next commit, and cannot be restarted from its checkpoint"
@@ -272,11 +274,11 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
         if not lists:
             return deleted
         for key, item in lists.items():
-            before: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS) if name in item}
+            before: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS, WRITER) if name in item}
             before_it = item.get(REFUSED, frozenset())  # none: a commit that came late has made the list
             refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
             if refused:
-                fence = {name: value for name, value in item.items() if name not in (VERSIONS, FORKS)}
+                fence = {name: value for name, value in item.items() if name not in (VERSIONS, FORKS, WRITER)}
                 tables.put_over(key, fence | {REFUSED: refused}, before, meter)
             else:
                 deleted += tables.delete_over(key, before, meter)
@@ -306,12 +308,13 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
         for key in tables.list_keys(role, store_shard(store, shard), "\x00", "\U0010ffff", meter)
         if key != meta_key(store) and not key.sort.startswith("group/")
     ]
-    keys.sort(key=lambda key: not key.sort.startswith("snapshot/"))
-    schemas = get_apart(tables, [key for key in keys if key.sort.startswith("schema/")], meter)
-    written = {key: item[WRITER] for key, item in schemas.items() if WRITER in item}
-    delete_all(tables, [key for key in keys if key not in written], meter)
-    for key, writer in written.items():  # the next query writes the same key, and these requests may be late
-        tables.delete_over(key, {WRITER: writer}, meter)
+    # What is made here next may write the same keys, and these requests may be late.
+    shared = get_apart(tables, [key for key in keys if key.sort.startswith(("snapshot/", "schema/"))], meter)
+    befores = {key: {name: item[name] for name in _MADE if name in item} for key, item in shared.items()}
+    for key in sorted(befores, reverse=True):  # snapshots first
+        if befores[key]:
+            tables.delete_over(key, befores[key], meter)
+    delete_all(tables, [key for key in keys if not befores.get(key)], meter)
     for location in own_locations(tables, locations):
         delete_own_objects(tables, list(tables.objects.names(location, store_prefix(store), meter)), meter)
     return len(keys)

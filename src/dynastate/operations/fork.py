@@ -57,6 +57,7 @@ from dynastate.format.meta import (
     ORIGIN_VERSION,
     PIN,
     PINS,
+    WRITER,
     QueryRun,
     meta_item,
     parse_meta,
@@ -310,7 +311,7 @@ class _StoreFork:
         The version can be opened once the last of them is written. After a crash the fork can be resumed or dropped.
         """
         for group, listed in self._lists().items():
-            self._put(group, list_item(group, listed))
+            self._put(group, list_item(group, listed) | {WRITER: self._pin_name})
         parts = sum(entry.stored_bytes for _, entry in self._entries)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
 
@@ -429,13 +430,17 @@ class _StoreFork:
         return item
 
     def _put(self, key: Key, item: Item) -> None:
-        """Write an item; if it is there already, it must be the same, but for versions that a query has added."""
+        """Write an item; if it is there already, it must be the same, except versions that a query has added.
+
+        What a store that was dropped has left is replaced: fences, whose refused runs stay, and a snapshot that the
+        making of a fork wrote late.
+        """
         if self._tables.put_new(key, item, self._meter):
             return
         found = self._tables.get([key], self._meter).get(key, {})
-        if REFUSED in found and VERSIONS not in found:  # of a store that was dropped
-            before: Item = {REFUSED: found[REFUSED]}
-            if self._tables.put_over(key, item | before, before, self._meter):
+        left: Item = {name: found[name] for name in (REFUSED, "id") if name in found and VERSIONS not in found}
+        if any(item.get(name) != value for name, value in left.items()):
+            if self._tables.put_over(key, {**left, **item}, left, self._meter):
                 return
             found = self._tables.get([key], self._meter).get(key, {})
         now, wanted = found.pop(VERSIONS, []), item.pop(VERSIONS, [])
@@ -489,9 +494,9 @@ class _StoreFork:
     def _copied(self, snapshot: Snapshot, found: SnapshotManifest) -> tuple[Snapshot, bytes]:
         """A snapshot whose buckets lie elsewhere, with the bytes of its manifest.
 
-        Its id is derived from the other's, so that a resumed fork writes the same.
+        Its id is derived from the other's and the pin: so a fork that is resumed writes the same, and no other one.
         """
-        own = hashlib.blake2b(f"{self._store}\n".encode() + snapshot.id, digest_size=16).digest()
+        own = hashlib.blake2b(f"{self._pin_name}\n".encode() + snapshot.id, digest_size=16).digest()
         buckets = tuple(
             replace(bucket, home=bucket.home or self._home) if bucket.parts else bucket for bucket in found.buckets
         )

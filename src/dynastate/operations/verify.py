@@ -447,8 +447,9 @@ class _Check:
         graph = now.graph
         newest = max((entry.epoch for entry in graph.entries()), default=0)
         live = graph.reachable(entry for entry in graph.entries() if entry.epoch == newest)
-        # A list that a fork needed outlives others, and a parent below it may be deleted long before.
-        is_forked = FORKED in graph.meta_item
+        # A list that a fork needed, and the versions of another location, outlive others: a parent above them may be
+        # deleted long before.
+        has_gaps = FORKED in graph.meta_item or self._is_adopted
         listed = graph.versions()
         lowest = min((version for version in listed if not graph.is_pinned(version)), default=0)
         # Clean-up has begun to delete older versions that depend on nothing that is listed.
@@ -471,7 +472,7 @@ class _Check:
                 # Where other attempts at the parent's version are listed, clean-up has deleted the parent as dead, and
                 # a task of a run that is over committed late.
                 (
-                    (parent.version >= lowest and parent.version not in listed and not is_forked)
+                    (parent.version >= lowest and parent.version not in listed and not has_gaps)
                     or (node in live and node.version > needless)
                 )
                 and not is_pinned

@@ -6,6 +6,7 @@ import contextlib
 import random
 import tracemalloc
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -15,18 +16,24 @@ from dynastate.dynamodb.wire import to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import Item, item_key
-from dynastate.format.keys import EMPTY, Key, Role, VersionId, group_key, store_shard
+from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, group_key, store_shard
+from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import namespace_item, namespace_key
 from dynastate.operations import verify as verify_module
+from dynastate.operations.adopt import adopt_stores
+from dynastate.operations.compact import compact_store
 from dynastate.operations.findings import Checked, Finding, Report
 from dynastate.operations.verify import verify
 from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store, lost_list
 from tests.support.engine_driver import (
+    SCHEMA,
     attempt,
     begin,
+    chunk,
     make_engine,
     numbers,
     parts_of,
+    query_run,
     recover,
     save_snapshot,
     singles,
@@ -37,6 +44,7 @@ from tests.support.engine_driver import (
 from tests.support.fakes import Dying, FailingClient, FailingTables, MemoryTables
 
 SEED = 20_250_106
+MOVED = "file:/moved/state"
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 #: Items of which so much is tried; the test of bad bytes tries more, on readers.
 DAMAGES = 250
@@ -255,6 +263,32 @@ def test_the_only_version_list(memory_engine: Engine, memory: MemoryTables, stor
     assert [(each.what, each.why) for each in verify(memory, store).findings if each.what == "missing"] == [
         ("missing", "the version list of 1 is lost: none of them is listed, but there are parts of what follows them")
     ]
+
+
+def test_a_bounded_clean_up_of_an_adopted_store_is_no_loss(
+    memory_engine: Engine, memory: MemoryTables, store: str
+) -> None:
+    """Of a branch that was left, versions remain above those that are deleted; the former location's are below."""
+
+    def make(run: QueryRun, base: VersionId, versions: int) -> list[VersionId]:
+        made = [base]
+        for number in range(base.version + 1, base.version + versions + 1):
+            under_way = memory_engine.begin(store, run, *made[-1], Attempt(uuid4().bytes))
+            under_way.append(chunk({b"%d" % number: run.id.encode()}))
+            under_way.commit({0: 0}, SCHEMA)
+            made.append(VersionId(number, under_way.attempt))
+        return made
+
+    made = make(query_run("old"), EMPTY, 4)
+    adopt_stores(memory, [store], MOVED, Meter())
+    make(query_run("left", MOVED), made[4], 5)
+    newest = make(query_run("new", MOVED), made[3], 3)[-1]
+    assert compact_store(memory_engine, memory, store) is not None
+    newest = make(query_run("new", MOVED), newest, 4)[-1]
+    for more in (True, False):
+        _, left = memory_engine.clean_up(store, "new", *newest, 2, 0, 2 if more else 0)
+        assert (left > 0) is more
+        assert verify(memory, store).findings == ()
 
 
 def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(

@@ -58,18 +58,19 @@ def evolved(memory_engine: Engine, store: str) -> StoreBuilder:
 
 
 def test_rows_have_the_columns_of_the_last_version_that_is_read(evolved: StoreBuilder, opened: Open) -> None:
-    """Rows of `history`, `changes` and `diff` are those that the newest schema makes of them, by any view."""
+    """Rows are those that the schema of the last version makes of them; that of `history` is the view's."""
     state = opened(evolved)
+    assert [each.row for each in state.history(user("a"))] == ROWS
+    assert [row_to_json(columns, each.row) for each, columns in state.history_with_columns(user("a"))] == ROWS
     for view in (state, state.at(2)):
-        assert [each.row for each in view.history(user("a"))] == ROWS
         assert [each.row for each in view.changes(0, 3)] == ROWS
         assert [tuple(each) for each in view.diff(1, 3)] == [(user("a"), ROWS[0], ROWS[2])]
         assert [tuple(each) for each in view.diff(3, 2)] == [(user("a"), ROWS[2], ROWS[1])]
-        assert [row_to_json(columns, each.row) for each, columns in view.history_with_columns(user("a"))] == ROWS
     # Before the schema changed, rows have its columns.
     (before,) = state.diff(1, 2)
     assert before.after == next(iter(state.at(2))) == {"user": "a", "count": 2, "gone": "text", "s": {"x": 2}}
     assert [each.row for each in state.at(2).changes(1)] == [before.after]
+    assert [each.row for each in state.at(2).history(user("a"))] == [before.before, before.after]
     assert [row_to_json(state.columns, each.row) for each in state.changes(0)] == ROWS
 
 

@@ -642,9 +642,9 @@ def test_partitions_are_of_one_run(engine: Engine, store: str, opened: Open) -> 
         assert [each["count"] for each in read] == [4, 4]
         with pytest.raises(VersionMissingError, match="name one of versions"):
             read.at(5)
-        for each in list(read):
-            assert [past.version for past in read.history({"user": each["user"]})] == [1, 2, 3, 4]
-            assert [past.version for past in read.at(2).history({"user": each["user"]})] == [1, 2]
+        for found in list(read):
+            assert [past.version for past in read.history({"user": found["user"]})] == [1, 2, 3, 4]
+            assert [past.version for past in read.at(2).history({"user": found["user"]})] == [1, 2]
     with pytest.raises(VersionMissingError, match=r"taken back.*common=4"):
         list(state.changes(7))
     made[1].commit((user("a"), counted(205)), by=attempt(205))
