@@ -151,13 +151,13 @@ class Model:
         self._lists[sort] = versions
         appended = [self._add(raw) for raw in dict.fromkeys(versions) if raw not in self._decoded]
         numbers = {self._decoded[raw].version for raw in (*before, *versions)}
-        self._find_winners(numbers | {number + 1 for number in numbers})
+        self._find_winners(numbers)
         return appended
 
     def snapshot_changed(self, version: VersionId, *, is_done: bool) -> None:
         """Note that a snapshot can be read from now on, or no longer."""
         (self._snapshots.add if is_done else self._snapshots.discard)(version)
-        self._find_winners({version[0], version[0] + 1})
+        self._find_winners({version[0]})
 
     def entered(self, epochs: dict[str, int]) -> None:
         """Check that the runs in the meta item have entered in the order in which they began."""
@@ -192,8 +192,10 @@ class Model:
             raise violation("a version list has another parent of an attempt", version=short(version))
         return version
 
-    def _find_winners(self, numbers: set[int]) -> None:
-        for number in sorted(numbers):
+    def _find_winners(self, changed: set[int]) -> None:
+        """Find what numbers open, those that changed and all above: their attempts may have lost an ancestor."""
+        listed = {self._decoded[raw].version for versions in self._lists.values() for raw in versions}
+        for number in sorted(changed | {number for number in listed if number > min(changed, default=0)}):
             found = self._winner(number)
             known = self.winners.setdefault(number, [])
             if not known or known[-1][1] != found:
@@ -216,7 +218,7 @@ class Model:
             parent == EMPTY
             or version in self._snapshots
             or parent in self._snapshots
-            or any(each.attempt == entry.parent for each in self._listed(entry.version - 1))
+            or any(self._can_be_read(each) for each in self._listed(entry.version - 1) if each.attempt == entry.parent)
         )
 
     def _listed(self, number: int) -> list[VersionEntry]:

@@ -164,7 +164,7 @@ class VersionGraph:
     def find(self, version: int, attempt: Attempt, run: QueryRun | None = None) -> VersionEntry:
         """The entry of a version: the given attempt; for NO_ATTEMPT the highest epoch, of equals the last appended.
 
-        Among equals, one whose parent is there comes first: a zombie may commit after clean-up has deleted its parent.
+        Among equals, one that can be opened comes first: a zombie may commit after clean-up has deleted its ancestors.
         A `run` gets no attempt that is another query's: its checkpoint was restored since.
 
         Raises:
@@ -177,7 +177,7 @@ class VersionGraph:
         else:
             last_first = reversed([*self._entries.get(version, {}).values()])
             own = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
-            found = max(own, key=lambda each: (each.epoch, self._has_parent(each)), default=None)
+            found = max(own, key=lambda each: (each.epoch, self._has_base(each)), default=None)
             if found is not None and run is not None:
                 self._refuse_unclear(found, own, run)
         if found is None:
@@ -212,17 +212,15 @@ class VersionGraph:
                 locations=",".join(sorted(place or "the fork's origin" for place in places)),
             )
 
-    def _has_parent(self, entry: VersionEntry) -> bool:
-        """Whether an attempt's parent, or a snapshot in its place, is there, as far as it was read."""
-        parent = entry.parent_id
-        is_unread = parent.version < self._lowest // keys.GROUP_SIZE * keys.GROUP_SIZE
-        return (
-            is_unread
-            or parent == EMPTY
-            or self.entry(*parent) is not None
-            or self.snapshot(*parent) is not None
-            or self.snapshot(*entry.id) is not None
-        )
+    def _has_base(self, entry: VersionEntry) -> bool:
+        """Whether an attempt's ancestors are there, from a snapshot or version 0 on, as far as they were read."""
+        lowest = self._lowest // keys.GROUP_SIZE * keys.GROUP_SIZE
+        for each in self.ancestors(entry):
+            parent = each.parent_id
+            is_base = self.snapshot(*each.id) or self.snapshot(*parent) or parent == EMPTY or parent.version < lowest
+            if is_base:
+                return True
+        return False
 
     def count_values(self, of: VersionId) -> int | None:
         """The values that a version has, and the records that a snapshot of it: one for a row, all those of a list.

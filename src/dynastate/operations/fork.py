@@ -348,9 +348,7 @@ class _StoreFork:
             try:
                 ways, nodes = self._ways()
             except CorruptStateError as lost:
-                if begun is None:
-                    raise
-                # Later snapshots do not count: the fork's meta item does not list them.
+                # It was there when the fork was planned. Later snapshots do not count: its meta item has none of them.
                 raise self._refusal("clean-up has deleted what the fork was begun with") from lost
             bases = sorted(ways)
             found = self._manifests(bases)

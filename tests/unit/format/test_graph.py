@@ -36,6 +36,15 @@ def test_an_attempt_listed_twice_counts_at_its_first_place() -> None:
     assert graph.find(1, NO_ATTEMPT).attempt == B
 
 
+def test_a_number_means_an_attempt_whose_ancestors_are_there() -> None:
+    """A task of a run commits late, on what clean-up has deleted in part: its parent is listed, that one's is not."""
+    listed = [entry(3, A), entry(3, B, C), entry(4, A, A), entry(4, B, B)]
+    snapshot = Snapshot(3, A, C, 1, DONE, digest=bytes(8), records=30)
+    graph = VersionGraph(STORE, [group(*listed), (snapshot_key(STORE, 3, A), snapshot_item(STORE, snapshot))])
+    assert graph.find(4, NO_ATTEMPT).attempt == A
+    assert VersionGraph(STORE, [group(*listed)]).find(4, NO_ATTEMPT).attempt == B, "if there is none, the last one"
+
+
 def test_a_route_follows_parents_not_epochs() -> None:
     """A route follows each entry's parent, even where another attempt of that version has a higher epoch."""
     graph = VersionGraph(STORE, [group(entry(1, A), entry(1, B, epoch=9), entry(2, C, A))])

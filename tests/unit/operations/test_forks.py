@@ -769,6 +769,17 @@ def test_a_fork_that_clean_up_has_overtaken_is_refused(memory: MemoryTables, sto
     assert fork(memory, store).version == 12
 
 
+def test_a_fork_whose_version_is_deleted_meanwhile_is_refused(memory: MemoryTables, store: str, small: Small) -> None:
+    """Clean-up has ended in the middle, at a list that changed (seed 4105575). It is no damage."""
+    _, made = small
+
+    def clean_up() -> None:
+        del memory.items[group_key(store, 1)], memory.items[snapshot_key(store, *made[7])]
+
+    with pytest.raises(VersionMissingError, match="clean-up has deleted what the fork was begun with: dynastate drop"):
+        fork(Overtaken(memory, clean_up, "put_new"), store, 11)
+
+
 def test_a_new_run_reverts_a_drop_that_was_cut_off(
     make: Engines, memory: MemoryTables, store: str, small: Small
 ) -> None:
