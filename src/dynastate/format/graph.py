@@ -14,6 +14,7 @@ from dynastate.format import keys
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, VersionId, where
 from dynastate.format.meta import (
+    FORK,
     FORKS,
     QUERIES_KEPT,
     QueryRun,
@@ -111,8 +112,11 @@ class VersionGraph:
 
     @property
     def runs(self) -> dict[int, str]:
-        """The newest query runs, by epoch."""
-        return {} if self.meta is None else {epoch: run for run, epoch in query_runs(self.meta).items()}
+        """The newest query runs, by epoch. All that a fork began with counts as of one run, its making."""
+        if self.meta is None:
+            return {}
+        began = {entry.epoch: FORK for entry in self.entries() if entry.epoch <= self.meta.fork_epoch}
+        return began | {epoch: run for run, epoch in query_runs(self.meta).items()}
 
     @property
     def is_empty(self) -> bool:
@@ -378,17 +382,21 @@ Listed = tuple[Sequence[VersionEntry], Mapping[int, str]]
 
 
 def is_of_one_run(stores: Iterable[Listed], version: int) -> bool:
-    """Whether no two stores have a version of different runs; a run that is no longer listed may be any.
+    """Whether no two stores have a version of different runs. A run that its store does not list may be any other.
 
     After a query was taken back, or started again, some stores have versions of a new run until its first batch is
     committed in all, and the others those of the run before: with other input, if it was taken back.
     """
-    runs = set()
-    for entries, listed in stores:
-        at = version - entries[0].version
-        if 0 <= at < len(entries) and (run := listed.get(entries[at].epoch)) is not None:
-            runs.add(run)
-    return len(runs) < 2
+    found = [
+        (entries[at].epoch, listed)
+        for entries, listed in stores
+        if 0 <= (at := version - entries[0].version) < len(entries)
+    ]
+    runs = {listed[epoch] for epoch, listed in found if epoch in listed}
+    # The meta item of a replica may arrive after the version lists that need it.
+    return len(runs) < 2 and not any(
+        runs.intersection(listed.values()) for epoch, listed in found if epoch not in listed
+    )
 
 
 def last_of_one_run(stores: Sequence[Listed]) -> int:

@@ -87,6 +87,11 @@ class StoreMeta:
         return max(query_runs(self) or self.epochs, key=self.epochs.__getitem__)
 
     @property
+    def fork_epoch(self) -> int:
+        """The epoch up to which a fork's versions are its origin's; 0: it is no fork, or runs have come and gone."""
+        return max((epoch for run, epoch in self.epochs.items() if run.startswith(FORK)), default=0)
+
+    @property
     def location(self) -> str:
         """The location of the query that the store belongs to; "" of a fork without a run."""
         return self.location_at(self.epoch)

@@ -339,8 +339,7 @@ class _StoreFork:
         self._graph = graph
         #: The epoch in the fork's meta item: the fork's next run gets a higher one than every attempt, and than every
         #: run of a query that was dropped there.
-        runs = {} if begun is None else parse_meta(self._store, begun).epochs
-        self._epoch = next((epoch for run, epoch in runs.items() if run.startswith(FORK)), 0)
+        self._epoch = 0 if begun is None else parse_meta(self._store, begun).fork_epoch
         found: dict[VersionId, SnapshotManifest] | None = None
         if begun is None:
             _refuse_left(graph, self._version)

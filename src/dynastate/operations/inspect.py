@@ -21,7 +21,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissi
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, check_store, store_shard
-from dynastate.format.meta import FORK, ORIGIN, StoreMeta, meta_lost
+from dynastate.format.meta import ORIGIN, meta_lost
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.drop import longest_gap_ms
@@ -127,7 +127,7 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
     lineage = graph.lineage(newest)
     families = families_of(graph.schema(newest), newest)
     base, deltas = graph.route(*newest.id)
-    recent = last_commit([entry for entry in lineage if entry.epoch > _made_as_fork(meta)])
+    recent = last_commit([entry for entry in lineage if entry.epoch > meta.fork_epoch])
     return replace(
         found,
         version=newest.version,
@@ -168,11 +168,6 @@ def last_commit(lineage: Sequence[VersionEntry]) -> LastCommit:
 def iso_time(time_ms: int) -> str:
     """A time in ISO 8601, UTC, to the second."""
     return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
-
-
-def _made_as_fork(meta: StoreMeta) -> int:
-    """The epoch up to which a fork's versions are its origin's; 0: the store is no fork, or runs have come and gone."""
-    return max((epoch for run, epoch in meta.epochs.items() if run.startswith(FORK)), default=0)
 
 
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:

@@ -655,6 +655,24 @@ def test_partitions_are_of_one_run(engine: Engine, store: str, opened: Open) -> 
     assert sorted(each.row["count"] for each in state.changes(4)) == [105, 205]
 
 
+def test_partitions_of_a_fork_are_of_one_run(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
+    """Its checkpoint is of a version before the one that was forked, which its first run makes again."""
+    _, made = builders(engine, store, 2)
+    for each in made:
+        each.count_to(7)
+    namespace = store.partition("/")[0]
+    fork_namespace(tables, namespace, f"{namespace}-new", 7, Meter())
+    operator, made = builders(engine, f"{namespace}-new{store.removeprefix(namespace)}", 2)
+    for each in made:
+        each.version, each.run = VersionId(4, attempt(4)), "a test"
+    made[0].commit((user("a"), counted(105)), by=attempt(105))
+    state = opened(operator)
+    assert (state.version, [each["count"] for each in state]) == (4, [4, 4])
+    made[1].commit((user("a"), counted(205)), by=attempt(205))
+    assert state.refresh()
+    assert (state.version, sorted(each["count"] for each in state)) == (5, [105, 205])
+
+
 def test_partitions_without_a_version_of_one_run(engine: Engine, store: str, opened: Open) -> None:
     """The query began once more from nothing: a reader has to wait for its first batch."""
     operator, made = builders(engine, store, 2)
