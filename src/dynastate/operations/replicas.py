@@ -11,9 +11,10 @@ from dynastate.dynamodb.boto_tables import BotoTables, table_drift
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError, VersionMissingError
-from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import Role, VersionId
+from dynastate.format.graph import VersionGraph, is_of_one_run
+from dynastate.format.keys import NO_ATTEMPT, Role, VersionId
 from dynastate.format.storage import store_size
+from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import last_commit, read_lists
 from dynastate.operations.rollback import CommittedIds, readable_versions
 from dynastate.operations.scope import each_store, metered
@@ -72,13 +73,20 @@ class Wanted:
 class _Look(NamedTuple):
     """One store: when it last committed, whether that is recent, and the attempts that can be opened.
 
-    `resumable` are those of which the checkpoint's query can start: under format v1 the ones that it opens by number.
+    `named` are the versions that the query opens by number, and `runs` the newest runs by epoch; `named` is None with
+    format v2 of the checkpoint, which has ids.
     """
 
     committed: str
     is_active: bool
     readable: set[VersionId]
-    resumable: set[VersionId]
+    named: Mapping[int, VersionEntry] | None
+    runs: Mapping[int, str]
+
+    @property
+    def resumable(self) -> set[VersionId]:
+        """The attempts from which the query can start, as far as this store tells."""
+        return self.readable if self.named is None else self.readable & {each.id for each in self.named.values()}
 
 
 @dataclass(frozen=True)
@@ -90,13 +98,19 @@ class Stores:
 
     @property
     def newest(self) -> int:
-        """The newest version that all can open; 0: none."""
+        """The newest version that all can open, of one run; 0: none."""
         versions = ({number for number, _ in look.readable} for look in self.looks.values())
-        return max(set.intersection(*versions), default=0)
+        return max(filter(self._is_of_one_run, set.intersection(*versions)), default=0)
 
     def have(self, committed: CommittedIds) -> bool:
         """Whether the checkpoint's query can start from what a batch committed."""
-        return all(committed.are_in(store, look.resumable) for store, look in self.looks.items())
+        is_there = all(committed.are_in(store, look.resumable) for store, look in self.looks.items())
+        return is_there and self._is_of_one_run(committed.version)
+
+    def _is_of_one_run(self, version: int) -> bool:
+        """Whether a number names versions of one run in all stores. With ids it names none."""
+        named = [(look.named.get(version), look.runs) for look in self.looks.values() if look.named]
+        return is_of_one_run([([entry], runs) for entry, runs in named if entry], version)
 
 
 def look_at(
@@ -182,22 +196,21 @@ def _read(
             report = verify(tables, store)
             own.add(report.meter)
             readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
-        resumable = readable
-        if wanted.committed is not None and not wanted.committed.ids:
-            resumable = readable & _named_by_numbers(graph, wanted.committed)
         last = last_commit(lineage)
-        return _Look(last.committed, last.is_active, readable, resumable)
+        return _Look(last.committed, last.is_active, readable, _named_by_numbers(graph, wanted.committed), graph.runs)
 
     looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
     return Stores(dict(zip(names, looks, strict=True)), found.earlier)
 
 
-def _named_by_numbers(graph: VersionGraph, committed: CommittedIds) -> set[VersionId]:
-    """The versions that the query opens by their numbers; from others it does not start."""
-    named = set()
+def _named_by_numbers(graph: VersionGraph, committed: CommittedIds | None) -> dict[int, VersionEntry] | None:
+    """The versions that a query opens by number; from others it does not start. None: it has ids instead."""
+    if committed is not None and committed.ids:
+        return None
+    named = {}
     for version in graph.versions():
         with suppress(ConfigurationError, VersionMissingError):
-            named.add(committed.named_in(graph, version))
+            named[version] = committed.named_in(graph, version) if committed else graph.find(version, NO_ATTEMPT)
     return named
 
 

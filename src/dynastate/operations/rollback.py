@@ -21,9 +21,10 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
-from dynastate.format.graph import VersionGraph
+from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
+from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.runs import refuse_copy
 from dynastate.operations.scope import each_store
@@ -131,14 +132,14 @@ class CommittedIds:
         wanted = {each.replace("-", "") for each in ids}
         return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
 
-    def named_in(self, graph: VersionGraph, version: int) -> VersionId:
+    def named_in(self, graph: VersionGraph, version: int) -> VersionEntry:
         """The version of a store that the query opens by a number alone, as with checkpoint format v1.
 
         Raises:
             VersionMissingError: there is none, or only one of a later query.
             ConfigurationError: the number does not say whose version is meant.
         """
-        return graph.find(version, NO_ATTEMPT, self.run).id
+        return graph.find(version, NO_ATTEMPT, self.run)
 
 
 def _place(store: str) -> tuple[str, int]:
@@ -271,7 +272,14 @@ def plan_rollback(
     wanted.refuse_lost(stores)
     refuse_copy(tables, stores, checkpoint.location)
     require = partial(_require, tables, version=to + 1, wanted=wanted)
-    each_store(tables, stores, require, progress, until_failure=True).all()
+    named = each_store(tables, stores, require, progress, until_failure=True).all()
+    if not is_of_one_run(filter(None, named), to + 1):
+        raise ConfigurationError(
+            "some partitions have this version of another run of the query than others, and format v1 of checkpoints "
+            "would open both: go back to an earlier batch",
+            batch=to,
+            version=to + 1,
+        )
     last = max(offsets)
     moment = datetime.now(timezone.utc)
     logs = [_log(each, checkpoint.read(f"{OFFSETS}/{each}")) for each in (to, last)]
@@ -345,16 +353,16 @@ def readable_versions(graph: VersionGraph) -> set[VersionId]:
     return {entry.id for entry in graph.entries() if bases[entry.id] is not None}
 
 
-def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> None:
-    """Refuse a version that a store cannot open, or that its number does not name."""
+def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> Listed | None:
+    """Refuse a version that a store cannot open, or that its number does not name; give what the number names."""
     graph = read_lists(tables, store, Meter())[0]
     readable = readable_versions(graph)
     is_there = wanted.are_in(store, readable)
-    if is_there and not wanted.ids:
-        is_there = wanted.named_in(graph, version) in readable
-    if not is_there:
+    named = wanted.named_in(graph, version) if is_there and not wanted.ids else None
+    if not is_there or (named and named.id not in readable):
         numbers = sorted(number for number, _ in readable)
         there = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise ConfigurationError(
             f"the state of this batch is no longer there; versions that are: {there}", store=store, version=version
         )
+    return ([named], graph.runs) if named else None

@@ -16,7 +16,7 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, group_key
+from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, group_key
 from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
@@ -296,6 +296,25 @@ def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
         assert engine.find(f"{NAMESPACE}/0/1/default", own.version, NO_ATTEMPT, run).entry.id == own
         with pytest.raises(VersionMissingError, match="only another query has made this version"):
             engine.find(f"{NAMESPACE}/0/1/default", own.version + 1, NO_ATTEMPT, run)
+
+
+@pytest.mark.parametrize("late", ["nothing", META, "the checkpoint"])
+def test_versions_of_two_runs(tmp_path: Path, late: str) -> None:
+    """Only in one partition those have arrived that a query made again after it was taken back: format 1."""
+    source, target = RegionTables(HERE), RegionTables(THERE)
+    base = build(source, "run-1", QUERY, tmp_path, EMPTY, 3)
+    build(source, "run-1", QUERY, tmp_path, base, BATCHES - 3)
+    source.replicate(target, is_strong=False)
+    build(source, "run-2", QUERY, tmp_path, base, BATCHES - 3)
+    arrived = {key: item for key, item in source.items.items() if "/0/0/" in key.store_shard and key.sort != late}
+    target.items.update(arrived)
+    if late == "the checkpoint":
+        found = plan(source, target)
+        assert f"Its last batch in commits/ must be {base.version - 1} or an earlier one" in found.steps[1]
+    else:
+        found = plan(source, target, make_checkpoint(tmp_path))
+        assert (found.batch, found.undone) == (base.version, BATCHES - base.version)
+    assert (found.source.version, found.target.version, found.problems) == (BATCHES, base.version, ())
 
 
 def test_a_version_of_several_locations(tmp_path: Path) -> None:

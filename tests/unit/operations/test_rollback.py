@@ -192,6 +192,28 @@ def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path:
     assert plan_rollback(tables, Checkpoint(str(with_ids)), 4).undone == (5,)
 
 
+def test_a_version_that_partitions_have_of_two_runs(tables: MemoryTables, tmp_path: Path) -> None:
+    """A run made version 4 again, not in all partitions, and the checkpoint was put back: by number v1 opens both."""
+    checkpoint, stores = make_checkpoint(tmp_path), [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+
+    def make_again(store: str) -> None:
+        with closing(make_engine(tables)) as engine:
+            run = query_run("run-2", location_in(tmp_path))
+            engine.begin(store, run, 3, attempt(3), attempt(14)).commit({0: 0}, SCHEMA)
+
+    make_again(stores[0])
+    with pytest.raises(ConfigurationError, match="of another run of the query than others") as refused:
+        plan_rollback(tables, Checkpoint(str(checkpoint)), 3)
+    assert refused.value.facts == {"batch": 3, "version": 4}
+    for batch in (2, 4):
+        assert plan_rollback(tables, Checkpoint(str(checkpoint)), batch).to.batch == batch
+    make_again(stores[1])
+    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 3).undone == (4, 5)
+    with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
+    adopt_stores(tables, stores, location_in(tmp_path / "v2"), Meter())
+    assert plan_rollback(tables, Checkpoint(str(with_ids)), 3).undone == (4, 5)
+
+
 def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path: Path) -> None:
     """Spark opens no store of a partition that the batch did not commit, so a rollback needs no version of it."""
     files = Checkpoint(str(make_checkpoint(tmp_path, with_ids=True, partitions=1)))
