@@ -133,8 +133,9 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
         if not kept:
             try:
                 if store in queries:
-                    others = locations_of_others(tables, [store], meter)
+                    found = locations_of_others(tables, [store], meter)
                     items = empty_store(tables, store, queries[store], meter)
+                    others = found
             except ConfigurationError as refused:
                 kept = str(refused)
         units = meter.delete_units + meter.write_units

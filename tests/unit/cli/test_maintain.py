@@ -275,6 +275,25 @@ def test_objects_of_other_tables_are_named(engine: Engine, tables: NamedTables) 
     assert tables.objects.objects == objects
 
 
+def test_an_earlier_query_had_objects_of_other_tables(engine: Engine, tables: NamedTables) -> None:
+    """Its stores are deleted without those objects, which are named."""
+    old = MemoryTables("old-groups", tables.objects)
+    old.items = tables.items
+    before = make_engine(old, blocks="s3://bucket/state", put_price=Decimal(0))
+    for partition in range(2):
+        StoreBuilder(before, f"earlier/0/{partition}/default", run="run of first", query="first").count_to(2)
+    before.close()
+    objects = dict(tables.objects.objects)
+    second = StoreBuilder(engine, "earlier/0/0/default", run="run of second", query="second")
+    for number in range(2):
+        second.commit((user("a"), counted(number)), by=Attempt(b"second-%d" % number + bytes(8)))
+    cleaned = shown("clean", "earlier/0/1/default", "--yes")
+    assert [(each["is_earlier"], each["other_locations"]) for each in cleaned] == [
+        (True, ["s3://bucket/state/old-groups"])
+    ]
+    assert tables.objects.objects == objects
+
+
 def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused, and nothing is deleted; with --force the query is refused."""
     made = StoreBuilder(engine, "written/0/0/default", run=str(uuid4())).count_to(1)

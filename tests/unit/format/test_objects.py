@@ -16,6 +16,8 @@ from dynastate.format.objects import (
     decode_frames,
     delta_stream,
     encode_frame,
+    is_of_tables,
+    location_of_tables,
     object_numbers,
 )
 from dynastate.format.parts import Chunk, part_items, part_of
@@ -92,3 +94,15 @@ def test_locations(location: str, parsed: tuple[str, str]) -> None:
     assert bucket_and_prefix(location) == parsed
     with pytest.raises(CorruptStateError, match="no s3://bucket/prefix"):
         bucket_and_prefix(location.removeprefix("s3:"))
+
+
+@pytest.mark.parametrize("blocks", ["s3://b", "s3://b/a/c"])
+@pytest.mark.parametrize("table", ["groups", "arn:aws:dynamodb:eu-west-1:123456789012:table/groups"])
+def test_a_location_ends_with_the_name_of_the_table(blocks: str, table: str) -> None:
+    """However the table is given; a bucket of that name, or a folder further up, is no location of its own."""
+    location = location_of_tables(blocks, table)
+    assert location == f"{blocks}/groups"
+    assert is_of_tables(location, "groups")
+    assert is_of_tables(location, table)
+    for other in (blocks, f"{blocks}/groups2", f"{blocks}/2groups", f"{blocks}/groups/other", "s3://groups"):
+        assert not is_of_tables(other, table)
