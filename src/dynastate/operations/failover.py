@@ -115,7 +115,8 @@ def _wanted(namespace: str, checkpoint: Checkpoint | None) -> Wanted:
             checkpoint=checkpoint.location,
         )
     whole = _whole_batches(checkpoint)
-    return Wanted(namespace, committed_ids(checkpoint, whole[-1]) if whole else None, checkpoint.partitions())
+    committed = committed_ids(checkpoint, whole[-1]) if whole else None
+    return Wanted(namespace, committed, committed.partitions if committed else checkpoint.partitions())
 
 
 def _whole_batches(checkpoint: Checkpoint) -> list[int]:

@@ -91,7 +91,7 @@ class _Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores on one side, with what was found of each, and those of earlier queries."""
+    """The stores on one side, with what was found of each, and the others, of earlier queries."""
 
     looks: Mapping[str, _Look]
     earlier: Sequence[str]
@@ -169,10 +169,8 @@ def missing_stores(wanted: Wanted, there: Stores, here: Stores | None) -> list[s
 def _partitions_of_checkpoint(wanted: Wanted, earlier: Sequence[str]) -> dict[str, set[int]]:
     """The partitions that the checkpoint has state of, by operator.
 
-    Without ids these are folders, of which some may be of an `earlier` query that was started at the same path.
+    Without a batch these are folders, of which some may be of an `earlier` query that was started at the same path.
     """
-    if wanted.committed is not None and wanted.committed.ids:
-        return {operator: set(range(len(each))) for operator, each in wanted.committed.ids.items()}
     left = {(operator, int(partition)) for _, operator, partition, _ in (store.split("/", 3) for store in earlier)}
     return {
         operator: {each for each in partitions if (operator, each) not in left}
@@ -184,7 +182,7 @@ def _read(
     tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
 ) -> Stores:
     found = of_namespace(tables, wanted.namespace, meter)
-    names = found.current if wanted.committed is None else wanted.committed.listed(found.current)
+    names = found.current if wanted.committed is None else wanted.committed.listed(found.current, found.earlier)
 
     def look(store: str, own: Meter) -> _Look:
         graph, items = read_lists(tables, store, own)
@@ -200,7 +198,7 @@ def _read(
         return _Look(last.committed, last.is_active, readable, _named_by_numbers(graph, wanted.committed), graph.runs)
 
     looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
-    return Stores(dict(zip(names, looks, strict=True)), found.earlier)
+    return Stores(dict(zip(names, looks, strict=True)), [store for store in found.earlier if store not in names])
 
 
 def _named_by_numbers(graph: VersionGraph, committed: CommittedIds | None) -> dict[int, VersionEntry] | None:

@@ -237,8 +237,34 @@ def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> No
         StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2))).count_to(BATCHES)
     target = RegionTables(THERE)
     source.replicate(target, is_strong=True)
-    found = plan(source, target, make_checkpoint(tmp_path))
+    checkpoint = make_checkpoint(tmp_path)
+    for offsets in (checkpoint / "offsets").glob("[0-9]*"):
+        offsets.write_text(offsets.read_text().replace('"conf": {}', '"conf": {"spark.sql.shuffle.partitions": "1"}'))
+    found = plan(source, target, checkpoint)
     assert (found.stores, found.batch, found.problems) == (1, BATCHES, ())
+
+
+@pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
+def test_a_query_that_was_restored_after_another(tmp_path: Path, *, with_ids: bool) -> None:
+    """Partition 1 is still the other one's, since the first batch committed partition 0 only: it is looked at, too."""
+    source, target = RegionTables(HERE), RegionTables(THERE)
+    stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+    with closing(make_engine(source)) as engine:
+        own = [StoreBuilder(engine, store, query=QUERY, location=location_in(tmp_path)) for store in stores]
+        for each in own:
+            each.count_to(BATCHES)
+        build(source, "other-1", "other", tmp_path, EMPTY, 2)
+        own[0].run = "run-2"
+        own[0].count_to(BATCHES + 1)
+    source.replicate(target, is_strong=False)
+    checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
+    found = plan(source, target, checkpoint)
+    assert (found.stores, found.batch, found.problems) == (2, BATCHES, ())
+    lose_parts_of(target, stores[1], BATCHES)
+    found = plan(source, target, checkpoint)
+    assert (found.batch, found.undone, found.problems) == (BATCHES - 1, 1, ())
+    lose_store(target, stores[1])
+    assert plan(source, target, checkpoint).problems == (f"1 store is missing in {THERE}: {stores[1]}",)
 
 
 @pytest.mark.parametrize("side", [HERE, THERE])
