@@ -382,20 +382,29 @@ Listed = tuple[Sequence[VersionEntry], Mapping[int, str]]
 
 
 def is_of_one_run(stores: Iterable[Listed], version: int) -> bool:
-    """Whether no two stores have a version of different runs. A run that its store does not list may be any other.
+    """Whether no two stores have a version of different runs, as far as their runs are listed.
 
     After a query was taken back, or started again, some stores have versions of a new run until its first batch is
     committed in all, and the others those of the run before: with other input, if it was taken back.
+
+    A run that a store no longer lists came before all that it lists; one that it does not list yet, after them: the
+    meta item of a replica may arrive after the version lists that need it.
     """
-    found = [
-        (entries[at].epoch, listed)
-        for entries, listed in stores
-        if 0 <= (at := version - entries[0].version) < len(entries)
-    ]
-    runs = {listed[epoch] for epoch, listed in found if epoch in listed}
-    # The meta item of a replica may arrive after the version lists that need it.
-    return len(runs) < 2 and not any(
-        runs.intersection(listed.values()) for epoch, listed in found if epoch not in listed
+    runs: set[str] = set()
+    not_later: set[str] = set()
+    unlisted: list[tuple[bool, Mapping[int, str]]] = []
+    for entries, listed in stores:
+        at = version - entries[0].version
+        if not 0 <= at < len(entries):
+            continue
+        epoch = entries[at].epoch
+        if epoch in listed:
+            runs.add(listed[epoch])
+            not_later |= {run for other, run in listed.items() if other <= epoch}
+        else:
+            unlisted.append((epoch < max(listed, default=0), listed))
+    return len(runs) < 2 and all(
+        (not_later if is_earlier else runs).isdisjoint(listed.values()) for is_earlier, listed in unlisted
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.graph import VersionGraph, since
+from dynastate.format.graph import VersionGraph, is_of_one_run, since
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key, snapshot_key, store_shard
+from dynastate.format.meta import FORK
 from dynastate.format.parts import parts_digest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
@@ -43,6 +44,29 @@ def test_a_number_means_an_attempt_whose_ancestors_are_there() -> None:
     graph = VersionGraph(STORE, [group(*listed), (snapshot_key(STORE, 3, A), snapshot_item(STORE, snapshot))])
     assert graph.find(4, NO_ATTEMPT).attempt == A
     assert VersionGraph(STORE, [group(*listed)]).find(4, NO_ATTEMPT).attempt == B, "if there is none, the last one"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ((5, {5: "b"}), (3, {3: "b"}), True),
+        ((5, {5: "b"}), (3, {3: "a"}), False),
+        ((4, {5: "b"}), (2, {3: "b"}), True),  # neither is listed
+        ((5, {4: "a", 5: "b"}), (2, {3: "a", 4: "b"}), False),  # made before all that the second lists, b among them
+        ((20, {19: "a", 20: "b"}), (2, {3: "a"}), False),  # b came after a, and the second's came before a
+        ((4, {4: "a", 5: "b"}), (2, {3: "b"}), True),  # it may be a, which the second has forgotten
+        ((11, {10: FORK, 11: "test"}), (8, {8: FORK, 9: FORK}), False),
+        ((10, {10: FORK, 11: "test"}), (8, {8: FORK, 9: FORK}), True),  # both are the origin's
+        ((5, {5: "b"}), (7, {6: "a"}), True),  # the meta item of a replica has not arrived
+    ],
+)
+def test_versions_of_one_run(
+    first: tuple[int, dict[int, str]], second: tuple[int, dict[int, str]], *, expected: bool
+) -> None:
+    """A run that a store no longer lists came before all that it lists."""
+    stores = [([entry(1, A, epoch=epoch)], listed) for epoch, listed in (first, second)]
+    assert is_of_one_run(stores, 1) is is_of_one_run(stores[::-1], 1) is expected
+    assert is_of_one_run(stores, 2), "neither has it"
 
 
 def test_a_route_follows_parents_not_epochs() -> None:

@@ -673,6 +673,31 @@ def test_partitions_of_a_fork_are_of_one_run(engine: Engine, tables: MemoryTable
     assert (state.version, sorted(each["count"] for each in state)) == (5, [105, 205])
 
 
+@pytest.mark.parametrize("is_forked", [False, True])
+def test_partitions_of_more_runs_than_are_listed(
+    engine: Engine, tables: MemoryTables, store: str, opened: Open, *, is_forked: bool
+) -> None:
+    """A run for each batch, or the runs of an origin: what is not listed is not the run that makes a version again."""
+    operator, made = builders(engine, store, 2)
+    for number in range(1, 26):
+        for each in made:
+            each.run = f"run-{number}"
+            each.commit((user("a"), counted(number)), by=attempt(number))
+    if is_forked:
+        fork_namespace(tables, operator.split("/")[0], "test", None, Meter())
+        operator = f"test/{operator.split('/')[1]}"
+        for each in made:
+            each.store = f"test/{each.store.split('/', 1)[1]}"
+    state = opened(operator)
+    made[0].version, made[0].run = VersionId(5, attempt(5)), "run-26"
+    made[0].commit((user("a"), counted(106)), by=attempt(106))
+    for read in (state, opened(operator)):
+        assert read.refresh() is (read is state)
+        assert (read.version, [each["count"] for each in read]) == (5, [5, 5])
+    forked = fork_namespace(tables, operator.split("/")[0], "again", None, Meter())
+    assert forked.version == 5
+
+
 def test_partitions_without_a_version_of_one_run(engine: Engine, store: str, opened: Open) -> None:
     """The query began once more from nothing: a reader has to wait for its first batch."""
     operator, made = builders(engine, store, 2)
