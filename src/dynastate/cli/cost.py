@@ -168,7 +168,7 @@ def cost(
     ratios: CodecRatios | None = None
     if namespace:
         with call.tables() as tables, progress("stores") as report:
-            stores = of_namespace(tables, namespace, meter).current
+            stores = of_namespace(tables, namespace, meter, refuse_lost=True).current
             found = usage_of_stores(tables, stores, meter, report)
             if every_s:
                 ratios = zstd_ratios(tables, stores, meter)

@@ -76,7 +76,7 @@ def top(
     from dynastate.prices import Prices
 
     with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):
-        names = catalog.of_namespace(tables, namespace, Meter()).current
+        names = catalog.of_namespace(tables, namespace, Meter(), refuse_lost=True).current
         monitor, look = Monitor(engine, names, time.monotonic, Prices.of(call.settings)), 0
         reports = ReportFile(report) if report else None
         while True:

@@ -291,10 +291,19 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
     return _complete(tables, pattern, stores, meter)[0]
 
 
-def of_namespace(tables: Tables, namespace: str, meter: Meter) -> QueryStores:
-    """The stores of a namespace, by operator. Refuse a namespace without any."""
+def of_namespace(tables: Tables, namespace: str, meter: Meter, *, refuse_lost: bool = False) -> QueryStores:
+    """The stores of a namespace, by operator. Refuse a namespace without any.
+
+    `refuse_lost`: also one in which a store has lost its meta item, for who would count the others as all.
+    """
     namespace_items = read_namespace(tables, namespace, meter)
-    found = queries_of(tables, namespace_items, stores_in_list(tables, namespace_items, meter), meter)
+    if refuse_lost:
+        metas, lost = with_lost(tables, namespace_items, meter)
+        if lost:
+            raise meta_lost(lost[0])
+    else:
+        metas = stores_in_list(tables, namespace_items, meter)
+    found = queries_of(tables, namespace_items, metas, meter)
     some(found.current, namespace)
     return found
 
@@ -330,6 +339,17 @@ def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool
     if with_lost:
         found += find_lost(tables, namespace_items, found, meter)
     return some(found, namespace)
+
+
+def with_lost(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> tuple[dict[str, Item], list[str]]:
+    """The stores of a namespace with their meta items, and those that have lost theirs.
+
+    A store that is begun meanwhile has its meta item before any version, so that is looked for again.
+    """
+    metas = stores_in_list(tables, namespace_items, meter)
+    lost = find_lost(tables, namespace_items, metas, meter)
+    begun = _metas(tables, lost, meter)
+    return metas | begun, [store for store in lost if store not in begun]
 
 
 def some(found: Found, namespace: str) -> Found:

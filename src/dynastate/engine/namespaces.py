@@ -74,10 +74,11 @@ def read_namespace(tables: Tables, namespace: str, meter: Meter) -> NamespaceIte
     if marker is None:
         return NamespaceItems(namespace, None, record)
     check_format(complete, marker)
-    return NamespaceItems(namespace, sorted((listed_store(namespace, each) for each in items), key=_place), record)
+    return NamespaceItems(namespace, sorted((listed_store(namespace, each) for each in items), key=place_of), record)
 
 
-def _place(store: str) -> tuple[int, int, str]:
+def place_of(store: str) -> tuple[int, int, str]:
+    """The operator, the partition and the name of a store, by which those of a namespace are ordered."""
     _, operator, partition, name = store.split("/")
     return int(operator), int(partition), name
 

@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
-from dynastate.engine.catalog import EVERY, QueryStores, meant, parse_name, queries_of, some, stores_in_list
-from dynastate.engine.namespaces import read_namespace
+from dynastate.engine.catalog import EVERY, QueryStores, meant, parse_name, queries_of, some, with_lost
+from dynastate.engine.namespaces import place_of, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -26,8 +26,8 @@ T = TypeVar("T")
 def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
     """The stores of a namespace, of an operator or of a partition, in order; or one store, which need not be there.
 
-    Where a meta item is corrupt, all count as the current query's, so that each can be looked at. Refuse a scope
-    without a store.
+    Those that have lost their meta items count as the current query's. Where a meta item is corrupt, or one of
+    partition 0 is lost, all do, so that each can be looked at. Refuse a scope without a store.
     """
     wanted = parse_name(scope)
     if wanted is None:
@@ -42,11 +42,13 @@ def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
             return QueryStores([], [store]) if meant(tables, store, meter).earlier else QueryStores([store], [])
         return QueryStores([store], [])
     namespace_items = read_namespace(tables, namespace, meter)
-    metas = some(stores_in_list(tables, namespace_items, meter), namespace)
-    try:
-        found = queries_of(tables, namespace_items, metas, meter)
-    except CorruptStateError:
-        found = QueryStores(list(metas), [])
+    metas, lost = with_lost(tables, namespace_items, meter)
+    every = sorted(some([*metas, *lost], namespace), key=place_of)
+    found = QueryStores(every, [])
+    with suppress(CorruptStateError):
+        by_query = queries_of(tables, namespace_items, metas, meter)
+        if not any(place_of(store)[1] == 0 for store in lost):  # else the current query is unknown
+            found = QueryStores([store for store in every if store in {*by_query.current, *lost}], by_query.earlier)
 
     def is_wanted(store: str) -> bool:
         return all(mine in ("", EVERY, own) for mine, own in zip(wanted, store.split("/", 3), strict=True))

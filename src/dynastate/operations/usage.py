@@ -88,7 +88,7 @@ def usage_of_namespace(
     tables: Tables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
     """Storage used by a namespace's current query, by operator; `dynastate stores` has those of earlier queries."""
-    return usage_of_stores(tables, of_namespace(tables, namespace, meter).current, meter, progress)
+    return usage_of_stores(tables, of_namespace(tables, namespace, meter, refuse_lost=True).current, meter, progress)
 
 
 def usage_of_stores(

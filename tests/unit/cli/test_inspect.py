@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
-from dynastate.format.keys import EMPTY
+from dynastate.format.keys import EMPTY, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.fork import fork_namespace
 from tests.support.command_line import refused, run, shown
@@ -342,6 +342,28 @@ def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:
     reports = shown("verify", "wide", code=1)
     assert [each["store"] for each in reports if not each["whole"]] == [stores[3].store]
     assert "no store of this namespace" in refused("verify", "missing")
+
+
+@pytest.mark.parametrize("partition", range(3))
+def test_commands_of_a_namespace_name_a_store_without_its_meta_item(
+    engine: Engine, tables: MemoryTables, partition: int
+) -> None:
+    """`verify` reports it, `compact` and `clean` do the others and fail at it, `cost` refuses."""
+    namespace = f"unmarked-{partition}"
+    stores = [f"{namespace}/0/{number}/default" for number in range(3)]
+    for store in stores:
+        StoreBuilder(engine, store).count_to(3)
+    del tables.items[meta_key(stores[partition])]
+    said = run("verify", namespace, "--wide")
+    assert (said.code, said.lines[-1]) == (1, "1 of them not whole: 1 missing, 0 corrupt, 0 orphaned")
+    assert said.lines[0].startswith("missing  1 item: the store's meta item, without which")
+    assert said.lines[0].endswith(f"store_shard={stores[partition]}#0 item=meta")
+    for command in ("compact", "clean"):
+        said = run(command, namespace)
+        assert (said.code, said.err.count("failed")) == (2, 1)
+        assert said.err.startswith(f"{stores[partition]}: the store's meta item is lost")
+        assert "3 stores, 1 failed" in said.out
+    assert "the store has versions, but its meta item is lost" in refused("cost", namespace)
 
 
 def test_no_command_breaks_a_word_at_80_columns(engine: Engine) -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from dynastate.dynamodb.meter import Meter
+from dynastate.engine.catalog import QueryStores, of_namespace
+from dynastate.engine.namespaces import list_store
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.keys import meta_key
+from dynastate.format.items import Item
+from dynastate.format.keys import EMPTY, Key, Role, meta_key
+from dynastate.format.namespace import listed_key
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
-from tests.support.engine_driver import attempt, make_engine, write
+from dynastate.operations.usage import usage_of_namespace
+from dynastate.operations.verify import verify
+from tests.support.engine_driver import SCHEMA, attempt, chunk, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.processes import press_ctrl_c
 
@@ -49,6 +56,76 @@ def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
     for wrong in ("", "scope/", "scope/one", "scope/0/0/", "scope/0/0/a/b", "scope#0"):
         with pytest.raises(ConfigurationError, match="give namespace, namespace/operator"):
             found(wrong)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("partition", range(3))
+def test_a_store_that_lost_its_meta_item_is_in_scope(memory: MemoryTables, partition: int, *, is_listed: bool) -> None:
+    """It is verified as the others are; `cost` refuses to count them as all. Also where no list of stores is."""
+    stores = [f"scope/0/{number}/default" for number in range(3)]
+    engine = make_engine(memory)
+    for store in stores:
+        write(engine, store, attempt(1), {b"k": b"v"})
+    engine.close()
+    if not is_listed:
+        memory.items = {key: item for key, item in memory.items.items() if key != listed_key("scope")}
+    del memory.items[meta_key(stores[partition])]
+    for scope in ("scope", "scope/0", f"scope/0/{partition}"):
+        found = stores_in(memory, scope, Meter())
+        assert (found.current, found.earlier) == ([stores[partition]] if scope.count("/") == 2 else stores, [])
+    findings = [each for store in stores for each in verify(memory, store).findings if each.what == "missing"]
+    assert [each.key for each in findings] == [meta_key(stores[partition])]
+    with pytest.raises(CorruptStateError, match="its meta item is lost"):
+        usage_of_namespace(memory, "scope", Meter())
+
+
+def test_the_only_store_lost_its_meta_item(memory: MemoryTables) -> None:
+    engine = make_engine(memory)
+    write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
+    engine.close()
+    del memory.items[meta_key("scope/0/0/default")]
+    assert stores_in(memory, "scope", Meter()).current == ["scope/0/0/default"]
+
+
+class BegunMeanwhile(MemoryTables):
+    """Tables in which a store that is listed is begun after its meta item was looked for."""
+
+    is_begun = False
+
+    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+        if store_shard == "scope/0/1/default#0" and not self.is_begun:
+            self.is_begun = True
+            engine = make_engine(self)
+            write(engine, "scope/0/1/default", attempt(1), {b"k": b"v"})
+            engine.close()
+        return super().query(role, store_shard, low, high, meter)
+
+
+def test_a_store_that_begins_is_not_lost() -> None:
+    """Its versions are seen, and its meta item is looked for again."""
+    tables = MemoryTables()
+    engine = make_engine(tables)
+    write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
+    engine.close()
+    list_store(tables, "scope/0/1/default", Meter())
+    for command in (partial(of_namespace, refuse_lost=True), stores_in):
+        beside = BegunMeanwhile()
+        beside.items = dict(tables.items)
+        assert command(beside, "scope", Meter()).current == ["scope/0/0/default", "scope/0/1/default"]
+
+
+def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
+    """A lost store of partition 0 may be all that shows which query is the current one: then none counts as earlier."""
+    stores = [f"scope/0/{number}/default" for number in range(3)]
+    engine = make_engine(memory)
+    for store, query in (*((store, "first") for store in stores), (stores[0], "second")):
+        under_way = engine.begin(store, query_run(query, query=query), *EMPTY, attempt(1))
+        under_way.append(chunk({b"k": b"v"}))
+        under_way.commit({0: 0}, SCHEMA)
+    engine.close()
+    assert stores_in(memory, "scope", Meter()) == QueryStores(stores[:1], stores[1:])
+    del memory.items[meta_key(stores[0])]
+    assert stores_in(memory, "scope", Meter()) == QueryStores(stores, [])
 
 
 def test_several_stores_at_once(memory: MemoryTables) -> None:
