@@ -604,7 +604,7 @@ class Schedule:
             self._audit_late_forks(whole=whole)
 
     def _verify(self, model: Model) -> None:
-        """Check that `verify` takes nothing that was interrupted, aborted or cleaned up for a lost version list."""
+        """Check that `verify` takes nothing that was interrupted, aborted or cleaned up for a list or snapshot lost."""
         assert self._auditor is not None
         if model.ended:  # parts that were written after a drop look like those of a version
             return
@@ -612,9 +612,10 @@ class Schedule:
             report = verify(self._auditor._tables, model.store)
         except VersionMissingError:  # nothing is stored yet
             return
-        lost = [each.why for each in report.findings if each.why.startswith("the version list of ")]
+        falsely = ("the version list of ", "the item of the snapshot of ")
+        lost = [each.why for each in report.findings if each.why.startswith(falsely)]
         if lost:
-            raise violation("verify misses a version list", store=model.store, findings=lost)
+            raise violation("verify misses a version list or a snapshot", store=model.store, findings=lost)
 
     def _audit(self, model: Model, asked: VersionId, already: set[VersionId]) -> VersionId:
         assert self._auditor is not None

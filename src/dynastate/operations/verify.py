@@ -22,9 +22,9 @@ from dynastate.errors import CorruptStateError
 from dynastate.format import keys
 from dynastate.format.changes import decode_changes
 from dynastate.format.graph import ranges
-from dynastate.format.items import Item
+from dynastate.format.items import Item, check_format
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
-from dynastate.format.manifest import Bucket, SnapshotManifest, parse_manifest
+from dynastate.format.manifest import Bucket, SnapshotManifest, decode_manifest, parse_manifest
 from dynastate.format.meta import DROPPED, FORKED, ORIGIN
 from dynastate.format.namespace import namespace_key
 from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
@@ -117,6 +117,8 @@ class _Check:
         #: Attempts with parts that no version list named.
         self._unlisted: set[VersionId] = set()
         self._manifests: dict[SnapshotId, SnapshotManifest | None] = {}
+        #: The manifests of snapshots that are not there.
+        self._left: dict[SnapshotId, Key] = {}
         #: Rows by column family of the buckets that were read whole, by the snapshot that wrote them and their number.
         self._rows: dict[tuple[SnapshotId, int], Counter[int]] = {}
 
@@ -385,6 +387,8 @@ class _Check:
         if self._is_snapshot_corrupt:
             return None
         stage = next((each.stage for each in self._names.graph.snapshots() if each.id == maker.id), "")
+        if not stage and bucket is None:
+            self._left[maker] = key
         return (None if stage == DONE else maker), _OF_SNAPSHOT.get(stage, "of a snapshot that is not there")
 
     def _maker_of_part(self, key: Key) -> Unnamed | None:
@@ -455,6 +459,7 @@ class _Check:
         # Clean-up has begun to delete older versions that depend on nothing that is listed.
         needless = max((version for version, _ in live & whole), default=0)
         bases = graph.bases({each for each in whole if each not in unread}, in_vain)
+        parents = {*bases, *whole, *self._find_lost_snapshot(now, bases)}
         # What a dropped query left here late, at the first version of a list; a fork has epochs of its origin.
         is_fork = graph.meta is None or ORIGIN in graph.meta_item
         first_epoch = 0 if is_fork or graph.meta is None else min(graph.meta.locations, default=0)
@@ -465,7 +470,7 @@ class _Check:
             can_be_read = bases[node] is not None
             # A fork retains its list, so clean-up may have deleted what it depends on.
             is_pinned = graph.is_pinned(entry.version)
-            if node in whole or node in in_vain or parent in bases or parent in whole:
+            if node in whole or node in in_vain or parent in parents:
                 if parent in dead and not can_be_read:
                     dead.add(node)
             elif (
@@ -486,6 +491,50 @@ class _Check:
             self._find_gaps(now, {node for node, base in bases.items() if base is not None})
             self._find_lost_ends(now)
         return checked
+
+    def _find_lost_snapshot(self, now: NamingItems, bases: Mapping[VersionId, VersionId | None]) -> list[VersionId]:
+        """Report the snapshot that the current versions are read from, if its item is lost.
+
+        Return the parent of the lowest of these versions then, which is not there either.
+
+        Clean-up leaves versions, too, that cannot be read. But it deletes the buckets and the manifest of a snapshot
+        before its item, so a manifest is that of a lost one if it is there with all buckets, and is of the lowest
+        version or of the one below. A manifest that was written late has lost its buckets.
+        """
+        graph = now.graph
+        if not graph.versions() or DROPPED in graph.meta_item:  # a drop deletes the items first
+            return []
+        lowest = graph.lineage(graph.newest())[0]
+        wanted = {lowest.id, lowest.parent_id} - {each.of for each in graph.snapshots()}
+        if bases[lowest.id] is not None:
+            return []
+        # Read again after the snapshots: one that was deleted meanwhile has no manifest any more.
+        numbers = {of.version for of in wanted}
+        left = [key for holder, key in self._left.items() if holder.version in numbers]
+        for key, made in read_each(self._tables, left, partial(_parse_left, self._store), self._meter):
+            if isinstance(made, SnapshotManifest) and made.of in wanted and self._has_buckets(made):
+                holders = frozenset(bucket.holder for bucket in made.buckets) | {keys.maker_of_manifest(key)}
+                self._findings = [
+                    each for each in self._findings if each.what != "orphaned" or not each.named_by & holders
+                ]
+                why = (
+                    f"the item of the snapshot of version {made.version} is lost: without it version {lowest.version} and "
+                    "those after it cannot be read, and its manifest and buckets are there"
+                )
+                lost = keys.snapshot_key(self._store, *made.of)
+                self._add(Finding("missing", lost, why, frozenset([lowest.id])))
+                return [lowest.parent_id]
+        return []
+
+    def _has_buckets(self, made: SnapshotManifest) -> bool:
+        """Whether each bucket that a manifest names is there, and can be read."""
+        runs = (
+            run
+            for number, bucket in enumerate(made.buckets)
+            if bucket.parts
+            for run in bucket_runs(self._store, made, number, self._shards)
+        )
+        return self._shards > 0 and all(isinstance(part, Part) for _, part in self._read_parts(runs))
 
     def _find_gaps(self, now: NamingItems, readable: set[VersionId]) -> None:
         """Report gaps: clean-up deletes versions from the lowest on, so none is missing above a readable one.
@@ -544,6 +593,13 @@ class _Check:
         finding = Finding("missing", key, why, frozenset([node]))
         if finding not in self._findings:
             self._add(finding)
+
+
+def _parse_left(store: str, key: Key, item: Item) -> SnapshotManifest:
+    """The manifest of a snapshot that is not there."""
+    check_format(key, item)
+    raw = item.get("data")
+    return decode_manifest(store, raw if isinstance(raw, bytes) else b"")
 
 
 def _listed(rows: Mapping[int, int]) -> str:

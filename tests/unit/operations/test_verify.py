@@ -6,6 +6,7 @@ import contextlib
 import random
 import tracemalloc
 from collections.abc import Iterator
+from itertools import product
 from uuid import uuid4
 
 import pytest
@@ -16,7 +17,7 @@ from dynastate.dynamodb.wire import to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import Item, item_key
-from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, group_key, store_shard
+from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, group_key, snapshot_key, store_shard
 from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import namespace_item, namespace_key
 from dynastate.operations import verify as verify_module
@@ -173,6 +174,7 @@ def test_a_lost_list_is_reported_by_the_versions_that_need_it() -> None:
     tables = whole.tables()
     key = delete(tables, "group/0000000000000000")
     delete(tables, f"snapshot/{SECOND_SNAPSHOT:020d}")
+    delete(tables, f"directory/{SECOND_SNAPSHOT:020d}")
     report = verify(tables, STORE)
     missing = [finding for finding in report.findings if finding.what == "missing"]
     assert [(finding.key, finding.why) for finding in missing] == [
@@ -232,6 +234,104 @@ def test_a_lost_version_list(
     else:
         assert not report.is_whole
         assert group_key(store, lost) in [finding.key for finding in missing]
+
+
+@pytest.mark.parametrize("retain", [23, 24], ids=["of the version below", "of the lowest version"])
+@pytest.mark.parametrize("snapshots", [(4, 20), (4,)], ids=["with a newer one", "the only one"])
+def test_a_lost_snapshot_item(
+    memory_engine: Engine, memory: MemoryTables, store: str, snapshots: tuple[int, ...], retain: int
+) -> None:
+    """It is reported where the lowest versions are read from it, and its manifest and buckets are no orphans."""
+    made = write_versions(memory_engine, store, 27)
+    for version in snapshots:
+        save_snapshot(memory_engine, store, made[version], numbers(version), lambda _: set())
+    memory_engine.clean_up(store, "run-1", *made[27], retain, 0, 0)
+    assert verify(memory, store).findings == ()
+    key = snapshot_key(store, *made[4])
+    del memory.items[key]
+    report = verify(memory, store)
+    lowest = 27 - retain + 1
+    assert [(each.what, each.key, each.named_by) for each in report.findings] == [
+        ("missing", key, frozenset([made[lowest]]))
+    ]
+    assert f"without it version {lowest} and those after it cannot be read" in report.findings[0].why
+    assert report.readable == ({*range(20, 28)} if len(snapshots) == 2 else set())
+    assert not any(each.is_dead for each in report.versions)
+
+
+def test_a_lost_snapshot_item_with_carried_buckets(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Buckets that an earlier snapshot wrote are no orphans either."""
+    made = write_versions(memory_engine, store, 12)
+    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
+    save_snapshot(memory_engine, store, made[6], numbers(6), lambda _: {b"5", b"6"})
+    save_snapshot(memory_engine, store, made[11], numbers(11))
+    memory_engine.clean_up(store, "run-1", *made[12], 6, 0, 0)
+    assert verify(memory, store).findings == ()
+    del memory.items[snapshot_key(store, *made[6])]
+    assert listed(verify(memory, store)) == [("missing", snapshot_key(store, *made[6]).sort)]
+
+
+def test_a_snapshot_that_clean_up_deletes_is_not_lost(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Wherever the clean-up is cut off, and when the request that wrote the manifest comes again then."""
+    made = write_versions(memory_engine, store, 27)
+    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
+    memory_engine.clean_up(store, "run-1", *made[27], 23, 0, 0)
+    save_snapshot(memory_engine, store, made[20], numbers(20))
+    late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"directory/{4:020d}")}
+    items, gone = dict(memory.items), 0
+    for requests, applied in product(range(1, 100), (False, True)):
+        dying = Dying(memory, requests, applied=applied)
+        again = make_engine(dying)
+        with contextlib.suppress(UnavailableError):
+            again.clean_up(store, "run-1", *made[27], 2, 0, 0)
+        again.close()
+        assert verify(memory, store).is_whole
+        memory.items |= late
+        report = verify(memory, store)
+        if snapshot_key(store, *made[4]) not in memory.items:
+            gone += 1
+            assert report.is_whole, report.findings
+        memory.items = dict(items)
+        if dying.left >= 0:
+            break
+    assert gone > 5
+
+
+@pytest.mark.parametrize("most", range(1, 20))
+def test_a_bounded_clean_up_loses_no_snapshot(
+    memory_engine: Engine, memory: MemoryTables, store: str, most: int
+) -> None:
+    """Versions that it leaves cannot be read, and snapshots of theirs were deleted, or are being written."""
+    made = write_versions(memory_engine, store, 26)
+    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
+    save_snapshot(memory_engine, store, made[9], numbers(9), lambda _: set())
+    memory_engine.clean_up(store, "run-1", *made[26], 22, 0, 0)
+    save_snapshot(memory_engine, store, made[22], numbers(22))
+    memory_engine.clean_up(store, "run-1", *made[26], 2, 0, most)
+    assert verify(memory, store).is_whole
+    snapshot = take_snapshot(memory_engine, store, made[25], numbers(25))
+    assert snapshot is not None
+    assert verify(memory, store).is_whole
+
+
+def test_a_snapshot_of_a_run_that_is_over_is_not_lost(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Its executor was suspended while the next run deleted it, wrote all of it later, and was killed."""
+    made = write_versions(memory_engine, store, 14)
+    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
+    late = take_snapshot(memory_engine, store, made[9], numbers(9))
+    assert late is not None
+    made += write_versions(memory_engine, store, 10, base=made[14], run="run-2")[1:]
+    memory_engine.clean_up(store, "run-2", *made[24], 19, 0, 0)
+    assert snapshot_key(store, *made[9]) not in memory.items
+    late.abort = lambda: None  # type: ignore[method-assign]
+    assert not late.commit()
+    assert any(key.sort.startswith(f"directory/{9:020d}") for key in memory.items)
+    assert verify(memory, store).is_whole
+    save_snapshot(memory_engine, store, made[22], numbers(22), run="run-2")
+    again = make_engine(memory)
+    again.clean_up(store, "run-2", *made[24], 2, 0, 2)
+    again.close()
+    assert verify(memory, store).is_whole
 
 
 def test_the_newest_of_several_runs_version_list(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
@@ -387,7 +487,7 @@ def test_abandoned_attempts_are_no_failure(memory_engine: Engine, memory: Memory
     # An unreadable version of the newest run is never reported as abandoned.
     memory.items = {key: item for key, item in memory.items.items() if not key.sort.startswith("snapshot/")}
     report = verify(memory, store)
-    assert ("missing", "group/0000000000000000") in listed(report)
+    assert ("missing", snapshot_key(store, *made[4]).sort) in listed(report)
     assert {each.version for each in report.versions if not each.is_readable and not each.is_dead} == {5, 6}
 
 
