@@ -612,7 +612,7 @@ class Schedule:
             report = verify(self._auditor._tables, model.store)
         except VersionMissingError:  # nothing is stored yet
             return
-        falsely = ("the version list of ", "the item of the snapshot of ")
+        falsely = ("the version list of ", "the item of the snapshot of ", "the store's item in the list ")
         lost = [each.why for each in report.findings if each.why.startswith(falsely)]
         if lost:
             raise violation("verify misses a version list or a snapshot", store=model.store, findings=lost)

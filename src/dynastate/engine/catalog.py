@@ -22,7 +22,14 @@ from typing import Final, TypeVar
 from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
-from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complete, read_namespace, read_record
+from dynastate.engine.namespaces import (
+    STORE_NAMES,
+    NamespaceItems,
+    not_complete,
+    place_of,
+    read_namespace,
+    read_record,
+)
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
@@ -342,14 +349,44 @@ def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool
 
 
 def with_lost(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> tuple[dict[str, Item], list[str]]:
-    """The stores of a namespace with their meta items, and those that have lost theirs.
+    """The stores of a namespace with their meta items, and those that have lost theirs; also `find_unlisted` ones.
 
     A store that is begun meanwhile has its meta item before any version, so that is looked for again.
     """
     metas = stores_in_list(tables, namespace_items, meter)
-    lost = find_lost(tables, namespace_items, metas, meter)
+    unlisted = find_unlisted(tables, namespace_items, meter)
+    lost = [*find_lost(tables, namespace_items, metas, meter), *unlisted]
     begun = _metas(tables, lost, meter)
     return metas | begun, [store for store in lost if store not in begun]
+
+
+def find_unlisted(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> list[str]:
+    """The stores of a namespace that its complete list has lost, as far as they are looked for.
+
+    That is in the partitions that an operator lacks, up to the one after its last, and in partition 0 of an operator
+    that is not listed, up to the one after the last.
+    """
+    listed, namespace = namespace_items.listed, namespace_items.namespace
+    if not listed or namespace_items.is_copied:
+        return []
+    places: dict[tuple[int, str], set[int]] = {}
+    for store in listed:
+        operator, partition, name = place_of(store)
+        places.setdefault((operator, name), set()).add(partition)
+    partitions = [
+        _store(namespace, operator, number, name)
+        for (operator, name), there in places.items()
+        for number in range(max(there) + 2)
+        if number not in there
+    ]
+    known = {operator for operator, _ in places}
+    operators = [each for each in range(max(known) + 2) if each not in known]
+    starts = [_store(namespace, operator, 0, name) for operator in operators for name in STORE_NAMES]
+    metas = _metas(tables, [*partitions, *starts], meter)
+    found = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each, meter))]
+    # One that was begun since is listed by now.
+    now = read_namespace(tables, namespace, meter).listed if found else None
+    return [store for store in found if store not in (now or ())]
 
 
 def some(found: Found, namespace: str) -> Found:

@@ -26,7 +26,7 @@ from dynastate.format.items import Item, check_format
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, decode_manifest, parse_manifest
 from dynastate.format.meta import DROPPED, FORKED, ORIGIN
-from dynastate.format.namespace import namespace_key
+from dynastate.format.namespace import listed_key, namespace_key, store_key
 from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING
@@ -59,8 +59,8 @@ _OF_SNAPSHOT: Final = {
 def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress, *, with_record: bool = True) -> Report:
     """Verify one store; `with_record`: also the record of its namespace's runs, which is the same for each store.
 
-    1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests; and the record of
-    the namespace's runs.
+    1. Read what names items: version lists, the meta item, schemas, snapshots and their manifests; the record of the
+    namespace's runs; and the store's item in the list of its namespace.
     2. Read all parts and buckets that they name, compare them as recovery does, and decode every record. Count the rows
     and values of snapshots, and compare them with the counts of version entries.
     3. List all keys of the store, to find those that nothing names.
@@ -144,6 +144,7 @@ class _Check:
             self._add(Finding("missing", meta, "the store's meta item, without which the places of parts are unknown"))
         if with_record:
             self._check_record()
+        self._check_listed()
         self._newest = max(self._names.graph.versions(), default=0)
         self._read_manifests()
         self._unpinned = self._find_unpinned()
@@ -156,6 +157,14 @@ class _Check:
         except CorruptStateError as corrupt:
             why = f"no run of the query can begin: {corrupt.reason}"
             self._add(Finding("corrupt", namespace_key(namespace), why))
+
+    def _check_listed(self) -> None:
+        """Check that the list of the namespace's stores has this one, if it is complete: readers believe it."""
+        complete, own = listed_key(self._store.split("/", maxsplit=1)[0]), store_key(self._store)
+        found = self._tables.get([complete, own], self._meter)
+        if complete in found and own not in found:
+            why = "the store's item in the list of its namespace, by which readers, forks, copies and drop find it"
+            self._add(Finding("missing", own, why))
 
     def _find_unpinned(self) -> list[Finding]:
         """Find items that a fork needs in its origin and that are not pinned for it there."""
@@ -518,8 +527,8 @@ class _Check:
                     each for each in self._findings if each.what != "orphaned" or not each.named_by & holders
                 ]
                 why = (
-                    f"the item of the snapshot of version {made.version} is lost: without it version {lowest.version} and "
-                    "those after it cannot be read, and its manifest and buckets are there"
+                    f"the item of the snapshot of version {made.version} is lost: without it version {lowest.version} "
+                    "and those after it cannot be read, and its manifest and buckets are there"
                 )
                 lost = keys.snapshot_key(self._store, *made.of)
                 self._add(Finding("missing", lost, why, frozenset([lowest.id])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -14,7 +14,7 @@ from dynastate.engine.namespaces import list_store
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, Role, meta_key
-from dynastate.format.namespace import listed_key
+from dynastate.format.namespace import listed_key, store_key
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.operations.verify import verify
@@ -87,6 +87,33 @@ def test_the_only_store_lost_its_meta_item(memory: MemoryTables) -> None:
     assert stores_in(memory, "scope", Meter()).current == ["scope/0/0/default"]
 
 
+@pytest.mark.parametrize("lost", ["0/1/default", "0/2/default", f"1/3/{SIDES[0]}", "2/0/default"])
+@pytest.mark.parametrize("has_meta", [True, False])
+def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: str, *, has_meta: bool) -> None:
+    """Of a partition in between, of the last one, and of a whole operator; `verify` reports the item, in full too."""
+    plain = [f"scope/0/{number}/default" for number in range(3)]
+    stores = [*plain, *(f"scope/1/{number}/{name}" for number in range(4) for name in SIDES), "scope/2/0/default"]
+    engine = make_engine(memory)
+    for store in stores:
+        write(engine, store, attempt(1), {b"k": b"v"})
+    engine.close()
+    assert stores_in(memory, "scope", Meter()).current == stores
+    assert all(verify(memory, store).findings == () for store in stores)
+    store = f"scope/{lost}"
+    del memory.items[store_key(store)]
+    missing = [store_key(store)]
+    if not has_meta:
+        if store == stores[-1]:
+            pytest.skip("of an operator that is not listed only meta items are looked for")
+        del memory.items[meta_key(store)]
+        missing.insert(0, meta_key(store))
+    for scope in ("scope", "/".join(store.split("/")[:2]), store):
+        assert store in stores_in(memory, scope, Meter()).current
+    assert stores_in(memory, "scope", Meter()).current == stores
+    assert [each.key for each in verify(memory, store).findings] == missing
+    assert all(verify(memory, other).findings == () for other in stores if other != store)
+
+
 class BegunMeanwhile(MemoryTables):
     """Tables in which a store that is listed is begun after its meta item was looked for."""
 
@@ -112,6 +139,30 @@ def test_a_store_that_begins_is_not_lost() -> None:
         beside = BegunMeanwhile()
         beside.items = dict(tables.items)
         assert command(beside, "scope", Meter()).current == ["scope/0/0/default", "scope/0/1/default"]
+
+
+class ListedMeanwhile(MemoryTables):
+    """Tables in which a store is made after the list was read."""
+
+    is_begun = False
+
+    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+        if meta_key("scope/0/1/default") in keys and not self.is_begun:
+            self.is_begun = True
+            engine = make_engine(self)
+            write(engine, "scope/0/1/default", attempt(1), {b"k": b"v"})
+            engine.close()
+        return super().get(keys, meter)
+
+
+def test_a_store_that_is_listed_meanwhile_is_not_reported() -> None:
+    tables = ListedMeanwhile()
+    engine = make_engine(tables)
+    write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
+    engine.close()
+    assert stores_in(tables, "scope", Meter()).current == ["scope/0/0/default"]
+    assert tables.is_begun
+    assert stores_in(tables, "scope", Meter()).current == ["scope/0/0/default", "scope/0/1/default"]
 
 
 def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
