@@ -11,11 +11,13 @@ from contextlib import closing
 from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
+from uuid import uuid4
 
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
+from dynastate.format.keys import Attempt
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.reports import METRICS, REPORTED
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
@@ -141,6 +143,26 @@ def test_a_result_is_of_one_version(database: Database, environment: dict[str, s
                 assert f'value="{at}"' in following
                 (later,) = re.findall(r'id="page-next" href="([^"]+)"', following)
                 assert re.search(rf"(version|after)={at}\b", later)
+
+
+def test_a_version_that_was_made_again_is_read_again(database: Database, url: str) -> None:
+    """After a query is taken back, a number is another version's: no result of the undone one is shown for it."""
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        made = StoreBuilder(engine, "again/0/0/default").count_to(3)
+        kept = made.version, dict(made.state)
+        for version in (4, 5):
+            made.commit((user("a"), counted(version, "undone")))
+        places = ("rows/again/0?version=5", "compare/again/0?before=4&after=5", "compare/again/0?before=4&after=3")
+        for place in places:
+            assert "undone" in ask(url + place)[1]
+        made.run, (made.version, made.state) = "run-2", kept
+        for version in (4, 5):
+            names = user("a"), user("b")
+            made.commit(*((name, counted(version, "second")) for name in names), by=Attempt(uuid4().bytes))
+    wait_until(lambda: "2 rows at version 5" in ask(url + places[0])[1], "the new version is not shown")
+    for place in places:
+        text = ask(url + place)[1]
+        assert ("second" in text, "undone" in text) == (True, False), text
 
 
 def test_a_view_of_an_unchanged_store_takes_no_search_for_stores(url: str) -> None:

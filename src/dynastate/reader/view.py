@@ -13,6 +13,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.changes import MERGE
 from dynastate.format.changes import Change as RowChange
+from dynastate.format.keys import Attempt
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.reader import arrow, sql
@@ -168,6 +169,10 @@ class StateView:
         """The versions that can be read, ascending."""
         first = max(partition.lineage.entries[0].version for partition in self._partitions)
         return list(range(first, min(partition.lineage.newest.version for partition in self._partitions) + 1))
+
+    def made_by(self, version: int) -> tuple[Attempt, ...]:
+        """The attempts that made a version, one a partition: a number alone may be given again. None made 0."""
+        return tuple(each.lineage.find(version).attempt for each in self._partitions) if version else ()
 
     def __len__(self) -> int:
         """The number of keys. It takes no request."""

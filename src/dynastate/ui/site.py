@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,8 +17,8 @@ from dynastate.dynamodb.client import endpoint_of, region_of
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
-from dynastate.format.keys import VersionId
+from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
+from dynastate.format.keys import Attempt, VersionId
 from dynastate.operations.inspect import CommittedAttempt, StoreSummary, inspect_lists
 from dynastate.operations.monitor import operator_of
 from dynastate.prices import Prices
@@ -41,6 +41,8 @@ LISTS_S: Final = 300.0
 LISTS_MAX: Final = 32
 
 Result = TypeVar("Result", bound=Cursor[Any])
+#: Versions, each with the attempts that made it, one a partition.
+Made = Mapping[int, tuple[Attempt, ...]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,26 @@ def _options(settings: Settings) -> str:
         "--blocks-endpoint": settings.blocks_endpoint,
     }
     return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
+
+
+def with_versions(reader: StateReader, made: Made) -> StateReader:
+    """The reader itself, which has these versions; one that has others of these numbers is closed.
+
+    Raises:
+        VersionMissingError: it has others: a run has made them again.
+    """
+    try:
+        other = next((version for version, by in made.items() if reader.made_by(version) != by), None)
+        if other is not None:
+            raise VersionMissingError(
+                "the query was taken back a moment ago, and has made this version again; open this view again",
+                store=reader.store,
+                version=other,
+            )
+    except BaseException:
+        reader.close()
+        raise
+    return reader
 
 
 class Listing:

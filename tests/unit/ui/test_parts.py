@@ -8,18 +8,21 @@ from contextlib import closing
 
 import pytest
 
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
 from dynastate.ui.app import HERE
 from dynastate.ui.charts import BAR_MIN, HEIGHT, WIDTH, Bar, Chart
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
 from dynastate.ui.page import Ask
+from dynastate.ui.site import with_versions
 from dynastate.ui.texts import shown, visible
-from tests.support.engine_driver import make_engine
+from tests.support.engine_driver import attempt, make_engine
 from tests.support.fakes import MemoryTables
 from tests.support.pages import ROOT
 from tests.support.processes import wait_until
-from tests.support.store_builder import StoreBuilder
+from tests.support.store_builder import StoreBuilder, user
 
 
 def numbers(count: int, *, gaps: bool = False) -> Iterator[int | None]:
@@ -27,6 +30,26 @@ def numbers(count: int, *, gaps: bool = False) -> Iterator[int | None]:
         yield number
         if gaps:
             yield None
+
+
+def test_a_reader_of_another_run_is_refused_and_closed() -> None:
+    """A run may make the versions of a view again before its rows are read."""
+    tables = MemoryTables()
+    with closing(make_engine(tables)) as engine:
+        made = StoreBuilder(engine, "q/0/0/default").count_to(2)
+        kept = made.version, dict(made.state)
+        made.count_to(4)
+        with StateReader(tables, Settings(), "q/0") as before:
+            versions = {version: before.made_by(version) for version in (0, 2, 3)}
+            assert with_versions(before, versions) is before
+            assert len(before) == 1
+        made.run, (made.version, made.state) = "run-2", kept
+        made.commit((user("a"), None), by=attempt(103))
+    now = StateReader(tables, Settings(), "q/0")
+    with pytest.raises(VersionMissingError, match=r"open this view again store=q/0 version=3"):
+        with_versions(now, versions)
+    with pytest.raises(ConfigurationError, match="the state is closed"):
+        now.get(user("a"))
 
 
 def test_a_cursor_reads_as_far_as_it_is_paged() -> None:

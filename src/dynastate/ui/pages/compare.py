@@ -14,7 +14,7 @@ from dynastate.ui.cursor import Cursor
 from dynastate.ui.page import Ask, Page, counted
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.pages.rows import CELL_CHARS
-from dynastate.ui.site import Site
+from dynastate.ui.site import Site, with_versions
 from dynastate.ui.texts import shown, text_bytes
 from dynastate.unsaferow.nested import Struct
 
@@ -75,12 +75,13 @@ def view(site: Site, ask: Ask) -> Page:
         command = f"dynastate diff {quote(stores)} {before} {after}" + family_option(reader.family or families[0])
         if not reader.family:
             return Page(f"Versions of {stores}", "compare.html", command, values, spent)
+        made = {version: reader.made_by(version) for version in (before, after)}
     page = ask.number("page", 1, least=1)
 
     def make() -> Differences:
-        return Differences(site.open_reader(stores, family), before, after)
+        return Differences(with_versions(site.open_reader(stores, family), made), before, after)
 
-    with site.cursor(("compare", stores, family, before, after), make) as cursor:
+    with site.cursor(("compare", stores, family, before, after, *made.values()), make) as cursor:
         cursor.advance(float("inf"))
         values |= {
             "columns": list(cursor.columns.names),

@@ -12,7 +12,7 @@ from dynastate.reader.state import StateReader
 from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
 from dynastate.ui.page import Ask, Page, counted
 from dynastate.ui.pages.operator import family_option, stores_of
-from dynastate.ui.site import Site
+from dynastate.ui.site import Site, with_versions
 from dynastate.ui.texts import searched, shown, text_bytes
 
 #: Rows after which a search looks whether its time is over.
@@ -32,16 +32,16 @@ def view(site: Site, ask: Ask) -> Page:
         if not reader.family:
             return Page(f"Rows of {stores}", "rows.html", f"dynastate show {quote(reader.stores[0])}", values, spent)
         at = reader.at(version)
-        columns, total = at.columns, len(at)
+        columns, total, made = at.columns, len(at), reader.made_by(version)
     column, contains = ask.text("column"), ask.text("contains")
     page = ask.number("page", 1, least=1)
     names = list(columns.names)
 
     def make() -> Cursor[Any]:
-        own = site.open_reader(stores, family)
+        own = with_versions(site.open_reader(stores, family), {version: made})
         return Cursor(_matching(own, version, column, contains), own.close, lambda row: text_bytes(row[1]))
 
-    with site.cursor(("rows", stores, family, version, column, contains), make) as cursor:
+    with site.cursor(("rows", stores, family, version, made, column, contains), make) as cursor:
         cursor.advance(min(KEPT, page * PAGE_ROWS) + 1)
         values |= {
             "columns": list(zip(names, [each.name for each in columns.types], strict=True)),
