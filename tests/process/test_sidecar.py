@@ -854,6 +854,8 @@ def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
         answers = converse(FixedEngines(engine), whole, BUCKET, append({b"a": b"1"}), end)
         assert [type(answer) for answer in answers] == [protocol.Wanted, protocol.Maintained]
         assert read(engine, store, 43) == {b"a": b"1"}
+        (failed,) = converse(FixedEngines(engine), protocol.encode(protocol.Changes(store, 43, 43, A)))
+        assert error_of(failed)[0] == VersionMissingError.kind
 
 
 def test_a_failed_install_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:

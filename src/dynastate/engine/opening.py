@@ -349,12 +349,12 @@ class VersionOpener:
         Chunks that hold no hash `within` some ranges are left out.
 
         Raises:
-            VersionMissingError: one of them is not there, or `last` not by that attempt; from here, or while chunks
-                are consumed: clean-up may delete them meanwhile.
+            VersionMissingError: one of them is not there, or was written in full, or `last` is not by that attempt;
+                from here, or while chunks are consumed: clean-up may delete them meanwhile.
             CorruptStateError: an item is lost or corrupt; the same.
         """
         meter = Meter()
-        graph = self.graph(store, first, last, meter)
+        graph = self.graph(store, max(first - 1, 0), last, meter)
         entries = graph.span(first, last, attempt)
         newest = entries[-1]
         shards = graph.required_meta.shards
@@ -364,7 +364,7 @@ class VersionOpener:
                 yield from self._reader.changes(store, [entry], shards, meter, within=within)
             except CorruptStateError:
                 # Clean-up may have deleted it meanwhile: then it is not corrupt, but missing.
-                self.graph(store, first, last, meter).span(first, last, attempt)
+                self.graph(store, max(first - 1, 0), last, meter).span(first, last, attempt)
                 raise
 
         return ChangeFeed(

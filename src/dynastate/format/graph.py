@@ -226,6 +226,18 @@ class VersionGraph:
                 return True
         return False
 
+    def _is_whole(self, entry: VersionEntry) -> bool:
+        """Whether a version was written in full, without a parent.
+
+        Its parent was never made, and it has neither records nor a count of added values. A commit without changes has
+        that count, 0; where a build before the count made it, its parent or a snapshot of that is there, unless
+        clean-up has deleted both: then it is taken for one that was written in full.
+        """
+        parent = entry.parent_id
+        is_listed = parent == EMPTY or self.entry(*parent) is not None
+        has_snapshot = parent in self._snapshots or parent in self.skipped
+        return not entry.records and entry.added is None and not (is_listed or has_snapshot)
+
     def count_values(self, of: VersionId) -> int | None:
         """The values that a version has, and the records that a snapshot of it: one for a row, all those of a list.
 
@@ -288,8 +300,21 @@ class VersionGraph:
         return at, path[::-1]
 
     def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
-        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first."""
+        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.
+
+        The list with the version before `first` must have been read.
+
+        Raises:
+            VersionMissingError: one is not there; or it was written in full, so that it has no changes.
+        """
         found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
+        if self._is_whole(found[-1]):
+            raise VersionMissingError(
+                "this version was written in full, as dynastate import does, and what it changed is not known: read "
+                "all its rows, and then the changes after it",
+                store=self.store,
+                version=found[-1].version,
+            )
         if found[-1].version > first:
             raise self._missing(*found[-1].parent_id)
         return found[::-1]

@@ -23,8 +23,10 @@ from tests.support.engine_driver import (
     entry,
     graph,
     items_of,
+    numbers,
     query_run,
     read,
+    save_snapshot,
     write,
     write_versions,
 )
@@ -74,6 +76,55 @@ def test_an_installed_version_without_rows(engine: Engine, tables: Tables, store
     assert begin_install(engine, store, attempt(1), {}).commit()
     assert read(engine, store, NUMBER) == {}
     assert verify(tables, store).findings == ()
+
+
+@pytest.mark.parametrize("number", [43, 50])
+@pytest.mark.parametrize("rows", [ROWS, {}], ids=["rows", "no rows"])
+def test_the_changes_of_an_installed_version_are_not_known(
+    engine: Engine, tables: Tables, store: str, number: int, rows: State
+) -> None:
+    """They are refused, as those of versions before it, whatever is listed there; those after it are given."""
+    older = write_versions(engine, store, 3, run=IMPORT)
+    assert begin_install(engine, store, attempt(1_000), rows, number).commit()
+    base = VersionId(number, attempt(1_000))
+    for later in range(12):
+        base = write(engine, store, attempt(2_000 + later), {b"new": b"%d" % later}, base=base, run=QUERY)
+    for first in (0, 1, 3, 4, number - 1, number):
+        for last in (number, base.version):
+            with pytest.raises(VersionMissingError, match=f"was written in full.* store={store} version={number}$"):
+                engine.changes(store, first, last, NO_ATTEMPT)
+    assert changed(engine, store, number + 1, base) == {number + 1 + later: 1 for later in range(12)}
+    assert changed(engine, store, 1, older[-1]) == {1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize("number", [10, 11])
+@pytest.mark.parametrize("added", [0, None])
+def test_the_changes_of_a_version_whose_parent_was_deleted_are_known(
+    engine: Engine, tables: Tables, store: str, number: int, added: int | None
+) -> None:
+    """Also where it changed nothing, and its parent's snapshot is gone, too. Earlier builds did not count values."""
+    made = write_versions(engine, store, number - 1)
+    save_snapshot(engine, store, made[-1], numbers(number - 1))
+    under_way = engine.begin(store, query_run("run-1"), *made[-1], attempt(1_000))
+    under_way.added = added
+    under_way.commit({0: number - 1}, SCHEMA)
+    version = VersionId(number, attempt(1_000))
+    newest = write(engine, store, attempt(1_001), {b"new": b"1"}, base=version)
+    engine.clean_up(store, "run-1", *newest, 2, 1, 0)
+    assert graph(tables, store).versions() == [number, number + 1]
+    assert changed(engine, store, number, newest) == {number: 0, number + 1: 1}
+    if added is not None:
+        below = next(each for each in graph(tables, store).snapshots() if each.version == number - 1)
+        tables.delete([snapshot_key(store, below.version, below.attempt)], Meter())
+        assert changed(engine, store, number, newest) == {number: 0, number + 1: 1}
+    with pytest.raises(VersionMissingError, match=f"this version does not exist .*version={number - 1} "):
+        engine.changes(store, number - 1, number, NO_ATTEMPT)
+
+
+def changed(engine: Engine, store: str, first: int, last: VersionId) -> dict[int, int]:
+    """The number of records that each version changed."""
+    feed = engine.changes(store, first, *last)
+    return {version: sum(each.records for each in chunks) for version, chunks in feed.versions}
 
 
 def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables, store: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.install import InstalledVersion
+from dynastate.errors import VersionMissingError
 from dynastate.format.changes import MERGE, PUT, Change, apply_change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import VersionId
 from dynastate.format.parts import Chunk, StoredChunk
@@ -256,3 +257,17 @@ def test_an_import(engine: Engine, tables: MemoryTables, store: str, opened: Ope
     assert state.refresh()
     assert seen(state) == target.lists[11]
     assert verify(tables, imported).findings == ()
+    for after in (0, 4):
+        with pytest.raises(VersionMissingError, match=r"was written in full.* version=5$"):
+            list(state.changes(after))
+        with pytest.raises(VersionMissingError, match=r"was written in full.* version=5$"):
+            list(state.at(5).changes(after))
+    with pytest.raises(VersionMissingError, match=r"was written in full.* version=5$"):
+        list(state.diff(0, 11))
+    assert list(state.diff(5, 11)) != []
+    assert {each.version for each in state.changes(5)} == set(range(6, 12))
+    (key, *_) = ({name: row[name] for name in state.key_columns.names} for row in state)
+    assert state.history(key)[0].version == 5
+    with state.to_duckdb() as connection:
+        found = connection.sql("select distinct version from changes order by 1").fetchall()
+    assert found == [(version,) for version in range(6, 12)]
