@@ -119,7 +119,7 @@ class Settings:
             self._require_form(item)
         if self.delta_table == self.snapshot_table:
             raise ConfigurationError(f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ", both=self.delta_table)
-        object.__setattr__(self, "blocks", re.sub("^s3a:", "s3:", self.blocks).rstrip("/"))
+        object.__setattr__(self, "blocks", _one_spelling(self.blocks))
         for name in ("endpoint", "blocks_endpoint"):
             if getattr(self, name):
                 self._require_url(name)
@@ -171,6 +171,11 @@ class Settings:
             for item in fields(self)
             if (value := getattr(self, item.name)) is not None and (item.name in given or value != item.default)
         }
+
+
+def _one_spelling(blocks: str) -> str:
+    """A location of blocks as S3's own scheme has it, without empty segments."""
+    return re.sub("(?<!:)/+", "/", re.sub("^s3a:", "s3:", blocks)).rstrip("/")
 
 
 def is_endpoint(text: str) -> bool:

@@ -101,10 +101,21 @@ def test_a_right_value_is_taken(name: str, value: str) -> None:
     assert settings.to_spark() == ({} if default else {PREFIX + name: value})
 
 
-@pytest.mark.parametrize("given", ["s3a://bucket/prefix", "s3://bucket/prefix/", "s3a://bucket/prefix//"])
-def test_a_location_of_blocks_has_one_spelling(given: str) -> None:
-    """Hadoop's scheme for S3, and slashes at the end, make no other location."""
-    assert Settings(blocks=given) == Settings(blocks="s3://bucket/prefix")
+@pytest.mark.parametrize(
+    ("given", "location"),
+    [
+        ("s3a://bucket/prefix", "s3://bucket/prefix"),
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("s3a://bucket/prefix//", "s3://bucket/prefix"),
+        ("s3://bucket//prefix", "s3://bucket/prefix"),
+        ("s3a://bucket///a//b/c///", "s3://bucket/a/b/c"),
+        ("s3://bucket//", "s3://bucket"),
+    ],
+)
+def test_a_location_of_blocks_has_one_spelling(given: str, location: str) -> None:
+    """Hadoop's scheme for S3, empty segments, and slashes at the end make no other location."""
+    assert Settings(blocks=given).blocks == Settings(blocks=location).blocks == location
+    assert Settings.from_spark({"blocks": given}) == Settings(blocks=location)
 
 
 def test_every_setting_is_tested() -> None:
