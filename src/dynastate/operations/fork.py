@@ -312,7 +312,7 @@ class _StoreFork:
         """
         for group, listed in self._lists().items():
             self._put(group, list_item(group, listed) | {WRITER: self._pin_name})
-        parts = sum(entry.stored_bytes for _, entry in self._entries)
+        parts = sum(entry.stored_bytes for _, entry in self._entries if not entry.inline)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
 
     @contextmanager

@@ -15,6 +15,7 @@ from typing import Final
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
+from dynastate.format.graph import last_of_one_run
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.choices import Order
 from dynastate.operations.inspect import families_of, rows_of
@@ -129,7 +130,10 @@ class Monitor:
         self, name: str, stores: Sequence[str], new: Mapping[str, Sequence[VersionEntry]], seconds: float | None
     ) -> StoreActivity:
         known = [found for store in stores if (found := self._known[store]) is not None]
-        versions = [each.newest.version for each in known]
+        newest = max(each.newest.version for each in known)
+        # In the first batch after the query was taken back, no version of what some partitions have is in all.
+        version = last_of_one_run([(each.entries, each.runs) for each in known])
+        common = [each.find(version) if version else each.newest for each in known]
         entries = [(store, entry) for store in stores for entry in new[store]]
 
         units = [commit_units(store, entry) for store, entry in entries]
@@ -144,9 +148,9 @@ class Monitor:
         return StoreActivity(
             stores=name,
             partitions=len(stores),
-            version=min(versions),
-            lag=max(versions) - min(versions),
-            rows=sum(rows_of(families_of(each.schema(each.newest), each.newest)) for each in known),
+            version=version,
+            lag=newest - version,
+            rows=sum(rows_of(families_of(each.schema(at), at)) for each, at in zip(known, common, strict=True)),
             versions_s=per_second(len(entries) / len(stores)),
             write_units_s=per_second(sum(units)),
             changes_s=per_second(sum(entry.records for _, entry in entries)),

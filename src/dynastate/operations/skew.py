@@ -186,7 +186,9 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
     newest, oldest = lineage[-1], lineage[0]
     usage = usage_of_lists(graph, items)
     snapshot = newest_snapshot(graph)
-    records, raw = (snapshot.records, snapshot.raw_bytes) if snapshot else (usage.records, usage.raw_bytes)
+    records, raw = usage.records, usage.raw_bytes
+    if snapshot and snapshot.records:
+        records, raw = snapshot.records, snapshot.raw_bytes
     keys = sum(newest.keys.values())
     span_s = (newest.time_ms - oldest.time_ms) / 1000
     families = families_of(graph.schema(newest), newest)

@@ -36,17 +36,21 @@ def to_arrow(columns: Struct, rows: Iterable[Row]) -> pa.Table:
 def to_pandas(columns: Struct, rows: Iterable[Row]) -> pd.DataFrame:
     pandas, table = extra("pandas"), to_arrow(columns, rows)
     try:
-        whole: pd.DataFrame = table.to_pandas()
+        whole: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
     except (ValueError, OverflowError, extra("pyarrow").ArrowException):
         # A date or time that Python cannot hold. Its column stays one of Arrow; the others are as always.
         whole = pandas.concat([_series(pandas, table, name) for name in table.column_names], axis=1)
+    integers = extra("pyarrow").types.is_integer
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count and integers(column.type):
+            whole[name] = whole[name].astype(str(column.type).title())
     return whole
 
 
 def _series(pandas: Any, table: pa.Table, name: str) -> pd.Series[Any]:
     column = table.column(name)
     try:
-        made: pd.Series[Any] = column.to_pandas()
+        made: pd.Series[Any] = column.to_pandas(integer_object_nulls=True)
     except (ValueError, OverflowError, extra("pyarrow").ArrowException):
         made = pandas.Series(column, dtype=pandas.ArrowDtype(column.type))
     return made.rename(name)

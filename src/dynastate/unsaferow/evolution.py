@@ -24,6 +24,12 @@ _WHOLE: Final = ("byte", "short", "integer", "long")
 
 def _to_float(value: float) -> float:
     """The nearest number of 32 bits."""
+    if isinstance(value, int):
+        # A double would round first: it gets 30 bits, whose last one says that more follow.
+        lost = max(0, abs(value).bit_length() - 30)
+        kept = abs(value) >> lost
+        kept |= kept << lost != abs(value)
+        value = (kept << lost) * (1 if value > 0 else -1)
     nearest: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
     return nearest
 

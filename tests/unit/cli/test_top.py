@@ -160,6 +160,17 @@ def test_figures_of_a_running_query(engine: Engine, monkeypatch: pytest.MonkeyPa
     assert second.dollars_a_day == pytest.approx(0.46 * 86_400 * 0.625e-6, abs=1e-6)
 
 
+def test_figures_are_of_a_version_that_one_run_made_in_all_partitions(engine: Engine) -> None:
+    """A query that was taken back has made its first version again in one partition only."""
+    made = [StoreBuilder(engine, f"back/0/{partition}/default") for partition in range(2)]
+    for each in made:
+        each.count_to(7)
+    made[0].version, made[0].run = VersionId(4, attempt(4)), "run-2"
+    made[0].commit((user("new"), counted(1)), by=attempt(105))
+    (activity,) = Monitor(engine, [each.store for each in made], lambda: 0.0).look()
+    assert (activity.version, activity.lag, activity.rows) == (4, 3, 2)
+
+
 def test_80_columns(engine: Engine, tmp_path: Path) -> None:
     """With large figures and reports everything is in one table, without a broken word."""
     store = StoreBuilder(engine, "0c64c9d2a24f3d2d7f3e6f0b8a119f2c/0/0/left-keyWithIndexToValue", run="r")

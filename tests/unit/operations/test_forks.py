@@ -122,6 +122,14 @@ def made(engine: Engine, store: str) -> Made:
     return made + write_versions(engine, store, 15, made[20])[1:]
 
 
+def test_changes_within_entries_are_not_shared(engine: Engine, tables: Tables, store: str) -> None:
+    """They are copied with the version lists: the fork shares no byte."""
+    engine.commits.inline_bytes = 256
+    write_versions(engine, store, 3)
+    assert data_items(tables, store) == 0
+    assert fork(tables, store).shared_bytes == 0
+
+
 def test_a_fork_reads_the_same_rows_and_writes_none(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """A fork reads as its origin, by number and by attempt; no part and no bucket is its own."""
     before = data_items(tables, store)

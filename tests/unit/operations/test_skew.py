@@ -133,6 +133,20 @@ def test_sizes_of_lists_are_those_of_their_values(memory: MemoryTables, memory_e
     assert load.bytes > 5 * 20 * 30
 
 
+def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
+    memory: MemoryTables, memory_engine: Engine, store: str
+) -> None:
+    """The changes since tell them."""
+    made = StoreBuilder(memory_engine, store)
+    made.commit((user("a"), counted(1)))
+    made.commit((user("a"), None))
+    assert compact_store(memory_engine, memory, store) is not None
+    made.commit(*[(user(f"{number:03d}"), counted(1)) for number in range(100)])
+    (load,) = read_loads(memory, [store], Meter())
+    assert load.keys == 100
+    assert load.bytes > 100 * 20
+
+
 def test_few_versions_have_no_trend(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
     """One version has no growth; of a store without a version there is nothing."""
     StoreBuilder(memory_engine, store).commit((user("a"), counted(1)))

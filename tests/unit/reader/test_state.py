@@ -534,6 +534,19 @@ def encoder_of_users() -> KeyEncoder:
     return make_encoder(parse_schema(struct(USER)), RAW, "default")
 
 
+def test_rows_with_nulls_do_not_confirm_the_placement(engine: Engine, store: str, opened: Open) -> None:
+    """The hash passes over a null: rows placed by one column lie where the rule has them, if the others are null."""
+    operator, made = builders(engine, store, 8)
+    columns = [("a", "string"), ("b", "string")]
+    first = make_encoder(parse_schema(struct(columns[:1])), RAW, "default")
+    keys = [{"a": f"a{number}", "b": None if number % 20 else f"b{number}"} for number in range(600)]
+    for place, each in enumerate(made):
+        each.families = [family(key=columns)]
+        each.commit(*[(key, counted(1)) for key in keys if first.partition({"a": key["a"]}, len(made)) == place])
+    state = opened(operator)
+    assert [key for key in keys if state.get(key) is None] == []
+
+
 def test_an_operator_is_read_in_the_partition_of_the_key(engine: Engine, store: str, opened: Open) -> None:
     """A row costs as much as in one store; so does an absent key, once rows have confirmed the placement."""
     operator, made = partitions(engine, store, 5)
@@ -707,6 +720,17 @@ def test_partitions_without_a_version_of_one_run(engine: Engine, store: str, ope
     again.commit((user("a"), counted(11)), by=attempt(11))
     with pytest.raises(VersionMissingError, match="no version is in all partitions by one run"):
         opened(operator)
+
+
+def test_whole_numbers_beside_nulls_are_not_rounded_by_pandas(engine: Engine, store: str, opened: Open) -> None:
+    """Not in a column, and not in a list."""
+    large, longs = 2**53 + 1, {"type": "array", "elementType": "long", "containsNull": True}
+    made = StoreBuilder(engine, store, family(value=(("n", "long"), ("l", longs))))
+    made.commit((user("a"), {"n": large, "l": [large, None]}), (user("b"), {"n": None, "l": None}))
+    frame = opened(store).to_pandas().set_index("user")
+    assert str(frame["n"].dtype) == "Int64"
+    assert (frame["n"]["a"], list(frame["l"]["a"])) == (large, [large, None])
+    assert frame["n"].isna()["b"]
 
 
 def test_an_ambiguous_store_is_refused(engine: Engine, store: str, opened: Open) -> None:

@@ -38,6 +38,9 @@ def test_columns_are_found_by_name() -> None:
         ("integer", 7, "long", 7),
         ("integer", 7, "double", 7.0),
         ("long", 2**24 + 1, "float", 2.0**24),
+        ("long", 2**53 + 2**29 + 1, "float", 2.0**53 + 2.0**30),  # by a double it would be 2.0**53
+        ("long", -(2**62) - 2**38 - 1, "float", -(2.0**62) - 2.0**39),
+        ("long", 2**53 + 2**29, "float", 2.0**53),
         ("float", 0.5, "double", 0.5),
         ("string", "é", "binary", b"\xc3\xa9"),
         ("binary", b"\xc3\xa9", "string", "é"),
