@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any, Final
+
+import pytest
+
+from dynastate.errors import ConfigurationError
 from dynastate.progress import no_progress
 from dynastate.spark.transfer.recovery import _newest
 from tests.support.engine_driver import attempt, make_engine, write, write_versions
 from tests.support.fakes import MemoryTables
+from tests.support.store_builder import USER, StoreBuilder, family, struct, user
+
+NEW: Final = (("refunded", "long"), ("spent", "long"))
+OLD: Final = struct(NEW[::-1])
+OLDER: Final = struct(NEW[:1])
 
 
 def test_all_stores_are_taken_from_one_run() -> None:
@@ -23,3 +34,20 @@ def test_all_stores_are_taken_from_one_run() -> None:
         assert len(ids) == 2
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("in_state", [[], [OLD], [OLD, OLDER]])
+@pytest.mark.parametrize("in_template", [[], [OLD], [OLDER, OLD]])
+def test_a_template_has_the_earlier_schemas_of_the_state(in_state: list[Any], in_template: list[Any]) -> None:
+    """The rows name their schema by its place among them: with others they would be read as if written by another."""
+    tables = MemoryTables()
+    with closing(make_engine(tables)) as engine:
+        made = StoreBuilder(engine, "lost/0/0/default", family(value=NEW, earlier_values=in_state))
+        made.commit((user("a"), {"spent": 100, "refunded": 7}))
+    family_of_template = {"name": "default", "key": struct(USER), "value": struct(NEW), "earlier_values": in_template}
+    described = [{"operator": 0, "partitions": 1, "name": "default", "described": [family_of_template]}]
+    if in_state == in_template:
+        assert _newest(tables, "lost", described, no_progress)[0] == 1  # type: ignore[arg-type]
+    else:
+        with pytest.raises(ConfigurationError, match="have had other schemas than those of the template"):
+            _newest(tables, "lost", described, no_progress)  # type: ignore[arg-type]

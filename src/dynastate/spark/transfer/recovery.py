@@ -104,12 +104,26 @@ def _newest(
 
 
 def _check_schema(graph: VersionGraph, described: dict[str, Any]) -> None:
-    """Refuse a template whose rows look otherwise."""
-    own = {each["name"]: (each["key"], each["value"]) for each in described_families(graph.schema(graph.newest()))}
+    """Refuse a template whose rows look otherwise, or have ids of other schemas."""
+    own = {each["name"]: each for each in described_families(graph.schema(graph.newest()))}
     for each in described["described"]:
-        if each["name"] not in own or not same_schema(own[each["name"]], (each["key"], each["value"])):
+        mine = own.get(each["name"])
+        if mine is not None and not _same_earlier(mine, each):
+            raise ConfigurationError(
+                "the values of the state have had other schemas than those of the template: run the template with the "
+                "programs that the lost query had, one after the other, a batch each",
+                store=graph.store,
+                family=each["name"],
+            )
+        if mine is None or not same_schema((mine["key"], mine["value"]), (each["key"], each["value"])):
             raise ConfigurationError(
                 "the template's rows have another schema than the state; it must be the same query",
                 store=graph.store,
                 family=each["name"],
             )
+
+
+def _same_earlier(own: dict[str, Any], described: dict[str, Any]) -> bool:
+    """Whether two families have the same earlier schemas of values, in the same order."""
+    mine, its = (each.get("earlier_values", []) for each in (own, described))
+    return len(mine) == len(its) and all(map(same_schema, mine, its))

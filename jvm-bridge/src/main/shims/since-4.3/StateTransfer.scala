@@ -53,7 +53,8 @@ object StateTransfer {
           "operator" -> JInt(shape.operator), "name" -> JString(shape.name), "partitions" -> JInt(shape.partitions),
           "kind" -> JString(shape.operatorName), "single" -> JBool(shape.isSingle), "families" -> JBool(shape.usesFamilies),
           "described" -> JArray(shape.described.toList.map(family => JObject(
-            "name" -> JString(family.name), "key" -> parse(family.keySchema.json), "value" -> parse(family.valueSchema.json)))))))))
+            "name" -> JString(family.name), "key" -> parse(family.keySchema.json), "value" -> parse(family.valueSchema.json),
+            "earlier_values" -> JArray(family.earlierSchemas.map(schema => parse(schema.json)).toList)))))))))
     }
     compact(render(described))
   }
