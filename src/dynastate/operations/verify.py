@@ -508,7 +508,8 @@ class _Check:
 
         Clean-up leaves versions, too, that cannot be read. But it deletes the buckets and the manifest of a snapshot
         before its item, so a manifest is that of a lost one if it is there with all buckets, and is of the lowest
-        version or of the one below. A manifest that was written late has lost its buckets.
+        version or of the one below. A manifest that was written late has lost those that no other snapshot has. That of
+        a fork which was dropped and made again has not: what a fork shares with its origin is left out.
         """
         graph = now.graph
         if not graph.versions() or DROPPED in graph.meta_item:  # a drop deletes the items first
@@ -536,14 +537,18 @@ class _Check:
         return []
 
     def _has_buckets(self, made: SnapshotManifest) -> bool:
-        """Whether each bucket that a manifest names is there, and can be read."""
-        runs = (
-            run
-            for number, bucket in enumerate(made.buckets)
-            if bucket.parts
-            for run in bucket_runs(self._store, made, number, self._shards)
-        )
-        return self._shards > 0 and all(isinstance(part, Part) for _, part in self._read_parts(runs))
+        """Whether all buckets of a manifest are the store's own and can be read, and others have not all of them."""
+        named = {
+            (bucket.holder, number)
+            for found in self._manifests.values()
+            for number, bucket in enumerate(found.buckets if found is not None else ())
+        }
+        buckets = [(number, bucket) for number, bucket in enumerate(made.buckets) if bucket.parts]
+        is_own = all(bucket.home is None for _, bucket in buckets)
+        if not (self._shards and is_own and any((bucket.holder, number) not in named for number, bucket in buckets)):
+            return False
+        runs = (run for number, _ in buckets for run in bucket_runs(self._store, made, number, self._shards))
+        return all(isinstance(part, Part) for _, part in self._read_parts(runs))
 
     def _find_gaps(self, now: NamingItems, readable: set[VersionId]) -> None:
         """Report gaps: clean-up deletes versions from the lowest on, so none is missing above a readable one.

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count
+from itertools import count, product
 
 import pytest
 
@@ -546,6 +546,32 @@ def test_late_lists_of_a_dropped_fork(memory: MemoryTables, make: Engines, store
     assert make().lineage(new_of(store)).newest.id == newest
     assert graph(memory, new_of(store)).required_meta.epoch > 1
     assert read(make(), store, *made[12]) == numbers(12)
+
+
+@pytest.mark.parametrize("version", [13, 20, 22])
+def test_late_manifests_of_a_dropped_fork_are_no_lost_snapshots(
+    memory: MemoryTables, make: Engines, store: str, version: int
+) -> None:
+    """Nor where the fork was made again, has a snapshot of its own, and a clean-up is bounded, or cut off anywhere."""
+    made, new = write_with_two_snapshots(make(), store), new_of(store)
+    recorded = Recorded(memory)
+    fork(recorded, store, 24)
+    drop_namespace(memory, namespace_of(new))
+    assert fork(memory, store, version).version == version
+    own = write_versions(make(), new, 10, made[version], run="run-2")[1:]
+    snapshot_of(make(), new, own[6], numbers(version + 7), run="run-2")
+    before, ways = dict(memory.items), 0
+    for at, most in product(range(1, 100), (0, 1, 3)):
+        dying = Dying(memory, at)
+        with suppress(UnavailableError):
+            make_engine(dying).clean_up(new, "run-2", *own[-1], 2, 0, most)
+        recorded.repeat("write")
+        assert [each for each in verify(memory, new).findings if each.what != "orphaned"] == []
+        ways += 1
+        memory.items = dict(before)
+        if dying.left >= 0 and most == 3:
+            break
+    assert ways > 20
 
 
 def test_a_query_that_starts_over_while_its_fork_is_made(memory: MemoryTables, make: Engines, store: str) -> None:

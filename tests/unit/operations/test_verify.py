@@ -6,7 +6,7 @@ import contextlib
 import random
 import tracemalloc
 from collections.abc import Iterator
-from itertools import product
+from itertools import count, product
 from uuid import uuid4
 
 import pytest
@@ -16,6 +16,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
+from dynastate.format.changes import key_hash
 from dynastate.format.items import Item, item_key
 from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, group_key, snapshot_key, store_shard
 from dynastate.format.meta import QueryRun
@@ -244,7 +245,7 @@ def test_a_lost_snapshot_item(
     """It is reported where the lowest versions are read from it, and its manifest and buckets are no orphans."""
     made = write_versions(memory_engine, store, 27)
     for version in snapshots:
-        save_snapshot(memory_engine, store, made[version], numbers(version), lambda _: set())
+        save_snapshot(memory_engine, store, made[version], numbers(version))
     memory_engine.clean_up(store, "run-1", *made[27], retain, 0, 0)
     assert verify(memory, store).findings == ()
     key = snapshot_key(store, *made[4])
@@ -271,12 +272,21 @@ def test_a_lost_snapshot_item_with_carried_buckets(memory_engine: Engine, memory
     assert listed(verify(memory, store)) == [("missing", snapshot_key(store, *made[6]).sort)]
 
 
-def test_a_snapshot_that_clean_up_deletes_is_not_lost(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+@pytest.mark.parametrize("is_carried", [False, True], ids=["own buckets", "all of its buckets are carried on"])
+def test_a_snapshot_that_clean_up_deletes_is_not_lost(
+    memory_engine: Engine, memory: MemoryTables, store: str, *, is_carried: bool
+) -> None:
     """Wherever the clean-up is cut off, and when the request that wrote the manifest comes again then."""
-    made = write_versions(memory_engine, store, 27)
+    made = write_versions(memory_engine, store, 4)
     save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
+    full = {bucket_of(key) for key in numbers(4)}
+    added = next(key for number in count(10) if bucket_of(key := b"%d" % number) not in full)
+    made.append(write(memory_engine, store, attempt(5), {added: added}, base=made[4]))
+    for number in range(6, 28):
+        made.append(write(memory_engine, store, attempt(number), base=made[-1]))
     memory_engine.clean_up(store, "run-1", *made[27], 23, 0, 0)
-    save_snapshot(memory_engine, store, made[20], numbers(20))
+    state = numbers(4) | {added: added}
+    save_snapshot(memory_engine, store, made[20], state, (lambda _: {added}) if is_carried else None)
     late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"directory/{4:020d}")}
     items, gone = dict(memory.items), 0
     for requests, applied in product(range(1, 100), (False, True)):
@@ -295,6 +305,11 @@ def test_a_snapshot_that_clean_up_deletes_is_not_lost(memory_engine: Engine, mem
         if dying.left >= 0:
             break
     assert gone > 5
+
+
+def bucket_of(key: bytes) -> int:
+    """The bucket of a key, of the eight of a snapshot."""
+    return key_hash(key) >> 29
 
 
 @pytest.mark.parametrize("most", range(1, 20))
