@@ -158,14 +158,16 @@ def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
 
 
 def empty_store(tables: Tables, store: str, query: str, meter: Meter) -> int:
-    """Delete all items of one store of a query but fences and its meta item, for `delete_meta`; return how many.
+    """Delete all items of one store of a query except fences and its meta item, for `delete_meta`; return how many.
+
+    Without a meta item nothing is deleted: another command has deleted the store, and a query may be making it again.
 
     Raises:
         ConfigurationError: another query's run has entered the store meanwhile; and as for `drop_stores`.
         CorruptStateError, UnavailableError: as for `drop_stores`.
     """
     refuse_forked(tables, [store], meter)
-    return (_empty if _mark_dropped(tables, store, meter, query) else _drop_lost)(tables, store, meter)
+    return _empty(tables, store, meter) if _mark_dropped(tables, store, meter, query) else 0
 
 
 def _mark_dropped(tables: Tables, store: str, meter: Meter, query: str | None = None) -> bool:

@@ -18,13 +18,14 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, VersionId, group_key, meta_key, schema_digest, schema_key, store_shard
 from dynastate.operations import drop, runs
-from dynastate.operations.drop import drop_stores, look, refuse_written, seconds_to_look
+from dynastate.operations.drop import drop_stores, empty_store, look, refuse_written, seconds_to_look
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store, inspect_stores
 from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.verify import verify
 from dynastate.progress import no_progress
 from tests.support.engine_driver import (
+    QUERY,
     SCHEMA,
     Engines,
     attempt,
@@ -37,6 +38,7 @@ from tests.support.engine_driver import (
     parts_of,
     query_run,
     read,
+    recover,
     save_snapshot,
     singles,
     write,
@@ -396,6 +398,20 @@ def test_the_look_for_a_query_that_writes(memory: MemoryTables, engines: Engines
         first = look(memory, stores, Meter())
         with pytest.raises(ConfigurationError, match=r"a query writes to this namespace: stop it.*--force.*restarted"):
             refuse_written(memory, first, 7, Meter(), sleep=happens)  # type: ignore[arg-type]
+
+
+def test_what_another_clean_up_has_deleted_is_left_to_who_makes_it_again(
+    memory: MemoryTables, engines: Engines, store: str
+) -> None:
+    """This clean-up had read its meta item; a query writes its first version there when nothing is left."""
+    write_versions(engines(memory), store, 3)
+    drop_stores(memory, [store], Meter())
+    to_come = [lambda: write_versions(engines(memory), store, 1, run="next")]
+    overtaken = FailingTables(memory, lambda verb: to_come.pop()() if verb == "list_keys" and to_come else None)
+    assert empty_store(overtaken, store, QUERY, Meter()) == 0
+    if to_come:
+        to_come.pop()()
+    assert recover(engines(memory), store, *graph(memory, store).newest().id) == numbers(1)
 
 
 def test_a_late_request_of_a_drop_deletes_no_schema(memory: MemoryTables, engines: Engines, store: str) -> None:
