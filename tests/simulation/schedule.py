@@ -702,7 +702,10 @@ class Schedule:
                 raise violation("a store is made that its namespace does not list", store=store, missing=key.sort)
 
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
-        """Check that an attempt is complete once a version list lists it, unless its ancestors were deleted."""
+        """Check that an attempt of the newest run is complete once a version list lists it.
+
+        Its ancestors may be deleted, and of a run that is over its own parts, too.
+        """
         assert self._auditor is not None
         if not model.run:  # the store is being dropped
             return
@@ -712,5 +715,5 @@ class Schedule:
         try:
             read(self.scheduler, self._auditor, model, version, held)
         except (VersionMissingError, CorruptStateError) as failed:
-            if node.parent == model.chain[model.newest]:
+            if node.run == model.run and node.parent == model.chain[model.newest]:
                 raise violation("a listed version cannot be read", version=short(version), error=failed) from failed

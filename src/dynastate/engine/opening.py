@@ -327,10 +327,16 @@ class VersionOpener:
                 self._extend_route(store, known.newest, after, schemas)
                 runs = {**known.runs, **graph.runs}
                 return Lineage(store, (*known.entries, *after), schemas, meter, known.added + len(after), runs)
+        try:
+            return self._whole_lineage(store, meter)
+        except CorruptStateError:
+            # The pages of a Query are not of one moment: the store may have been dropped between two of them.
+            return self._whole_lineage(store, meter)
+
+    def _whole_lineage(self, store: str, meter: Meter) -> Lineage:
         graph = self.graph(store, 0, VERSION_MAX, meter)
         entries = tuple(graph.openable(graph.lineage(graph.newest())))
-        schemas = graph.schemas(entries)
-        return Lineage(store, entries, schemas, meter, runs=graph.runs)
+        return Lineage(store, entries, graph.schemas(entries), meter, runs=graph.runs)
 
     def _extend_route(
         self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]

@@ -119,15 +119,20 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
     yet are the earlier query's. A store that a run has entered since `stores` were listed is kept, too. One that a
     clean-up which was cut off has begun to delete is deleted all the same: no run can enter it before.
     """
-    early, lock = cache(lambda: _first_batch(tables, stores[0].split("/")[0])), Lock()
+    namespace = stores[0].split("/")[0]
+    early, lock = cache(lambda: _first_batch(tables, namespace)), Lock()
     metas = get_apart(tables, [meta_key(store) for store in stores], Meter())
     queries = {store: parse_meta(store, metas[key]).query for store in stores if (key := meta_key(store)) in metas}
     begun = {store for store in queries if metas[meta_key(store)].get(DROPPED) == DELETING}
+    # A query that entered before its id was read here is no earlier one now; one that enters later changes the item.
+    taken = set(stores).difference(of_namespace(tables, namespace, Meter()).earlier).intersection(queries)
 
     def empty(store: str) -> Cleaned:
         meter, items, kept = Meter(), 0, ""
         others: list[str] = []
-        if store not in begun:
+        if store in taken:
+            kept = "a query has begun to write there meanwhile"
+        elif store not in begun:
             with lock:  # it is read once, and not by each of those that begin
                 kept = early()
         if not kept:

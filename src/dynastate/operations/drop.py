@@ -233,8 +233,11 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
 def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
     """Delete all items of a store without a meta item, wherever its shards may be; its runs are unknown.
 
-    While there are versions no run can enter, so the version lists go last.
+    While there are versions no run can enter, so the version lists go last. If it has a meta item by now, a query has
+    made it since another drop: it is left.
     """
+    if meta_or_empty(tables, store, meter):
+        return 0
     locations = _named_locations(tables, store, meter)
     deleted = _delete_others(tables, store, SHARDS_MAX, locations, meter)
     return deleted + _delete_lists(tables, store, (), meter)

@@ -295,6 +295,18 @@ def test_nothing_is_deleted_before_the_first_commit(engine: Engine, tables: Memo
     assert list(catalog.find_stores(tables, "mine", Meter())) == sorted({*partitions(3), *partitions(2, 0, name)})
 
 
+def test_stores_of_a_query_that_began_since_they_were_listed_are_kept(engine: Engine, tables: MemoryTables) -> None:
+    """They were an earlier query's, and are the current one's: it has committed two batches in all of them."""
+    start_over(engine, partitions(3), "first")
+    start_over(engine, partitions(1), "second")
+    earlier = of_namespace(tables, "mine", Meter()).earlier
+    start_over(engine, partitions(3), "third")
+    assert {each.kept for each in clean_earlier(tables, earlier).all()} == {
+        "a query has begun to write there meanwhile"
+    }
+    assert users(tables, "mine/0") == [f"third in {partition}" for partition in range(3)]
+
+
 def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, tables: MemoryTables) -> None:
     """But for stores that a fork was made of, until it is dropped; the current query's are whole."""
     start_over(engine, partitions(4) + partitions(2, 1), "first")
