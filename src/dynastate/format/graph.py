@@ -309,11 +309,14 @@ class VersionGraph:
         """
         found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
         if self._is_whole(found[-1]):
+            key = keys.group_key(self.store, found[-1].version)
             raise VersionMissingError(
                 "this version was written in full, as dynastate import does, and what it changed is not known: read "
                 "all its rows, and then the changes after it",
                 store=self.store,
                 version=found[-1].version,
+                table=key.role,
+                item=key.sort,
             )
         if found[-1].version > first:
             raise self._missing(*found[-1].parent_id)
