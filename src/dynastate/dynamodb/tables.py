@@ -131,9 +131,9 @@ def other_locations(tables: Tables, locations: Collection[str]) -> list[str]:
 def delete_own_objects(tables: Tables, places: Sequence[ObjectId], meter: Meter) -> None:
     """Delete any number of objects, but leave those in the locations of other tables, which may need them."""
     locations = own_locations(tables, {place.location for place in places})
-    own = [place for place in places if place.location in locations]
-    delete_objects(tables.objects, own, meter)
-    meter.objects_left += len(places) - len(own)
+    objects = [place for place in places if place.location in locations]
+    delete_objects(tables.objects, objects, meter)
+    meter.objects_left += len(places) - len(objects)
 
 
 def get_apart(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:

@@ -82,12 +82,13 @@ def by_query(
     rank = record.rank(query) if record is not None else 0
     later = {store for store, meta in metas.items() if record is not None and record.rank(meta.query) > rank}
     earlier = [store for store, meta in metas.items() if meta.query != query and store not in later]
-    own = set[str]().union(*(meta.own_queries for meta in [*begun.values(), *metas.values()] if meta.query == query))
+    of_query = [meta for meta in [*begun.values(), *metas.values()] if meta.query == query]
+    queries = set[str]().union(*(meta.own_queries for meta in of_query))
     return QueryStores(
         [store for store, meta in metas.items() if meta.query == query],
         earlier,
         [store for store in metas if store in later],
-        [store for store in earlier if own & {metas[store].query, *metas[store].queries.values()}],
+        [store for store in earlier if queries & {metas[store].query, *metas[store].queries.values()}],
     )
 
 
@@ -310,9 +311,9 @@ def of_namespace(tables: Tables, namespace: str, meter: Meter, *, refuse_lost: b
             raise meta_lost(lost[0])
     else:
         metas = stores_in_list(tables, namespace_items, meter)
-    found = queries_of(tables, namespace_items, metas, meter)
-    some(found.current, namespace)
-    return found
+    stores = queries_of(tables, namespace_items, metas, meter)
+    some(stores.current, namespace)
+    return stores
 
 
 def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
@@ -383,10 +384,10 @@ def find_unlisted(tables: Tables, namespace_items: NamespaceItems, meter: Meter)
     operators = [each for each in range(max(known) + 2) if each not in known]
     starts = [_store(namespace, operator, 0, name) for operator in operators for name in STORE_NAMES]
     metas = _metas(tables, [*partitions, *starts], meter)
-    found = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each, meter))]
+    stores = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each, meter))]
     # One that was begun since is listed by now.
-    now = read_namespace(tables, namespace, meter).listed if found else None
-    return [store for store in found if store not in (now or ())]
+    listed = read_namespace(tables, namespace, meter).listed if stores else None
+    return [store for store in stores if store not in (listed or ())]
 
 
 def some(found: Found, namespace: str) -> Found:

@@ -98,15 +98,15 @@ class Maintenance:
         return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
 
     def _carried(self, store: str, last: Snapshot, bits: int, meter: Meter) -> SnapshotManifest | None:
-        """The manifest of a snapshot whose buckets can be carried on; None: all buckets are written.
+        """The manifest of a snapshot whose buckets can be carried on. Returns None if all buckets are to be written.
 
         Another number of buckets means that all are written, so a small difference is ignored. Buckets in the locations
         of other tables are not carried on: clean-up there does not know that they are needed.
         """
         with suppress(RouteInvalidError):
-            found = self._opener.manifest(store, last, meter)
-            if abs(found.bits - bits) <= 1 and not other_locations(self._tables, found.locations):
-                return found
+            manifest = self._opener.manifest(store, last, meter)
+            if abs(manifest.bits - bits) <= 1 and not other_locations(self._tables, manifest.locations):
+                return manifest
         return None
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:

@@ -92,6 +92,17 @@ def retry_routes(answer: Callable[[int], T]) -> T:
     return answer(ROUTES_MAX)
 
 
+def _of_one_moment(read: Callable[[], T]) -> T:
+    """Read once more where something is missing, since the pages of a Query are not of one moment.
+
+    Versions may have been made again between two of them, or the store dropped.
+    """
+    try:
+        return read()
+    except CorruptStateError:
+        return read()
+
+
 class VersionOpener:
     """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads.
 
@@ -185,11 +196,7 @@ class VersionOpener:
         return None if attempt == NO_ATTEMPT else self._known.route(store, version, attempt)
 
     def _find_route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None, meter: Meter) -> Route:
-        try:
-            graph, entry, base, entries = self._walk(store, version, attempt, run, meter)
-        except CorruptStateError:
-            # The pages of a Query are not of one moment: versions may have been made again between two of them.
-            graph, entry, base, entries = self._walk(store, version, attempt, run, meter)
+        graph, entry, base, entries = _of_one_moment(lambda: self._walk(store, version, attempt, run, meter))
         route = self.learn_route(graph, base, entries, meter)
         for each in entries:
             corrupt = graph.skipped.get(each.id)
@@ -317,6 +324,9 @@ class VersionOpener:
         of it again after `ADDED_MAX` versions.
         """
         meter = Meter()
+        return _of_one_moment(lambda: self._lineage(store, known, meter))
+
+    def _lineage(self, store: str, known: Lineage | None, meter: Meter) -> Lineage:
         if known is not None and known.added < ADDED_MAX:
             graph = self.graph(store, known.newest.version, VERSION_MAX, meter)
             listed = graph.lineage(graph.newest()) if graph.versions() else []
@@ -327,13 +337,6 @@ class VersionOpener:
                 self._extend_route(store, known.newest, after, schemas)
                 runs = {**known.runs, **graph.runs}
                 return Lineage(store, (*known.entries, *after), schemas, meter, known.added + len(after), runs)
-        try:
-            return self._whole_lineage(store, meter)
-        except CorruptStateError:
-            # The pages of a Query are not of one moment: the store may have been dropped between two of them.
-            return self._whole_lineage(store, meter)
-
-    def _whole_lineage(self, store: str, meter: Meter) -> Lineage:
         graph = self.graph(store, 0, VERSION_MAX, meter)
         entries = tuple(graph.openable(graph.lineage(graph.newest())))
         return Lineage(store, entries, graph.schemas(entries), meter, runs=graph.runs)
@@ -359,8 +362,8 @@ class VersionOpener:
                 from here, or while chunks are consumed: clean-up may delete them meanwhile.
             CorruptStateError: an item is lost or corrupt; the same.
         """
-        meter = Meter()
-        graph = self.graph(store, max(first - 1, 0), last, meter)
+        meter, lowest = Meter(), max(first - 1, 0)
+        graph = self.graph(store, lowest, last, meter)
         entries = graph.span(first, last, attempt)
         newest = entries[-1]
         shards = graph.required_meta.shards
@@ -370,7 +373,7 @@ class VersionOpener:
                 yield from self._reader.changes(store, [entry], shards, meter, within=within)
             except CorruptStateError:
                 # Clean-up may have deleted it meanwhile: then it is not corrupt, but missing.
-                self.graph(store, max(first - 1, 0), last, meter).span(first, last, attempt)
+                self.graph(store, lowest, last, meter).span(first, last, attempt)
                 raise
 
         return ChangeFeed(

@@ -115,7 +115,8 @@ class VersionGraph:
         """The newest query runs, by epoch. All that a fork began with counts as of one run, its making."""
         if self.meta is None:
             return {}
-        began = {entry.epoch: FORK for entry in self.entries() if entry.epoch <= self.meta.fork_epoch}
+        fork_epoch = self.meta.fork_epoch
+        began = {entry.epoch: FORK for entry in self.entries() if entry.epoch <= fork_epoch} if fork_epoch else {}
         return began | {epoch: run for run, epoch in query_runs(self.meta).items()}
 
     @property
@@ -181,7 +182,11 @@ class VersionGraph:
         else:
             last_first = reversed([*self._entries.get(version, {}).values()])
             own = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
-            found = max(own, key=lambda each: (each.epoch, self._has_base(each)), default=None)
+            newest = max((each.epoch for each in own), default=0)
+            equals = [each for each in own if each.epoch == newest]
+            found = next(iter(equals), None)
+            if len(equals) > 1:
+                found = next(filter(self._has_base, equals), found)
             if found is not None and run is not None:
                 self._refuse_unclear(found, own, run)
         if found is None:
@@ -219,12 +224,13 @@ class VersionGraph:
     def _has_base(self, entry: VersionEntry) -> bool:
         """Whether an attempt's ancestors are there, from a snapshot or version 0 on, as far as they were read."""
         lowest = self._lowest // keys.GROUP_SIZE * keys.GROUP_SIZE
-        for each in self.ancestors(entry):
-            parent = each.parent_id
-            is_base = self.snapshot(*each.id) or self.snapshot(*parent) or parent == EMPTY or parent.version < lowest
-            if is_base:
-                return True
-        return False
+
+        def is_next_to_base(entry: VersionEntry) -> bool:
+            parent = entry.parent_id
+            has_snapshot = self.snapshot(*entry.id) is not None or self.snapshot(*parent) is not None
+            return has_snapshot or parent == EMPTY or parent.version < lowest
+
+        return any(map(is_next_to_base, self.ancestors(entry)))
 
     def _is_whole(self, entry: VersionEntry) -> bool:
         """Whether a version was written in full, without a parent.

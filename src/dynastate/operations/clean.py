@@ -11,7 +11,7 @@ from functools import cache
 from threading import Lock
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
+from dynastate.dynamodb.tables import Tables, get_apart, other_locations
 from dynastate.engine.catalog import SHOWN_MAX, is_first_batch_over, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
@@ -122,25 +122,23 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
     namespace = stores[0].split("/")[0]
     early, lock = cache(lambda: _first_batch(tables, namespace)), Lock()
     metas = get_apart(tables, [meta_key(store) for store in stores], Meter())
-    queries = {store: parse_meta(store, metas[key]).query for store in stores if (key := meta_key(store)) in metas}
-    begun = {store for store in queries if metas[meta_key(store)].get(DROPPED) == DELETING}
+    parsed = {store: parse_meta(store, metas[key]) for store in stores if (key := meta_key(store)) in metas}
+    begun = {store for store in parsed if metas[meta_key(store)].get(DROPPED) == DELETING}
     # A query that entered before its id was read here is no earlier one now; one that enters later changes the item.
-    taken = set(stores).difference(of_namespace(tables, namespace, Meter()).earlier).intersection(queries)
+    taken = set(stores).difference(of_namespace(tables, namespace, Meter()).earlier).intersection(parsed)
 
     def empty(store: str) -> Cleaned:
         meter, items, kept = Meter(), 0, ""
-        others: list[str] = []
         if store in taken:
             kept = "a query has begun to write there meanwhile"
         elif store not in begun:
             with lock:  # it is read once, and not by each of those that begin
                 kept = early()
-        if not kept:
+        others: list[str] = []
+        if not kept and store in parsed:
             try:
-                if store in queries:
-                    found = locations_of_others(tables, [store], meter)
-                    items = empty_store(tables, store, queries[store], meter)
-                    others = found
+                items = empty_store(tables, store, parsed[store].query, meter)
+                others = other_locations(tables, parsed[store].objects)
             except ConfigurationError as refused:
                 kept = str(refused)
         units = meter.delete_units + meter.write_units

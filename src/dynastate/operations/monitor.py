@@ -158,7 +158,7 @@ class Monitor:
             committed_ms=min(each.newest.time_ms for each in known),
             dollars_a_day=None
             if seconds is None
-            else self._prices.nanodollars(*(round(DAY_S * each / seconds) for each in (spent, 0, puts))) / 1e9,
+            else self._prices.nanodollars(round(DAY_S * spent / seconds), 0, round(DAY_S * puts / seconds)) / 1e9,
         )
 
 

@@ -90,8 +90,8 @@ class CommittedIds:
 
     def lists(self, store: str) -> bool:
         """Whether the batch committed this store. Format v1 does not say, so it may have committed any."""
-        _, operator, partition, _ = store.split("/", 3)
-        return not self.ids or int(partition) < len(self.ids.get(operator, ()))
+        operator, partition = _place(store)
+        return not self.ids or partition < len(self.ids.get(operator, ()))
 
     def listed(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
         """Those of a namespace's stores that the batch committed: Spark opens no others.
@@ -127,8 +127,8 @@ class CommittedIds:
         """Whether the version of a store is among these, by the id that the batch has for it."""
         if not self.lists(store):
             return False
-        _, operator, partition, _ = store.split("/", 3)
-        ids = self.ids[operator][int(partition)] if self.ids else ()
+        operator, partition = _place(store)
+        ids = self.ids[operator][partition] if self.ids else ()
         wanted = {each.replace("-", "") for each in ids}
         return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
 

@@ -186,9 +186,7 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
     newest, oldest = lineage[-1], lineage[0]
     usage = usage_of_lists(graph, items)
     snapshot = newest_snapshot(graph)
-    records, raw = usage.records, usage.raw_bytes
-    if snapshot and snapshot.records:
-        records, raw = snapshot.records, snapshot.raw_bytes
+    sized = snapshot if snapshot and snapshot.records else usage
     keys = sum(newest.keys.values())
     span_s = (newest.time_ms - oldest.time_ms) / 1000
     families = families_of(graph.schema(newest), newest)
@@ -200,7 +198,7 @@ def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
         later = sum(each.raw_bytes for each in lineage if each.version > since)
         row_bytes = later + (snapshot.raw_bytes if snapshot else 0)
     else:
-        row_bytes = round(keys * raw / records) if records else 0
+        row_bytes = round(keys * sized.raw_bytes / sized.records) if sized.records else 0
     return StoreLoad(
         store=store,
         rows=rows_of(families),
