@@ -162,7 +162,7 @@ def test_figures_of_a_running_query(engine: Engine, monkeypatch: pytest.MonkeyPa
 
 def test_figures_are_of_a_version_that_one_run_made_in_all_partitions(engine: Engine) -> None:
     """A query that was taken back has made its first version again in one partition only."""
-    made = [StoreBuilder(engine, f"back/0/{partition}/default") for partition in range(2)]
+    made = [StoreBuilder(engine, f"backwards/0/{partition}/default") for partition in range(2)]
     for each in made:
         each.count_to(7)
     made[0].version, made[0].run = VersionId(4, attempt(4)), "run-2"
