@@ -131,7 +131,10 @@ def test_every_command_of_aws_is_one() -> None:
 
 
 def parameters(page: str, shape: Any, words: Sequence[str]) -> dict[str, Any]:
-    """The parameters of a command of aws, as boto3 takes them. A structure is JSON, or a file with that of the page."""
+    """The parameters of a command of aws, as boto3 takes them.
+
+    A structure or a map is JSON, or a file with that of the page.
+    """
     given: dict[str, Any] = {
         name.removeprefix("--"): True if value.startswith("--") else value
         for name, value in itertools.pairwise([*words, "--"])
@@ -140,7 +143,7 @@ def parameters(page: str, shape: Any, words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, member in shape.members.items():
         value = given.get(xform_name(name, "-"))
-        if value is not None and member.type_name == "structure":
+        if value is not None and member.type_name in ("structure", "map"):
             value = json.loads(json_of(page) if value.startswith("file://") else value)
         if value is not None:
             found[name] = [value] if member.type_name == "list" else value

@@ -218,7 +218,7 @@ def test_a_drop_beside_a_running_query(
     shutil.rmtree(checkpoint)
     outcome = resume(session, source, FILES, checkpoint)
     assert outcome.rows[max(outcome.rows)] == expected_sums(session, source)
-    stores = every_store(tables, namespace, Meter(), with_lost=True)
+    stores = every_store(tables, namespace, Meter())
     assert [verify(tables, store).findings for store in stores] == [()] * 2
 
 

@@ -251,7 +251,7 @@ def drop(
 
     meter = Meter()
     with call.tables() as tables, progress("stores") as report:
-        names = every_store(tables, namespace, meter, with_lost=True)
+        names = every_store(tables, namespace, meter)
         refuse_forked(tables, names, meter)
         before = {} if force else look(tables, names, meter, report)
     if not yes:

@@ -30,12 +30,12 @@ from dynastate.engine.namespaces import (
     read_namespace,
     read_record,
 )
-from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import META, Key, check_store, group_key, meta_key, store_shard
+from dynastate.format.keys import META, Key, check_store, group_key, meta_key, store_shard, where
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
-from dynastate.format.namespace import NamespaceRecord
+from dynastate.format.namespace import NamespaceRecord, store_key
 from dynastate.format.version_list import VERSIONS
 
 EVERY: Final = "*"
@@ -321,13 +321,15 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
 
     Raises:
         VersionMissingError: some partitions have none yet, or may have none while there are stores of earlier queries.
-        CorruptStateError: the last partition of an operator has lost its meta item.
+        CorruptStateError: the last partition of an operator has lost its meta item, or the list has lost a store.
     """
 
     def look() -> QueryStores:
         namespace_items = read_namespace(tables, namespace, meter)
         metas = stores_in_list(tables, namespace_items, meter)
         _refuse_lost(tables, namespace_items, metas, meter)
+        for store in find_unlisted(tables, namespace_items, meter):
+            raise CorruptStateError("the list of stores has lost this item: put it again", **where(store_key(store)))
         return queries_of(tables, namespace_items, metas, meter)
 
     stores = look()
@@ -337,16 +339,10 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
     return stores.current
 
 
-def every_store(tables: Tables, namespace: str, meter: Meter, *, with_lost: bool = False) -> list[str]:
-    """The stores of a namespace, of whichever query, by operator. Refuse a namespace without any.
-
-    `with_lost`: also those that have lost their meta items, as `find_lost`.
-    """
-    namespace_items = read_namespace(tables, namespace, meter)
-    found = list(stores_in_list(tables, namespace_items, meter))
-    if with_lost:
-        found += find_lost(tables, namespace_items, found, meter)
-    return some(found, namespace)
+def every_store(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+    """The stores of a namespace, of whichever query, by operator; then those `with_lost` items. Refuse none."""
+    metas, lost = with_lost(tables, read_namespace(tables, namespace, meter), meter)
+    return some([*metas, *lost], namespace)
 
 
 def with_lost(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> tuple[dict[str, Item], list[str]]:

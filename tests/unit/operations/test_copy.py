@@ -524,7 +524,7 @@ def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, sto
             write_versions(make(target), "other/0/0/default", 1)
             with pytest.raises(ConfigurationError, match="a copy of this namespace to these tables runs"):
                 fork_namespace(target, "other", namespace, None, Meter())
-            drop_stores(target, every_store(target, namespace, Meter(), with_lost=True), Meter())
+            drop_stores(target, every_store(target, namespace, Meter()), Meter())
             query.error = None
             query()
         assert query.error is None
@@ -542,7 +542,7 @@ def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
     with suppress(UnavailableError):
         copy(source, Dying(target, 25), stores[0])
     assert VERSIONS in target.items[group_key(stores[0], 1)]
-    drop_stores(target, every_store(target, namespace_of(stores[0]), Meter(), with_lost=True), Meter())
+    drop_stores(target, every_store(target, namespace_of(stores[0]), Meter()), Meter())
     assert target.items[group_key(stores[0], 1)] == fence
 
 

@@ -79,7 +79,7 @@ def test_a_query_that_runs_is_refused_its_next_commit(
         with pytest.raises(VersionMissingError, match="the tables hold nothing of this store"):
             look_at()
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
-        catalog.every_store(tables, namespace_of(store), Meter(), with_lost=True)
+        catalog.every_store(tables, namespace_of(store), Meter())
     with pytest.raises(VersionMissingError, match="if the state was dropped, start with a new checkpoint"):
         engines().open(store, versions or 1, attempt(versions or 1))
     if versions:
@@ -350,7 +350,7 @@ def test_stores_without_a_meta_item_are_found_and_dropped(
         if int(each.split("/")[2]) in partitions:
             memory.delete([meta_key(each)], Meter())
     lost = [each for each in stores if meta_key(each) not in memory.get([meta_key(each) for each in stores], Meter())]
-    found = catalog.every_store(memory, namespace, Meter(), with_lost=True)
+    found = catalog.every_store(memory, namespace, Meter())
     assert sorted(found) == stores
     listed = {each.store: each for each in inspect_stores(memory, namespace, no_progress)}  # type: ignore[arg-type]
     assert [each for each in stores if listed[each].problem] == lost

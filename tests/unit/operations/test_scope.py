@@ -9,15 +9,18 @@ from functools import partial
 import pytest
 
 from dynastate.dynamodb.meter import Meter
-from dynastate.engine.catalog import QueryStores, of_namespace
-from dynastate.engine.namespaces import list_store
+from dynastate.engine.catalog import QueryStores, every_store, of_namespace
+from dynastate.engine.namespaces import list_store, place_of
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, Role, meta_key
 from dynastate.format.namespace import listed_key, store_key
+from dynastate.operations.copy import plan_copy
+from dynastate.operations.fork import fork_namespace
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.operations.verify import verify
+from dynastate.settings import Settings
 from tests.support.engine_driver import SCHEMA, attempt, chunk, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.processes import press_ctrl_c
@@ -90,7 +93,10 @@ def test_the_only_store_lost_its_meta_item(memory: MemoryTables) -> None:
 @pytest.mark.parametrize("lost", ["0/1/default", "0/2/default", f"1/3/{SIDES[0]}", "2/0/default"])
 @pytest.mark.parametrize("has_meta", [True, False])
 def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: str, *, has_meta: bool) -> None:
-    """Of a partition in between, of the last one, and of a whole operator; `verify` reports the item, in full too."""
+    """Of a partition in between, of the last one, and of a whole operator. `verify` reports the item, in full too.
+
+    `drop`, `adopt` and `stores` find the store; forks and copies are refused.
+    """
     plain = [f"scope/0/{number}/default" for number in range(3)]
     stores = [*plain, *(f"scope/1/{number}/{name}" for number in range(4) for name in SIDES), "scope/2/0/default"]
     engine = make_engine(memory)
@@ -112,6 +118,11 @@ def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: 
     assert stores_in(memory, "scope", Meter()).current == stores
     assert [each.key for each in verify(memory, store).findings] == missing
     assert all(verify(memory, other).findings == () for other in stores if other != store)
+    assert sorted(every_store(memory, "scope", Meter()), key=place_of) == stores
+    with pytest.raises(CorruptStateError, match=f"lost this item: put it again.*{lost}"):
+        fork_namespace(memory, "scope", "fork", None, Meter())
+    with pytest.raises(CorruptStateError, match=f"lost this item: put it again.*{lost}"):
+        plan_copy(memory, MemoryTables(), "scope", Settings())
 
 
 class BegunMeanwhile(MemoryTables):
