@@ -30,8 +30,8 @@ _NAMESPACE = {"form": (re.compile(r"[A-Za-z0-9._-]{1,128}"), "1 to 128 character
 _FOLDERS = {"form": (re.compile(r"/[^,\0]*(,/[^,\0]*)*"), "absolute folders with commas between them")}
 _BLOCKS = {
     "form": (
-        re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]{0,512})?"),
-        "s3://bucket or s3://bucket/prefix, of S3's safe characters",
+        re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?<!--x-s3)(/[A-Za-z0-9!_.*'()/-]{0,512})?"),
+        "s3://bucket or s3://bucket/prefix, of S3's safe characters, and no directory bucket of S3 Express",
     )
 }
 _CODEC = {"form": (re.compile(r"lz4|zstd"), "lz4 or zstd")}

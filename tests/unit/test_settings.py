@@ -44,7 +44,10 @@ WRONG_TEXT = {
     "compression": (["", "raw", "ZSTD", "lz4 ", "lz4,zstd", "gzip", "zstd\n"], "lz4 or zstd"),
     "snapshotThreshold": (["", "-0.1", "100.01", "85 %", "0,85", "1e1", ".5", "2.", "NaN", " 2"], "decimal"),
     "blocks": (
-        ["bucket", "s3://", "s3:/bucket", "s3://B", "s3://b", "gs://bucket", "s3://bucket/a b", "s3://u:p@bucket"],
+        [
+            *("bucket", "s3://", "s3:/bucket", "s3://B", "s3://b", "gs://bucket", "s3://bucket/a b", "s3://u:p@bucket"),
+            *("s3://bucket--usw2-az1--x-s3", "s3a://bucket--usw2-az1--x-s3/state"),
+        ],
         "s3://bucket or s3://bucket/prefix",
     ),
     "blocksEndpoint": (["127.0.0.1:9000", "ftp://host", "http://user:password@host"], "a URL such as"),
@@ -70,7 +73,7 @@ RIGHT_TEXT = {
     "diskPath": ["", "/", "/mnt/disk 1", "/a,/b/é"],
     "compression": ["lz4", "zstd"],
     "snapshotThreshold": ["0", "0.85", "100", "2.5"],
-    "blocks": ["", "s3://bucket", "s3://my.bucket-1/state", "s3://bucket/a/b_c!'(1)*"],
+    "blocks": ["", "s3://bucket", "s3://my.bucket-1/state", "s3://b--x-s3-1/b--x-s3", "s3://bucket/a/b_c!'(1)*"],
     "blocksEndpoint": ["", "http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
