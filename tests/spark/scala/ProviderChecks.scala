@@ -572,7 +572,13 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     Seq(provider, fresh()).foreach { each =>
       val last = each.getReadStore(version, ids)
-      same((0L until 4000L).filter(row => values(last, row) != model.getOrElse(row, Nil)), Nil, "rows that are wrong")
+      val rows = mutable.Map.empty[Long, List[Long]]
+      last.iteratorWithMultiValues(Family).foreach { pair =>
+        val row = pair.key.getLong(1)
+        rows(row) = rows.getOrElse(row, Nil) :+ pair.value.getLong(0)
+      }
+      same((0L until 4000L).filter(row => rows.get(row) != model.get(row)), Nil, "rows of the iterator that are wrong")
+      same(some(400).filter(row => values(last, row) != model.getOrElse(row, Nil)), Nil, "rows that are wrong")
       last.abort()
       each.close()
     }
