@@ -41,9 +41,10 @@ test-all: setup fast-engine
 	$(RUN_TESTS) $(PYTEST)
 	@$(MAKE) --no-print-directory test-upstream-fast
 
-# What `make test` leaves out of `make test-all`.
+# What `make test` leaves out of `make test-all`; `make test-rest PART=2/3` runs the tests of each third file.
+PART ?= 1/1
 test-rest: setup fast-engine
-	$(RUN_TESTS) -m slow $(PYTEST)
+	$(RUN_TESTS) -m slow --part $(PART) $(PYTEST)
 
 # Where it cannot be had, tests of Spark run on the embedded DynamoDB, which is slower, and one test is skipped.
 fast-engine:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,9 @@ hypothesis_settings.load_profile("dynastate")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the tests of the engine run on AWS's DynamoDB Local (`make test-upstream`)."""
+    """Let the engine's tests run on AWS's DynamoDB Local (`make test-upstream`), and CI run a part of all tests."""
     parser.addoption("--dynamodb-local", action="store_true", help="AWS's DynamoDB Local in place of moto")
+    parser.addoption("--part", default="1/1", help="2/3: of three files in a row the tests of the second one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,11 +65,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that use moto, and let one process have all of a file that share a fixture of the module.
 
     Those with a long timeout of their own begin first: at the end no process waits for another.
     """
+    files = sorted({item.path for item in items})
+    chosen = {*part_of(files, config.getoption("part"))}
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+    items[:] = [item for item in items if item.path in chosen]
     together: dict[Path, float] = {}
     for item in items:
         if not {"boto_client", "embedded"}.isdisjoint(item.fixturenames):  # type: ignore[attr-defined]
@@ -78,6 +83,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
             together[item.path] = max(timeout_of(item), together.get(item.path, 0.0))
     items.sort(key=lambda item: -together.get(item.path, timeout_of(item)))
+
+
+def part_of(files: Sequence[Path], part: str) -> Sequence[Path]:
+    """Part "N/M" of the files: each M-th one, from the N-th one on."""
+    number, parts = map(int, part.split("/"))
+    if not 1 <= number <= parts:
+        raise pytest.UsageError(f"--part is N/M, with N from 1 to M, and not {part}")
+    return files[number - 1 :: parts]
 
 
 def timeout_of(item: pytest.Item) -> float:
