@@ -366,6 +366,8 @@ class Schedule:
         self.scheduler.sleep(LATEST_S + 200)
         for executor in (*self.executors, *self.zombies):
             self.scheduler.kill(executor.process)
+        if any(self._is_left(model) for model in self.models):
+            self._drop_stores()
         self._restart(self._newest())
         by = self.executors[0]
         # Two, since orphans of a snapshot are deleted with a later one; none is made where nothing changed.
@@ -440,6 +442,19 @@ class Schedule:
         for model in self.models:
             model.drop()
         self._run_on(old, tips, chance)
+        self._drop_stores()
+        self._restart(0)
+        self._run_on(old, tips, chance)
+
+    def _is_left(self, model: Model) -> bool:
+        """Whether a late request of a dropped query, of another location than the current one, has made a store again.
+
+        A run is refused then, with an error, and the user drops the namespace again.
+        """
+        return model.runs <= model.ended and any(model.location_of.get(run) != self.location for run in model.runs)
+
+    def _drop_stores(self) -> None:
+        """Drop all stores, by one client after another until one has done it."""
         ended: list[bool] = []
         while not ended:
             # A delete that came after its retry could take the schema item that the next query has written.
@@ -447,8 +462,6 @@ class Schedule:
             self._spawn(process, partial(self._drop_all, both, ended))
             while not ended and not process.is_dead:
                 self.scheduler.sleep(1.0)
-        self._restart(0)
-        self._run_on(old, tips, chance)
 
     def _drop_all(self, both: BotoTables, ended: list[bool]) -> None:
         while not self._try_drop(both):

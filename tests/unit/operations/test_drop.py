@@ -25,11 +25,13 @@ from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.verify import verify
 from dynastate.progress import no_progress
 from tests.support.engine_driver import (
+    CHECKPOINT,
     QUERY,
     SCHEMA,
     Engines,
     attempt,
     begin,
+    chunk,
     everything_of,
     graph,
     items_of,
@@ -197,6 +199,32 @@ def test_a_run_of_the_dropped_query_enters_the_next_one(engines: Engines, tables
         write(fresh, store, attempt(3), {b"3": b"3"}, base=mine[2], run="run-2")
     newest = write(engines(), store, attempt(3), {b"3": b"3"}, base=mine[2], run="run-3")
     assert read(engines(), store, *newest) == read(engines(), store, 3) == {b"1": b"1", b"2": b"2", b"3": b"3"}
+
+
+def test_a_store_that_a_late_request_makes_again(engines: Engines, tables: Tables, store: str) -> None:
+    """A query at another location is refused until the namespace is dropped again; one at the same takes it over."""
+    write(engines(), store, attempt(1), {b"old": b"1"}, run="old run")
+    late = tables.get([meta_key(store)], Meter())[meta_key(store)]
+
+    def drop_all() -> None:
+        drop_stores(tables, catalog.every_store(tables, namespace_of(store), Meter()), Meter())
+
+    def begin_at(location: str) -> VersionId:
+        run = query_run(location, location, f"query at {location}")
+        under_way = engines().begin(store, run, *EMPTY, attempt(9))
+        under_way.append(chunk({b"new": b"1"}))
+        under_way.commit({0: 1}, SCHEMA)
+        return VersionId(1, attempt(9))
+
+    drop_all()
+    assert tables.put_new(meta_key(store), late, Meter())
+    with pytest.raises(ConfigurationError, match="this namespace belongs to the query with the checkpoint"):
+        begin_at("file:/elsewhere/state")
+    drop_all()
+    assert read(engines(), store, *begin_at("file:/elsewhere/state")) == {b"new": b"1"}
+    drop_all()
+    assert tables.put_new(meta_key(store), late, Meter())
+    assert read(engines(), store, *begin_at(CHECKPOINT)) == {b"new": b"1"}
 
 
 def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables, store: str) -> None:
