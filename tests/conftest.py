@@ -87,10 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def part_of(files: Sequence[Path], part: str) -> Sequence[Path]:
     """Part "N/M" of the files: each M-th one, from the N-th one on."""
-    number, parts = map(int, part.split("/"))
-    if not 1 <= number <= parts:
+    number, _, parts = part.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise pytest.UsageError(f"--part is N/M, with N from 1 to M, and not {part}")
-    return files[number - 1 :: parts]
+    return files[int(number) - 1 :: int(parts)]
 
 
 def timeout_of(item: pytest.Item) -> float:

@@ -17,7 +17,7 @@ def test_each_file_is_in_one_part(count: int) -> None:
     assert part_of(files, "1/1") == files
 
 
-@pytest.mark.parametrize("part", ["0/3", "4/3", "1/0"])
+@pytest.mark.parametrize("part", ["0/3", "4/3", "1/0", "2", "a/3", "", "-1/3"])
 def test_a_part_that_is_not_there(part: str) -> None:
     with pytest.raises(pytest.UsageError, match=f"--part is N/M.*not {part}"):
         part_of([], part)
