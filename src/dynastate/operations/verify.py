@@ -163,7 +163,7 @@ class _Check:
         complete, own = listed_key(self._store.split("/", maxsplit=1)[0]), store_key(self._store)
         found = self._tables.get([complete, own], self._meter)
         if complete in found and own not in found:
-            why = "the store's item in the list of its namespace, by which readers, forks, copies and drop find it"
+            why = "the store's item in the list of its namespace, by which readers find it"
             self._add(Finding("missing", own, why))
 
     def _find_unpinned(self) -> list[Finding]:
