@@ -177,21 +177,22 @@ class VersionGraph:
             ConfigurationError: the number alone does not say whose version is meant: several checkpoint locations have
                 made it, the run's own not as the last; or more queries than are listed have written to the store.
         """
-        if attempt != NO_ATTEMPT:
-            found = self.entry(version, attempt)
-        else:
-            last_first = reversed([*self._entries.get(version, {}).values()])
-            own = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
-            newest = max((each.epoch for each in own), default=0)
-            equals = [each for each in own if each.epoch == newest]
-            found = next(iter(equals), None)
-            if len(equals) > 1:
-                found = next(filter(self._has_base, equals), found)
-            if found is not None and run is not None:
-                self._refuse_unclear(found, own, run)
-        if found is None:
+        entry = self._by_number(version, run) if attempt == NO_ATTEMPT else self.entry(version, attempt)
+        if entry is None:
             raise self._missing(version, attempt, run)
-        return found
+        return entry
+
+    def _by_number(self, version: int, run: QueryRun | None) -> VersionEntry | None:
+        last_first = reversed([*self._entries.get(version, {}).values()])
+        attempts = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
+        epoch = max((each.epoch for each in attempts), default=0)
+        equals = [each for each in attempts if each.epoch == epoch]
+        if not equals:
+            return None
+        entry = equals[0] if len(equals) == 1 else next(filter(self._has_base, equals), equals[0])
+        if run is not None:
+            self._refuse_unclear(entry, attempts, run)
+        return entry
 
     def _is_foreign(self, entry: VersionEntry, query: str) -> bool:
         return self.meta is not None and self.meta.is_foreign(entry.version, entry.epoch, query)
