@@ -328,8 +328,9 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
         namespace_items = read_namespace(tables, namespace, meter)
         metas = stores_in_list(tables, namespace_items, meter)
         _refuse_lost(tables, namespace_items, metas, meter)
-        for store in find_unlisted(tables, namespace_items, meter):
-            raise CorruptStateError("the list of stores has lost this item: put it again", **where(store_key(store)))
+        if unlisted := find_unlisted(tables, namespace_items, meter):
+            key = store_key(unlisted[0])
+            raise CorruptStateError("the list of stores has lost this item: put it again", **where(key))
         return queries_of(tables, namespace_items, metas, meter)
 
     stores = look()
@@ -340,7 +341,11 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
 
 
 def every_store(tables: Tables, namespace: str, meter: Meter) -> list[str]:
-    """The stores of a namespace, of whichever query, by operator; then those `with_lost` items. Refuse none."""
+    """The stores of a namespace, of whichever query, by operator; last those that `with_lost` returns as lost.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
     metas, lost = with_lost(tables, read_namespace(tables, namespace, meter), meter)
     return some([*metas, *lost], namespace)
 

@@ -176,8 +176,8 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     A store that is corrupt has a `problem`. One that was dropped, also meanwhile, is left out.
     """
     meter = Meter()
-    there = every_store(tables, namespace, meter) if namespace else tables.find_stores(meter)
-    names = sorted(there, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
+    stores = every_store(tables, namespace, meter) if namespace else tables.find_stores(meter)
+    names = sorted(stores, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     metas: dict[str, dict[str, Item]] = {}
 
     def look(name: str) -> tuple[StoreSummary | None, Item | None]:
