@@ -118,7 +118,7 @@ def sizes(items: list[tuple[Key, Item]]) -> dict[str, Any]:
 def graph_of(store: str, items: list[tuple[Key, Item]]) -> VersionGraph:
     """What the version lists and what lies beside them say; a history knows no item that holds rows."""
     return VersionGraph(
-        store, [(key, item) for key, item in items if kind_of(key) in ("group", "meta", "schema", "snapshot")]
+        store, [(key, item) for key, item in items if kind_of(key) in ("list", "meta", "schema", "snapshot")]
     )
 
 
@@ -151,7 +151,9 @@ def live(plan: Plan, contender: Contender, used: Database, folder: Path, log: st
     items = {name: stored.of(store) for name, store in names.items()}
     found["stored"] = {name: sizes(its) for name, its in items.items()}
     # Of the fresh one, its snapshot only: the version that led there is not part of it.
-    snapshot = [(key, item) for key, item in items["fresh"] if kind_of(key) in ("bucket", "directory", "snapshot")]
+    snapshot = [
+        (key, item) for key, item in items["fresh"] if kind_of(key) in ("bucket", "snapshot_manifest", "snapshot")
+    ]
     found["stored"]["fresh"] = sizes(snapshot)
     # Where nothing was cleaned up, the version entries say what every version took. The first one was the load.
     counted = range(WARMUP + 2, WARMUP + 2 + plan.versions)

@@ -32,7 +32,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.settings import Settings
@@ -61,7 +61,7 @@ def verbs(tables: Tables, way: str, dice: random.Random) -> Iterator[tuple[str, 
     yield "Query, an item of 60 KB", lambda _: tables.query("delta", shard, "0", "~", Meter())
     yield (
         "UpdateItem, a version list",
-        lambda n: tables.append_version(group_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run", Meter()),
+        lambda n: tables.append_version(version_list_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run", Meter()),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import NO_ATTEMPT, Key, group_key, meta_key, part_key, store_shard
+from dynastate.format.keys import NO_ATTEMPT, Key, meta_key, part_key, store_shard, version_list_key
 from tests.aws.place import Place
 from tests.aws.spending import READS, Ledger
 
@@ -71,7 +71,7 @@ def test_missing_items_are_counted_as_dynamodb_counts_them(place: Place, tables:
 
 def test_commits_are_counted_as_dynamodb_counts_them(place: Place, tables: BotoTables, store: str) -> None:
     """A version list that grows is paid for whole at each append."""
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     for size in SIZES:
         append = partial(tables.append_version, key, bytes(size), "run-1")
         (writes, reads), meter = consumed(place.ledger, append)

@@ -18,7 +18,7 @@ from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import Key, group_key, meta_key
+from dynastate.format.keys import Key, meta_key, version_list_key
 from tests.aws.place import Place
 from tests.support.policies import POLICIES
 
@@ -86,7 +86,7 @@ def test_writer_writes_its_own_namespace_only(with_policy: Roles) -> None:
                 partial(tables.write, [(key, item)], Meter()),
                 partial(tables.get, [key], Meter()),
                 partial(tables.query, "snapshot", key.store_shard, "a", "z", Meter()),
-                partial(tables.append_version, group_key(store, 1), b"one", "run-1", Meter()),
+                partial(tables.append_version, version_list_key(store, 1), b"one", "run-1", Meter()),
                 partial(tables.delete, [key], Meter()),
             )
             for call in calls:

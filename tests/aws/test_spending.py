@@ -12,7 +12,7 @@ from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import DynastateError
 from dynastate.format.items import FORMAT, item_key
-from dynastate.format.keys import group_key, meta_key
+from dynastate.format.keys import meta_key, version_list_key
 from dynastate.format.version_list import REFUSED
 from tests.aws.place import Place, own_tables
 from tests.aws.spending import Ledger, Units, planned, refuse_over
@@ -43,12 +43,12 @@ def test_the_request_that_reaches_the_cap_ends_the_run(place: Place) -> None:
 def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -> None:
     """By both ways of sending: an item of 6 KB, and a version list as long that refuses a run."""
     ledger = Ledger(cap=1.0)
-    meta, listed = meta_key("refused/0/0/default"), group_key("refused/0/0/default", 1)
+    meta, listed = meta_key("refused/0/0/default"), version_list_key("refused/0/0/default", 1)
     item = item_key(meta) | {"format": FORMAT}
     fence = item_key(listed) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
     with closing(ledger.watch(BotoTables(place.settings))) as tables:
         tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)], Meter())
-        tables.append_version(group_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
+        tables.append_version(version_list_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
         before = ledger.spent
         assert not tables.put_new(meta, item, Meter())
         assert ledger.spent == before + Units(write=6)

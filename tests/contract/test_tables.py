@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, group_key, part_key, store_shard
+from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
 from dynastate.format.keys import meta_key as meta_key_of
 from tests.support.fakes import MemoryTables
 
@@ -68,7 +68,7 @@ def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
     meta_key = meta_key_of(store)
     meta: Item = item_key(meta_key) | {"format": FORMAT}
     tables.write([part, (meta_key, meta)], Meter())
-    wanted = [part[0], meta_key, group_key(store, 1), part[0]._replace(sort="other")]
+    wanted = [part[0], meta_key, version_list_key(store, 1), part[0]._replace(sort="other")]
     assert tables.get(wanted, Meter()) == {part[0]: part[1], meta_key: meta}
     assert tables.get(wanted[2:], Meter()) == {}
 
@@ -136,7 +136,7 @@ def test_put_new_takes_a_key_once(tables: Tables, store: str) -> None:
 
 def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
     """The first append makes the item, later ones add to the end of its list, and the same entry may come twice."""
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     for entry in (b"one", b"\x00two", b"one"):
         tables.append_version(key, entry, "run-1", Meter())
     versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
@@ -145,7 +145,7 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
 
 def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> None:
     """A fence does not become a list either; the error says which of both it is."""
-    list_key, fence = group_key(store, 1), group_key(store, 10)
+    list_key, fence = version_list_key(store, 1), version_list_key(store, 10)
     fenced = item_key(fence) | {"format": FORMAT, "refused": frozenset({"run-1"})}
     assert tables.put_new(fence, fenced, Meter())
     for key, run, said in ((list_key, "run-1", "not listed"), (fence, "run-2", "not listed"), (fence, "run-1", "drop")):
@@ -158,7 +158,7 @@ def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> Non
 
 def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -> None:
     """A commit whose task has ended is an error of which nothing is stored."""
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     with pytest.raises(UnavailableError, match="this task ended before its commit was sent"):
         tables.append_version(key, b"one", "run-1", Meter(), lambda: False)
     assert tables.get([key], Meter()) == {}
@@ -166,7 +166,7 @@ def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -
 
 def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> None:
     """What grows is refused by DynamoDB, and stays as it is: version lists and meta items."""
-    listed, meta = group_key(store, 1), meta_key_of(store)
+    listed, meta = version_list_key(store, 1), meta_key_of(store)
     # The embedded DynamoDB counts more: bytes as they are sent, in base64, and a list before and after.
     full: Item = {"format": FORMAT, "versions": [bytes(60_000)]}
     others: Item = {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "pad": bytes(60_000)}
@@ -224,9 +224,9 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
     assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
     tables.delete([key for key, _ in items], deleted)
     assert (deleted.requests, deleted.items_deleted, deleted.write_units) == (1, 3, 0)
-    tables.append_version(group_key(store, 1), bytes(900), "run-1", appended)
+    tables.append_version(version_list_key(store, 1), bytes(900), "run-1", appended)
     assert (appended.requests, appended.write_units) == (1, 1)
-    tables.append_version(group_key(store, 1), bytes(200), "run-1", appended)
+    tables.append_version(version_list_key(store, 1), bytes(200), "run-1", appended)
     assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
 
 
@@ -307,7 +307,7 @@ def test_keys_that_are_empty_or_too_long_are_refused(tables: Tables, verb: str, 
 def test_the_memory_fake_keeps_copies() -> None:
     """What a test does to an item it has read or written does not change the one in memory."""
     tables = MemoryTables()
-    key = group_key("s", 1)
+    key = version_list_key("s", 1)
     tables.append_version(key, b"one", "run-1", Meter())
     versions = tables.get([key], Meter())[key]["versions"]
     assert isinstance(versions, list)

@@ -14,7 +14,7 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
 from dynastate.format.codec import LZ4, RAW, decompress
 from dynastate.format.items import Item
-from dynastate.format.keys import Attempt, Home, Key, group_key, namespace_of, schema_digest
+from dynastate.format.keys import Attempt, Home, Key, namespace_of, schema_digest, version_list_key
 from dynastate.format.objects import ObjectParts, decode_frames, encode_frame
 from dynastate.format.parts import Chunk, join_fragments, parse_part, part_items, parts_digest
 from dynastate.format.version_list import InlineChanges, VersionEntry, decode_entry, encode_entry
@@ -127,15 +127,15 @@ def test_frames_of_objects(vector: Vector) -> None:
 
 
 def test_digests_namespaces_and_keys() -> None:
-    """Digests of parts and schemas, default namespaces and keys of groups are those of the vectors."""
+    """Digests of parts and schemas, default namespaces and keys of version lists are those of the vectors."""
     for vector in FORMAT["parts_digests"]:
         assert parts_digest(vector["crc32"]).hex() == vector["digest"]
     for vector in FORMAT["schema_digests"]:
         assert schema_digest(vector["text"]).hex() == vector["digest"]
     for vector in FORMAT["namespaces"]:
         assert namespace_of(vector["state_root"]) == vector["namespace"]
-    for vector in FORMAT["group_keys"]:
-        key = group_key(vector["store"], vector["version"])
+    for vector in FORMAT["version_list_keys"]:
+        key = version_list_key(vector["store"], vector["version"])
         assert key == Key("snapshot", vector["store_shard"], vector["entry"])
 
 
@@ -158,7 +158,7 @@ def test_worked_example() -> None:
     assert entry.digest == parts_digest([item["crc32"]])
     assert encode_entry(example["store"], entry).hex() == example["entry"]["bytes"]
     expected = Key("snapshot", example["entry_key"]["store_shard"], example["entry_key"]["entry"])
-    assert group_key(example["store"], 1) == expected
+    assert version_list_key(example["store"], 1) == expected
 
 
 def name_of(message: type) -> str:

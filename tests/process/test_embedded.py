@@ -82,7 +82,7 @@ def test_only_what_is_missing_is_made(database: EmbeddedDynamoDB) -> None:
 def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
     """Appends to one version list from eight threads are all in it: moto without a lock loses some."""
     tables = BotoTables(database.settings)
-    key = Key("snapshot", "at-once#0", "group/0")
+    key = Key("snapshot", "at-once#0", "list/0")
     entries = [number.to_bytes(2, "big") for number in range(160)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda entry: tables.append_version(key, entry, "run-1", Meter()), entries))

@@ -40,7 +40,7 @@ from dynastate.errors import (
 )
 from dynastate.format.changes import key_hash
 from dynastate.format.codec import RAW
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, version_list_key
 from dynastate.format.parts import StoredChunk
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import listener, protocol
@@ -791,7 +791,7 @@ def test_compressed_rows_come_with_the_place_of_their_item(memory: MemoryTables,
         places = [answer.item for answer in answers if isinstance(answer, protocol.Packed)]
         assert places == [
             f"table={memory.names[key.role]} store_shard={key.store_shard} item={key.sort}"
-            for key in (part, group_key(store, 2))
+            for key in (part, version_list_key(store, 2))
         ]
 
 
@@ -812,7 +812,7 @@ def test_find_falls_back_from_a_snapshot_without_its_manifest(
     corrupt_snapshot: State, memory: MemoryTables, store: str
 ) -> None:
     """FIND answers as if the snapshot were not there."""
-    del memory.items[next(key for key in memory.items if key.sort.startswith("directory/"))]
+    del memory.items[next(key for key in memory.items if key.sort.startswith("snapshot_manifest/"))]
     for make in closing(memory):
         answers = converse(FixedEngines(make()), protocol.encode(Find(store, 4, attempt(4))))
         assert [type(answer) for answer in answers] == [protocol.Found, protocol.Content, protocol.Opened]

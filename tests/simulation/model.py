@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dynastate.format.changes import MERGE, Change
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, VERSION_MAX, Attempt, VersionId, group_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, VERSION_MAX, Attempt, VersionId, version_list_key
 from dynastate.format.version_list import VersionEntry, decode_entry
 from tests.simulation.scheduler import Scheduler
 
@@ -223,7 +223,7 @@ class Model:
 
     def _listed(self, number: int) -> list[VersionEntry]:
         """Entries of a version, in the order of its list."""
-        versions = self._lists.get(group_key(self.store, number).sort, [])
+        versions = self._lists.get(version_list_key(self.store, number).sort, [])
         return [entry for raw in versions if (entry := self._decoded[raw]).version == number]
 
     def _was_listed(self, version: VersionId) -> bool:

@@ -33,14 +33,14 @@ def check_orphans(model: Model, dynamodb: DynamoDB, s3: S3, shards: int, below: 
     entries = [
         decode_entry(model.store, raw)
         for (_, sort), item in snapshot.items()
-        if sort.startswith("group/")
+        if sort.startswith("list/")
         for raw in item.get("versions", ())
     ]
     listed = {f"{entry.version:020d}/{entry.attempt.hex()}" for entry in entries}
     held = {
         version
         for (shard, sort), item in snapshot.items()
-        if sort.startswith("group/") and FORKS in item
+        if sort.startswith("list/") and FORKS in item
         for version in versions_of(Key("snapshot", shard, sort))
     }
     _check_branches(model, [entry.id for entry in entries if entry.version not in held])
@@ -60,11 +60,8 @@ def check_orphans(model: Model, dynamodb: DynamoDB, s3: S3, shards: int, below: 
                     named |= {(each.store_shard, each.sort) for each in kept.keys(model.store, number, shards)}
     unlisted = [sort for _, sort in delta if sort.rpartition("/")[0] not in listed]
     left = [sort for sort in unlisted if int(sort.split("/")[0]) < below and int(sort.split("/")[0]) not in held]
-    left += [
-        sort
-        for shard, sort in snapshot
-        if sort.startswith(("bucket/", "directory/")) and (shard, sort) not in named and int(sort.split("/")[1]) < below
-    ]
+    written = [(shard, sort) for shard, sort in snapshot if sort.startswith(("bucket/", "snapshot_manifest/"))]
+    left += [sort for shard, sort in written if (shard, sort) not in named and int(sort.split("/")[1]) < below]
     places = next((item.get("objects", ()) for (_, sort), item in snapshot.items() if sort == "meta"), ())
     # After a drop, a late PUT of the dropped query leaves an object that no query without S3 looks for.
     orphans = _orphan_objects(model, s3, {place.key for place in objects}, below, held)

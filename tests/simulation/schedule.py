@@ -56,7 +56,7 @@ NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABL
 #: Limits, smaller than in production, so that schedules reach them.
 SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (codec, {"FRAGMENT_BYTES_MAX": 300}),
-    (keys, {"GROUP_SIZE": 3}),
+    (keys, {"LIST_SIZE": 3}),
     (fork, {"WRITES_MAX": 4}),
     (snapshots, {"threshold_of": lambda *_: 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
     (reader, {"WINDOW": 3}),
@@ -657,11 +657,11 @@ class Schedule:
         """Fork a version now and then at the moment at which a clean-up sends a request that deletes a part of it."""
         task, kind = self.scheduler.current, item.get("entry", {}).get("S", "").split("/")[0]
         is_clean_up = task is not None and task.name.endswith("/clean-up")
-        if not is_clean_up or kind not in ("group", "snapshot") or self._late.random() < 0.2:
+        if not is_clean_up or kind not in ("list", "snapshot") or self._late.random() < 0.2:
             return
         sort = item["entry"]["S"]
         key = Key("snapshot", item["store_shard"]["S"], sort)
-        version = self._late.choice(versions_of(key)) if kind == "group" else int(sort.split("/")[1])
+        version = self._late.choice(versions_of(key)) if kind == "list" else int(sort.split("/")[1])
         name = f"late-{len(self.scheduler.steps)}"
         with self.scheduler.aside():
             if version > 0 and self._late_forker().try_fork(self.models, name, version):
@@ -693,7 +693,7 @@ class Schedule:
         kind, *names = sort.split("/")
         if role == "delta" or model is None:  # a part, or a fork's
             return
-        if kind == "group":
+        if kind == "list":
             versions = (after or {}).get("versions", {"L": []})["L"]
             for version in model.list_changed(sort, [each["B"] for each in versions]):
                 self._must_be_complete(model, version)

@@ -14,7 +14,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import from_wire
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import EMPTY, Key, Role, group_key, meta_key, part_key, store_shard
+from dynastate.format.keys import EMPTY, Key, Role, meta_key, part_key, store_shard, version_list_key
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from tests.simulation.dynamodb import DynamoDB, Wire
 from tests.support.fakes import FailingClient
@@ -79,7 +79,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # a test, no secret
     tables = BotoTables(Settings(region="us-east-1"), client=both)
     keys = [part_key(store, version, EMPTY[1], 0, 2) for version in range(12)]
-    names = [Key("snapshot", store_shard(store, 0), name) for name in ("group/1", "group/2", "snapshot/1")]
+    names = [Key("snapshot", store_shard(store, 0), name) for name in ("list/1", "list/2", "snapshot/1")]
     meta = meta_key(store)
     tables.put_new(meta, item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
 
@@ -103,7 +103,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
         "put_new": lambda: tables.put_new(key := chance.choice(names), some_item(key), Meter()),
         "put_over": lambda: tables.put_over(key := chance.choice(names), some_item(key), {"stage": "a"}, Meter()),
         "delete_over": lambda: tables.delete_over(chance.choice(names), {"stage": "b"}, Meter()),
-        "append": lambda: tables.append_version(group_key(store, 40), chance.randbytes(2), "run-1", Meter()),
+        "append": lambda: tables.append_version(version_list_key(store, 40), chance.randbytes(2), "run-1", Meter()),
         "advance": advance,
         "query": lambda: tables.query(
             "snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz"), Meter()

@@ -175,14 +175,14 @@ def test_versions_are_made_again_while_a_reader_reads(
     made: list[VersionId] = []
 
     def pages(role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
-        if made or not low <= "group/0000000000000001" <= high:
+        if made or not low <= "list/0000000000000001" <= high:
             return memory.query(role, store_shard, low, high, meter)
-        first = memory.query(role, store_shard, low, "group/0000000000000000", meter)
+        first = memory.query(role, store_shard, low, "list/0000000000000000", meter)
         base = old[8]
         for number in range(9, 13):
             base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
             made.append(base)
-        return first + memory.query(role, store_shard, "group/0000000000000001", high, meter)
+        return first + memory.query(role, store_shard, "list/0000000000000001", high, meter)
 
     torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
     new = {b"%d" % number: b"new" for number in range(9, 13)}
@@ -269,7 +269,7 @@ def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Eng
     assert read(engines(), store, *fresh[6]) == dict.fromkeys(numbers(6), b"new")
 
 
-@pytest.mark.parametrize("what", ["bucket", "directory"])
+@pytest.mark.parametrize("what", ["bucket", "snapshot_manifest"])
 def test_a_request_of_a_snapshot_arrives_after_it_was_deleted(
     engines: Engines, memory: MemoryTables, store: str, what: str
 ) -> None:
@@ -279,7 +279,7 @@ def test_a_request_of_a_snapshot_arrives_after_it_was_deleted(
     under_way = take_snapshot(engine, store, made[3], numbers(3))
     assert under_way is not None
     under_way._write()
-    if what == "directory":
+    if what == "snapshot_manifest":
         assert under_way.commit()
     late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"{what}/")}
     assert late

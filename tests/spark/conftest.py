@@ -221,7 +221,7 @@ def items(tables: BotoTables) -> Items:
 @pytest.fixture(scope="session")
 def graphs(items: Items) -> Graphs:
     """Read the version lists of a store, by its name, and which snapshots it has."""
-    told = ("group/", "meta", "snapshot/")
+    told = ("list/", "meta", "snapshot/")
     return lambda store: VersionGraph(store, [pair for pair in items(store) if pair[0].sort.startswith(told)])
 
 

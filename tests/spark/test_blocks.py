@@ -117,4 +117,4 @@ def test_a_query_with_blocks_in_s3(
         for store in stores:
             places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(4)]
             left = [key.sort for role, at in places for key in both.list_keys(role, at, "!", "~", Meter())]
-            assert all(each.startswith("group/") for each in left), "fences only"
+            assert all(each.startswith("list/") for each in left), "fences only"

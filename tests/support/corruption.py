@@ -14,7 +14,7 @@ from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.format import codec
 from dynastate.format.items import Item, Value, item_key
-from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, group_key, store_shard
+from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, store_shard, version_list_key
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from tests.support.engine_driver import SHARDS, State, attempt, graph, make_engine, save_snapshot, write
 from tests.support.fakes import MemoryTables
@@ -77,7 +77,7 @@ class Damage:
 
 def lost_list(items: dict[Key, Item], store: str, version: int) -> Damage:
     """The loss of a whole version list: the one that a version lies in."""
-    key = group_key(store, version)
+    key = version_list_key(store, version)
     assert key in items
     return Damage(key, "item", "gone", {key: None})
 

@@ -257,7 +257,7 @@ def named_keys(tables: Tables, store: str) -> set[Key]:
     """Keys of all items that are to be there: what version lists name, and manifests of finished snapshots."""
     found = graph(tables, store)
     shards = found.required_meta.shards
-    named = {meta_key(store), *found.groups}
+    named = {meta_key(store), *found.lists}
     for each in found.entries():
         named.add(schema_key(store, each.schema))
         for sequence in each.items:

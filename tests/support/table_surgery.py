@@ -14,7 +14,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import item_key
-from dynastate.format.keys import Key, Role, graph_range, group_key, store_shard
+from dynastate.format.keys import Key, Role, graph_range, store_shard, version_list_key
 from dynastate.settings import Settings
 
 
@@ -34,7 +34,7 @@ def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
     if action == "format":
         make_client(settings).update_item(
             TableName=settings.snapshot_table,
-            Key=to_wire(item_key(group_key(store, 1))),
+            Key=to_wire(item_key(version_list_key(store, 1))),
             UpdateExpression="SET #f = :f",
             ExpressionAttributeNames={"#f": "format"},
             ExpressionAttributeValues=to_wire({":f": int(numbers[0])}),

@@ -296,12 +296,12 @@ def stored(sort: str, name: str) -> list[Any]:
     return [WHOLE.items[key][name] for key in mine]
 
 
-ENTRIES = [raw for versions in stored("group/", "versions") for raw in versions]
+ENTRIES = [raw for versions in stored("list/", "versions") for raw in versions]
 ENTRIES += [encode_entry(STORE, replace(decode_entry(STORE, raw), home=ELSEWHERE)) for raw in ENTRIES[:2]]
-DIRECTORIES = stored("directory/", "data")
-for found in [decode_manifest(STORE, raw) for raw in DIRECTORIES[:2]]:
+MANIFESTS = stored("snapshot_manifest/", "data")
+for found in [decode_manifest(STORE, raw) for raw in MANIFESTS[:2]]:
     moved = tuple(replace(bucket, home=ELSEWHERE) if bucket.parts else bucket for bucket in found.buckets)
-    DIRECTORIES.append(encode_manifest(STORE, replace(found, buckets=moved)))
+    MANIFESTS.append(encode_manifest(STORE, replace(found, buckets=moved)))
 RUNS = [
     encode_changes([Change(PUT, 0, b"key", b"value"), Change(PUT, 4095, b"", None), Change(MERGE, 1, b"key", b"")]),
     b"",
@@ -317,7 +317,7 @@ def test_any_entry_behind_its_checksum_is_one_or_an_error(raw: bytes) -> None:
 
 
 @examples(100)
-@given(raw=mutated([each[:-4] for each in DIRECTORIES]))
+@given(raw=mutated([each[:-4] for each in MANIFESTS]))
 def test_any_manifest_behind_its_checksum_is_one_or_an_error(raw: bytes) -> None:
     """A manifest whose checksum is right, whatever it holds: no more memory than some times its bytes."""
     with bounded(300 * len(raw) + 2_000_000), contextlib.suppress(CorruptStateError):
@@ -388,9 +388,7 @@ VALUES: st.SearchStrategy[Value] = st.one_of(
 )
 SORTS = st.one_of(
     st.sampled_from(sorted({key.sort for key in WHOLE.items})),
-    st.sampled_from(
-        ("meta", "group/", "group/x", "snapshot/", "snapshot/1/2", "schema/", "journal", "group/~", "metal")
-    ),
+    st.sampled_from(("meta", "list/", "list/x", "snapshot/", "snapshot/1/2", "schema/", "journal", "list/~", "metal")),
     st.text(alphabet="group/snapshotmeta0123456789abcdef~", min_size=1, max_size=70),
 )
 ROLES: tuple[Role, ...] = ("delta", "snapshot")
@@ -490,7 +488,7 @@ def test_the_version_graph_takes_any_item(data: st.DataObject) -> None:
 GRAPH_DAMAGES = [
     damage
     for damage in damages(WHOLE.items, random.Random(SEED), 4)  # noqa: S311  # which bytes, no secret
-    if damage.kind in ("group", "meta", "schema", "snapshot")
+    if damage.kind in ("list", "meta", "schema", "snapshot")
 ]
 
 

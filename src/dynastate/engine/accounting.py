@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable
 
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import NOTHING, StorageSize, size_of, total
-from dynastate.format.keys import VERSION_MAX, Attempt, VersionId, group_key
+from dynastate.format.keys import VERSION_MAX, Attempt, VersionId, version_list_key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.snapshot import WRITING, Snapshot, snapshot_item
 from dynastate.format.storage import ManifestSizes, lists_size, parts_size, snapshots_size
@@ -69,7 +69,7 @@ class StoreAccount:
 
     def committed(self, entry: VersionEntry, entry_bytes: int) -> None:
         """Count a committed version: its parts, and its entry of so many bytes in a list."""
-        key = group_key(self._store, entry.version)
+        key = version_list_key(self._store, entry.version)
         with self._lock:
             if key.sort not in self._since:
                 self.wrote(key.sort, size_of(list_item(key, ())))
@@ -87,7 +87,7 @@ class StoreAccount:
         self._newest = _newest(graph)
         self._lists = lists_size(graph, deleted)
         ids = {entry.id for entry in graph.entries()}
-        lists = {group_key(self._store, version).sort for version, _ in ids.difference(deleted)}
+        lists = {version_list_key(self._store, version).sort for version, _ in ids.difference(deleted)}
         # A commit may be listed before it is reported here.
         self._named = lists | {each for each in ids if each.version == self._newest[1]} | set(graph.descriptions())
         seen = self._named | ids | {each.id for each in graph.snapshots() if each.stage != WRITING}

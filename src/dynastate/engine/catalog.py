@@ -33,7 +33,7 @@ from dynastate.engine.namespaces import (
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import META, Key, check_store, group_key, meta_key, store_shard, where
+from dynastate.format.keys import META, Key, check_store, version_list_key, meta_key, store_shard, where
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord, store_key
 from dynastate.format.version_list import VERSIONS
@@ -477,10 +477,10 @@ def _search_lost(tables: Tables, namespace: str, known: Collection[str], meter: 
 
 
 def read_version_lists(
-    tables: Tables, store: str, meter: Meter, lowest: int = 0, last: str = "group/~"
+    tables: Tables, store: str, meter: Meter, lowest: int = 0, last: str = "list/~"
 ) -> dict[Key, Item]:
     """The version lists of a store from that of a version on, fences among them, and what follows up to `last`."""
-    return dict(tables.query("snapshot", store_shard(store, 0), group_key(store, lowest).sort, last, meter))
+    return dict(tables.query("snapshot", store_shard(store, 0), version_list_key(store, lowest).sort, last, meter))
 
 
 def has_versions(lists: Mapping[Key, Item]) -> bool:
@@ -493,7 +493,7 @@ def parse_name(text: str) -> tuple[str, str, str, str] | None:
     found = _NAME.fullmatch(text)
     if found is None:
         return None
-    namespace, operator, partition, name = found.groups(default="")
+    namespace, operator, partition, name = found.lists(default="")
     operator, partition = (str(int(each)) if each.isdecimal() else each for each in (operator, partition))
     return namespace, operator, partition, name
 

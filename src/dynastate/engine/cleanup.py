@@ -212,9 +212,8 @@ class CleanUp:
         edges = [f"{each.version:020d}/{each.id.hex()}" for each in sorted(holders) if each.version < below]
         gaps = list(zip(["", *(f"{edge}/~" for edge in edges)], [*edges, f"{below:020d}"], strict=True))
         found = [key for low, high in gaps for key in self._list("snapshot", f"bucket/{low}", f"bucket/{high}")]
-        found += [
-            key for low, high in gaps for key in self._list("snapshot", f"directory/{low}", f"directory/{high}", 1)
-        ]
+        manifest = keys.MANIFEST_RANGE[0]
+        found += [key for low, high in gaps for key in self._list("snapshot", manifest + low, manifest + high, 1)]
         objects = [each for each in self._list_objects(bucket_prefix, below) if each[1] not in holders]
         if found or objects:
             # A snapshot that began meanwhile, or carried buckets on, is listed by now.
@@ -305,11 +304,11 @@ class CleanUp:
             The deleted entries, and the version below which nothing else was committed meanwhile, as far as is known.
         """
         deleted: list[VersionEntry] = []
-        for key, group in sorted(self._graph.groups.items()):
-            kept = [raw for raw, entry in group if retention.retains(entry.id)]
-            if len(kept) == len(group) or key in self._graph.pinned:
+        for key, listed in sorted(self._graph.lists.items()):
+            kept = [raw for raw, entry in listed if retention.retains(entry.id)]
+            if len(kept) == len(listed) or key in self._graph.pinned:
                 continue
-            before: Item = {"versions": [raw for raw, _ in group]}
+            before: Item = {"versions": [raw for raw, _ in listed]}
             refused = self._graph.refused.get(key)
             if kept or refused:
                 before |= {REFUSED: refused} if refused else {}
@@ -319,7 +318,7 @@ class CleanUp:
                 self._meter.items_deleted += done
             if not done:
                 return deleted, min(keys.versions_of(key).start, retention.lowest)
-            deleted += [entry for _, entry in group if not retention.retains(entry.id)]
+            deleted += [entry for _, entry in listed if not retention.retains(entry.id)]
         return deleted, retention.lowest
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:
@@ -340,7 +339,7 @@ class CleanUp:
         Listing keys costs as much as reading items. So the versions of a list that a fork depends on, whose parts are
         retained, are left out until the fork is dropped. Keys that are not the engine's are left.
         """
-        kept = [keys.versions_of(group) for group in sorted(self._graph.pinned)]
+        kept = [keys.versions_of(key) for key in sorted(self._graph.pinned)]
         gaps = zip([0, *(each.stop for each in kept)], [*(each.start for each in kept), below], strict=True)
         ranges = [keys.parts_range(first, min(end, below)) for first, end in gaps if first < min(end, below)]
         listed = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)

@@ -19,7 +19,7 @@ from dynastate.engine.sessions import Session, Sessions
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import Item, item_bytes, size_of
-from dynastate.format.keys import Attempt, Key, group_key, schema_digest, schema_key, versions_of
+from dynastate.format.keys import Attempt, Key, schema_digest, schema_key, version_list_key, versions_of
 from dynastate.format.meta import QueryRun, schema_item
 from dynastate.format.objects import OBJECT_PARTS_MAX, ObjectId, ObjectParts, delta_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
@@ -91,7 +91,7 @@ class Commits:
         If both are in one list, that must exist: an append that is late makes no list that clean-up has deleted.
         """
         store = session.store
-        key = group_key(store, entry.version)
+        key = version_list_key(store, entry.version)
         raw = encode_entry(store, entry)
         must_exist = has_base and entry.version > versions_of(key).start
         try:

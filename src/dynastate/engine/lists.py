@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item
-from dynastate.format.keys import VersionId, group_key, meta_key, versions_of
+from dynastate.format.keys import LIST_SIZE, VersionId, meta_key, version_list_key
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
 from dynastate.redaction import get_logger
@@ -49,7 +49,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is
     Raises:
         ConfigurationError: the list is full, and forks depend on it.
     """
-    key, after = group_key(store, entry.version), group_key(store, versions_of(group_key(store, entry.version)).stop)
+    key, after = (version_list_key(store, version) for version in (entry.version, entry.version + LIST_SIZE))
     for _ in range(_TRIES):
         items = tables.get([key, after, meta_key(store)], meter)
         if key not in items or meta_key(store) not in items:

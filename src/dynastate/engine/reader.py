@@ -17,7 +17,7 @@ from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.graph import last_of_one_run
-from dynastate.format.keys import Key, VersionId, group_key, manifest_key, where
+from dynastate.format.keys import Key, VersionId, manifest_key, version_list_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.objects import FRAME_BYTES, ObjectStream, decode_frames
 from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, StoredChunk, Tally, join_fragments, parse_part
@@ -159,7 +159,7 @@ class PartReader:
         for entry, sequences in wanted:
             some = None if len(sequences) == entry.parts else sequences
             own = islice(parts, len(sequences))
-            yield from verified_chunks(entry, group_key(store, entry.version), own, within, some)
+            yield from verified_chunks(entry, version_list_key(store, entry.version), own, within, some)
 
     def rows(
         self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, within: Sequence[HashRange] = ALL

@@ -45,7 +45,7 @@ class VersionGraph:
         #: The errors of skipped snapshots.
         self.skipped: dict[VersionId, CorruptStateError] = {}
         #: Version lists by their keys: each entry as it is stored, and decoded.
-        self.groups: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
+        self.lists: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
         #: The version lists that a fork depends on: only commits change them.
         self.pinned: set[Key] = set()
         #: What the items of version lists have beside their entries.
@@ -64,8 +64,8 @@ class VersionGraph:
         elif key.sort.startswith("schema/"):
             check_format(key, item)
             self._schemas[key.sort] = item
-        elif key.sort.startswith("group/"):
-            group = self.groups[key] = []
+        elif key.sort.startswith("list/"):
+            listed = self.lists[key] = []
             self.list_attributes[key] = {name: value for name, value in item.items() if name != VERSIONS}
             if FORKS in item:
                 self.pinned.add(key)
@@ -75,7 +75,7 @@ class VersionGraph:
                 self.dropped_epoch = epoch
             for raw in parse_list(key, item):
                 entry = listed_entry(self.store, key, raw)
-                group.append((raw, entry))
+                listed.append((raw, entry))
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
         elif (of := keys.maker_of_snapshot(key)) is not None:
@@ -153,7 +153,7 @@ class VersionGraph:
 
     def is_pinned(self, version: int) -> bool:
         """Whether a fork depends on the list of a version."""
-        return keys.group_key(self.store, version) in self.pinned
+        return keys.version_list_key(self.store, version) in self.pinned
 
     def schema(self, entry: VersionEntry) -> str:
         wanted = keys.schema_key(self.store, entry.schema)
@@ -224,7 +224,7 @@ class VersionGraph:
 
     def _has_base(self, entry: VersionEntry) -> bool:
         """Whether an attempt's ancestors are there, from a snapshot or version 0 on, as far as they were read."""
-        lowest = self._lowest // keys.GROUP_SIZE * keys.GROUP_SIZE
+        lowest = self._lowest // keys.LIST_SIZE * keys.LIST_SIZE
 
         def is_next_to_base(entry: VersionEntry) -> bool:
             parent = entry.parent_id
@@ -316,7 +316,7 @@ class VersionGraph:
         """
         found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
         if self._is_whole(found[-1]):
-            key = keys.group_key(self.store, found[-1].version)
+            key = keys.version_list_key(self.store, found[-1].version)
             raise VersionMissingError(
                 "this version was written in full, as dynastate import does, and what it changed is not known: read "
                 "all its rows, and then the changes after it",
@@ -374,9 +374,9 @@ class VersionGraph:
     def _gap(self, entry: VersionEntry) -> CorruptStateError:
         about = {"store": self.store, "version": entry.version, "attempt": entry.attempt.hex()}
         if entry.parent == NO_ATTEMPT:
-            listed = where(keys.group_key(self.store, entry.version))
+            listed = where(keys.version_list_key(self.store, entry.version))
             return CorruptStateError("a version entry names no parent", **about, **listed)
-        lost = where(keys.group_key(self.store, entry.version - 1))
+        lost = where(keys.version_list_key(self.store, entry.version - 1))
         lost |= {"snapshot": keys.snapshot_key(self.store, *entry.parent_id).sort}
         return CorruptStateError(
             "the parent of a version is not there, nor a snapshot of it: its version list, or the snapshot, is lost or "
@@ -388,7 +388,7 @@ class VersionGraph:
 
     def _missing(self, version: int, attempt: Attempt, run: QueryRun | None = None) -> VersionMissingError:
         there = self.versions()
-        key = keys.group_key(self.store, version)
+        key = keys.version_list_key(self.store, version)
         facts: dict[str, object] = {"store": self.store, "version": version}
         if not there:
             message = (

@@ -9,7 +9,7 @@ from typing import Final, TypeGuard, TypeVar
 from dynastate.errors import CorruptStateError
 from dynastate.format.keys import SPECS, Key, where
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 Value = str | int | bytes | list[bytes] | Mapping[str, int | str] | frozenset[str]
 Item = dict[str, Value]
@@ -85,7 +85,7 @@ def other_format(what: str, form: int) -> str:
     """The message for something of another format than this package's."""
     if form > FORMAT:
         advice = "upgrade dynastate"
-    elif form == 1:
+    elif form in (1, 2):
         advice = "only versions before 0.2.0 wrote it, which was never released; use empty tables, or another namespace"
     else:
         advice = "no package ever wrote that: it is corrupt"

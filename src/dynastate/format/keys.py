@@ -1,9 +1,9 @@
 """Names of stores, and the keys of all items (docs/storage-format.md).
 
     delta table            store_shard = {store}#{shard}    part  = {version}/{attempt}/{sequence}
-    snapshot-group table   store_shard = {store}#0          entry = meta | group/{g} | schema/{digest}
+    snapshot-group table   store_shard = {store}#0          entry = meta | list/{g} | schema/{digest}
                                                             entry = snapshot/{version}/{attempt}
-                                                            entry = directory/{version}/{id}
+                                                            entry = snapshot_manifest/{version}/{id}
                            store_shard = {store}#{shard}    entry = bucket/{version}/{id}/{bucket}/{sequence}
 
 WARNING: every constant here is stored. Changing one makes existing state unreadable; it takes a new format version.
@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from dynastate.errors import ConfigurationError, CorruptStateError
 
 #: Versions in one version list.
-GROUP_SIZE: Final = 10
+LIST_SIZE: Final = 10
 #: The largest version that a key has digits for.
 VERSION_MAX: Final = 10**20 - 1
 SHARDS_MAX: Final = 256
@@ -56,7 +56,9 @@ META: Final = "meta"
 #: Lowest and highest sort key of the items that describe snapshots.
 SNAPSHOT_RANGE: Final = ("snapshot/", "snapshot/~")
 #: Lowest and highest sort key of manifests.
-MANIFEST_RANGE: Final = ("directory/", "directory/~")
+MANIFEST_RANGE: Final = ("snapshot_manifest/", "snapshot_manifest/~")
+#: Lowest and highest sort key of everything of a store but parts and buckets.
+STORE_RANGE: Final = ("list/", MANIFEST_RANGE[1])
 _URL: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
@@ -139,9 +141,9 @@ def part_key(store: str, version: int, attempt: Attempt, sequence: int, shards: 
     )
 
 
-def group_key(store: str, version: int) -> Key:
+def version_list_key(store: str, version: int) -> Key:
     """The key of the version list with the entries of a version."""
-    return Key("snapshot", store_shard(store, 0), f"group/{version // GROUP_SIZE:016d}")
+    return Key("snapshot", store_shard(store, 0), f"list/{version // LIST_SIZE:016d}")
 
 
 def meta_key(store: str) -> Key:
@@ -159,7 +161,7 @@ def snapshot_key(store: str, version: int, attempt: Attempt) -> Key:
 
 def manifest_key(store: str, version: int, snapshot: Attempt) -> Key:
     """The key of a snapshot's manifest, by the snapshot's own id."""
-    return Key("snapshot", store_shard(store, 0), f"directory/{version:020d}/{snapshot.hex()}")
+    return Key("snapshot", store_shard(store, 0), f"snapshot_manifest/{version:020d}/{snapshot.hex()}")
 
 
 def bucket_key(store: str, version: int, snapshot: Attempt, bucket: int, sequence: int, shards: int) -> Key:
@@ -170,7 +172,7 @@ def bucket_key(store: str, version: int, snapshot: Attempt, bucket: int, sequenc
 
 _PART = re.compile(r"([0-9]{20})/([0-9a-f]{32})/([0-9]{6})")
 _SNAPSHOT = re.compile(r"snapshot/([0-9]{20})/([0-9a-f]{32})")
-_MANIFEST = re.compile(r"directory/([0-9]{20})/([0-9a-f]{32})")
+_MANIFEST = re.compile(r"snapshot_manifest/([0-9]{20})/([0-9a-f]{32})")
 _BUCKET = re.compile(r"bucket/([0-9]{20})/([0-9a-f]{32})/([0-9]{4})/([0-9]{6})")
 
 
@@ -208,10 +210,10 @@ def bucket_range(snapshot: SnapshotId) -> tuple[str, str]:
     return prefix, f"{prefix}~"
 
 
-def versions_of(group: Key) -> range:
+def versions_of(version_list: Key) -> range:
     """The versions whose entries are in the version list with this key."""
-    first = int(group.sort.removeprefix("group/")) * GROUP_SIZE
-    return range(first, first + GROUP_SIZE)
+    first = int(version_list.sort.removeprefix("list/")) * LIST_SIZE
+    return range(first, first + LIST_SIZE)
 
 
 def parts_range(first: int, below: int) -> tuple[str, str]:
@@ -224,7 +226,7 @@ def graph_range(lowest: int, highest: int) -> tuple[str, str]:
 
     The version lists begin with that of version `lowest`, the snapshots end with those of version `highest`.
     """
-    return f"group/{lowest // GROUP_SIZE:016d}", f"snapshot/{highest:020d}/~"
+    return f"list/{lowest // LIST_SIZE:016d}", f"snapshot/{highest:020d}/~"
 
 
 def where(key: Key) -> dict[str, object]:

@@ -10,7 +10,7 @@ from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, maker_of_
 from dynastate.format.meta import FORKS
 
 #: Stages of a snapshot: its buckets are being written; it can be read; clean-up deletes it.
-WRITING, DONE, DELETING = "writing", "done", "leaving"
+WRITING, DONE, DELETING = "writing", "done", "deleting"
 
 
 @dataclass(frozen=True, slots=True)

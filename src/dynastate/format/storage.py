@@ -42,8 +42,8 @@ def _parts_size(entry: VersionEntry, overhead: int) -> StorageSize:
 def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> StorageSize:
     """Size of everything but snapshots: version lists and their parts, schemas, meta; without `deleted` versions."""
     found = [size_of(item) for item in graph.descriptions().values()]
-    for key, group in graph.groups.items():
-        kept = [raw for raw, entry in group if entry.id not in deleted]
+    for key, listed in graph.lists.items():
+        kept = [raw for raw, entry in listed if entry.id not in deleted]
         if kept:
             found.append(size_of(graph.list_attributes[key] | {VERSIONS: kept}))
     return total(found) + parts_size(graph.store, (each for each in graph.entries() if each.id not in deleted))

@@ -22,7 +22,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableE
 from dynastate.format import binary
 from dynastate.format.codec import CODEC_BYTES
 from dynastate.format.items import FORMAT, Item, check_format, item_key
-from dynastate.format.keys import Attempt, Home, Key, VersionId, group_key, part_key, where
+from dynastate.format.keys import Attempt, Home, Key, VersionId, part_key, version_list_key, where
 from dynastate.format.objects import ObjectId, ObjectParts, ObjectStream, delta_stream
 from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 
@@ -188,7 +188,7 @@ def parse_list(key: Key, item: Item) -> list[bytes]:
     check_format(key, item)
     listed = item.get("versions", [] if REFUSED in item else None)
     if not isinstance(listed, list):
-        raise CorruptStateError("group has no version list", **where(key))
+        raise CorruptStateError("a version list has no versions", **where(key))
     return listed
 
 
@@ -198,8 +198,8 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
         entry = decode_entry(store, raw)
     except CorruptStateError as corrupt:
         raise CorruptStateError(str(corrupt), **where(key)) from corrupt
-    if group_key(store, entry.version) != key:
-        raise CorruptStateError("version entry is in the list of another group", version=entry.version, **where(key))
+    if version_list_key(store, entry.version) != key:
+        raise CorruptStateError("a version entry is in another version list", version=entry.version, **where(key))
     return entry
 
 

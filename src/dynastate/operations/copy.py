@@ -31,7 +31,7 @@ from dynastate.engine.namespaces import begin_list, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, group_key, meta_key, store_shard
+from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, version_list_key, meta_key, store_shard
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
@@ -422,10 +422,10 @@ def _metas(source: Tables, stores: Sequence[str], location: str, meter: Meter) -
 
 def _relocated(target: Tables, metas: Mapping[str, Item], location: str, meter: Meter) -> dict[str, Item]:
     """The meta items as they should be in the target: epochs are above those of stores that were dropped there."""
-    fences = get_apart(target, [group_key(store, 1) for store in metas], meter)
+    fences = get_apart(target, [version_list_key(store, 1) for store in metas], meter)
 
     def relocated(store: str, meta: Item) -> Item:
-        dropped = fences.get(group_key(store, 1), {}).get(DROPPED_EPOCH)
+        dropped = fences.get(version_list_key(store, 1), {}).get(DROPPED_EPOCH)
         raised = dropped if isinstance(dropped, int) else 0
         return Relocation(store, location, raised).meta(_kept(meta))
 
@@ -468,7 +468,7 @@ def _kept(item: Item) -> Item:
 
 
 def _is_list(key: Key) -> bool:
-    return key.role == "snapshot" and key.sort.startswith("group/")
+    return key.role == "snapshot" and key.sort.startswith("list/")
 
 
 def _with_fence(key: Key, item: Item | None, there: Item | None) -> Item | None:

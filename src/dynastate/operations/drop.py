@@ -22,9 +22,9 @@ from dynastate.format.keys import (
     SHARDS_MAX,
     SPECS,
     Key,
-    group_key,
     meta_key,
     store_shard,
+    version_list_key,
 )
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import (
@@ -70,7 +70,7 @@ def look(tables: Tables, stores: Sequence[str], meter: Meter, progress: Progress
 def commits_of(items: Mapping[Key, Item], store: str) -> list[VersionEntry]:
     """The entries of a store's current versions, oldest first; none, if it is corrupt."""
     with suppress(CorruptStateError):
-        graph = VersionGraph(store, ((key, item) for key, item in items.items() if key.sort.startswith("group/")))
+        graph = VersionGraph(store, ((key, item) for key, item in items.items() if key.sort.startswith("list/")))
         if graph.versions():
             return graph.lineage(graph.newest())
     return []
@@ -221,7 +221,7 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     lists: list[Key] = []
     if ORIGIN in found:  # what makes it is no run; its lists have the keys of those that it pinned
         runs.add(FORK)
-        lists = [Key("snapshot", store_shard(store, 0), sort) for sort in pins_of(found) if sort.startswith("group/")]
+        lists = [Key("snapshot", store_shard(store, 0), sort) for sort in pins_of(found) if sort.startswith("list/")]
     refuse_runs(tables, store, runs, meter, lists)  # 2
     deleted = _delete_lists(tables, store, runs, meter)  # 3
     _keep_epoch(tables, store, meta.epoch, meter)
@@ -293,7 +293,7 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
 
 def _keep_epoch(tables: Tables, store: str, epoch: int, meter: Meter) -> None:
     """Note the newest epoch of a store in the fence of its first list, if it has one: if any run was there."""
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     for _ in range(_PASSES_MAX):
         fence = tables.get([key], meter).get(key, {})
         if not fence:
@@ -311,7 +311,7 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
         for role in SPECS
         for shard in range(shards)
         for key in tables.list_keys(role, store_shard(store, shard), "\x00", "\U0010ffff", meter)
-        if key != meta_key(store) and not key.sort.startswith("group/")
+        if key != meta_key(store) and not key.sort.startswith("list/")
     ]
     # What is made here next may write the same keys, and these requests may be late.
     shared = get_apart(tables, [key for key in keys if key.sort.startswith(("snapshot/", "schema/"))], meter)

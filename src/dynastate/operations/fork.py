@@ -310,8 +310,8 @@ class _StoreFork:
 
         The version can be opened once the last of them is written. After a crash the fork can be resumed or dropped.
         """
-        for group, listed in self._lists().items():
-            self._put(group, list_item(group, listed) | {WRITER: self._pin_name})
+        for key, listed in self._lists().items():
+            self._put(key, list_item(key, listed) | {WRITER: self._pin_name})
         parts = sum(entry.stored_bytes for _, entry in self._entries if not entry.inline)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
 
@@ -354,7 +354,7 @@ class _StoreFork:
         self._snapshots = [(snapshot, found[node]) for node in bases if (snapshot := graph.snapshot(*node)) is not None]
         #: Entries as they are stored in the origin, in the order of its lists.
         self._entries = [
-            (raw, entry) for _, group in sorted(graph.groups.items()) for raw, entry in group if entry.id in nodes
+            (raw, entry) for _, listed in sorted(graph.lists.items()) for raw, entry in listed if entry.id in nodes
         ]
         if not self._epoch:
             before = VersionGraph(self._store, read_version_lists(self._tables, self._store, self._meter).items())
@@ -397,7 +397,7 @@ class _StoreFork:
 
     def _meta_item(self) -> Item:
         names = [META, *(keys.snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
-        names += [keys.group_key(self._origin, entry.version).sort for _, entry in self._entries]
+        names += [keys.version_list_key(self._origin, entry.version).sort for _, entry in self._entries]
         origin, last = self._origin_meta, self._last_epoch
         # Another query may have entered since the fork was planned. The first run that writes gets the next epoch.
         queries = {first: each for first, each in origin.queries.items() if first <= last}
@@ -455,7 +455,7 @@ class _StoreFork:
             if (item.get("id"), item.get("stage")) != (bytes(snapshot.id), DONE):
                 raise self._refusal("clean-up deletes a snapshot that it needs")
         for raw, entry in self._entries:
-            listed = now[keys.group_key(self._origin, entry.version).sort].get("versions")
+            listed = now[keys.version_list_key(self._origin, entry.version).sort].get("versions")
             if not isinstance(listed, list) or raw not in listed:
                 raise self._refusal("clean-up deletes it")
 
@@ -507,6 +507,6 @@ class _StoreFork:
         lists: dict[Key, list[bytes]] = {}
         for _, entry in self._entries:
             moved = replace(entry, home=entry.home or self._home)
-            key = keys.group_key(self._store, entry.version)
+            key = keys.version_list_key(self._store, entry.version)
             lists.setdefault(key, []).append(encode_entry(self._store, moved))
         return dict(sorted(lists.items()))

@@ -20,7 +20,7 @@ from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import Key, check_store, store_shard
+from dynastate.format.keys import MANIFEST_RANGE, STORE_RANGE, Key, check_store, store_shard
 from dynastate.format.meta import ORIGIN, meta_lost
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
@@ -244,9 +244,9 @@ def _attempts(graph: VersionGraph) -> list[CommittedAttempt]:
 
 def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
     """Read everything but parts and buckets, by one Query; no items if there is no store."""
-    found = dict(tables.query("snapshot", store_shard(check_store(store), 0), "directory/", "~", meter))
+    found = dict(tables.query("snapshot", store_shard(check_store(store), 0), *STORE_RANGE, meter))
     # A manifest is parsed together with the snapshot that names it.
-    return VersionGraph(store, [each for each in found.items() if not each[0].sort.startswith("directory/")]), found
+    return VersionGraph(store, [each for each in found.items() if each[0].sort < MANIFEST_RANGE[0]]), found
 
 
 def _read(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:

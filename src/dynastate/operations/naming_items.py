@@ -55,7 +55,7 @@ class NamingItems:
         self.graph = VersionGraph(store, ())
         self.findings: list[Finding] = []
         #: Version lists that cannot be read completely: the makers of the parts of their versions are unknown.
-        self.corrupt_groups: set[int] = set()
+        self.corrupt_lists: set[int] = set()
         #: A defect keeps every version from being opened.
         self.is_stopping = False
         self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING, meter)
@@ -75,7 +75,7 @@ class NamingItems:
         return listed | {each.holder for each in self.snapshots()}
 
     def _add(self, key: Key, item: Item) -> None:
-        if key.sort.startswith("group/"):
+        if key.sort.startswith("list/"):
             readable: Item = {"versions": [raw for raw in parse_list(key, item) if self._can_read(key, raw)]}
             item = item | readable
         self.graph.add(key, item)
@@ -92,8 +92,8 @@ class NamingItems:
         self.findings.append(Finding("corrupt", key, corrupt.reason))
         self.is_stopping = True
         kind, _, number = key.sort.partition("/")
-        if kind == "group" and number.isdecimal():
-            self.corrupt_groups.add(int(number))
+        if kind == "list" and number.isdecimal():
+            self.corrupt_lists.add(int(number))
 
 
 def _key_of(corrupt: CorruptStateError) -> Key:

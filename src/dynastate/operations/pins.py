@@ -16,7 +16,7 @@ from dynastate.engine.opening import retry_routes
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, group_key, meta_key, store_shard
+from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PIN, PINS
 from dynastate.format.snapshot import WRITING
@@ -116,7 +116,7 @@ def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins
 
     Of these it has pinned `pins`. A snapshot under way may share buckets of a snapshot that is deleted meanwhile.
     """
-    names = {group_key(graph.store, entry.version).sort for entry in graph.entries() if entry.home}
+    names = {version_list_key(graph.store, entry.version).sort for entry in graph.entries() if entry.home}
     is_shared = any(bucket.home for found in manifests for bucket in found.buckets)
     if is_shared or any(snapshot.stage == WRITING for snapshot in graph.snapshots()):
         names |= {sort for sort in pins if sort.startswith("snapshot/")}

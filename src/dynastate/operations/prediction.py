@@ -10,7 +10,7 @@ from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.engine import commit, reader, snapshots
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
-from dynastate.format.keys import EMPTY, GROUP_SIZE, NO_ATTEMPT, group_key, part_key
+from dynastate.format.keys import EMPTY, LIST_SIZE, NO_ATTEMPT, part_key, version_list_key
 from dynastate.format.manifest import bits_for
 from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES
 from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
@@ -25,7 +25,7 @@ DAY_S: Final = 86_400
 #: A store's name of the usual length.
 STORE: Final = f"{32 * '0'}/0/10/default"
 PART_BYTES: Final = overhead_bytes(part_key(STORE, *EMPTY, 0, 1))
-LIST_BYTES: Final = item_bytes(item_key(group_key(STORE, 0)) | {"format": FORMAT, "versions": []})
+LIST_BYTES: Final = item_bytes(item_key(version_list_key(STORE, 0)) | {"format": FORMAT, "versions": []})
 SNAPSHOT_BYTES: Final = item_bytes(
     snapshot_item(STORE, Snapshot(1, NO_ATTEMPT, NO_ATTEMPT, 1, DONE, bytes(8), 10**5, 10**7, 10**7))
 )
@@ -259,10 +259,10 @@ class OneStore:
         self._manifest_reads = rounded_up(self._manifest_bytes / READ_UNIT_BYTES)
         self._entry_bytes = entry_bytes(of, self._rows, self._changed) + round(listed * of.row_bytes)
         self._entry_bytes += round(self._with_objects * (LOCATION_BYTES + PLACE_BYTES * max(1, parts.number)))
-        lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, GROUP_SIZE + 1))
+        lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, LIST_SIZE + 1))
         #: Write units of a version list with one entry, with two, and so on.
         self._list_units = [rounded_up(size / WRITE_UNIT_BYTES) for size in lists]
-        self._list_mean = sum(self._list_units) / GROUP_SIZE
+        self._list_mean = sum(self._list_units) / LIST_SIZE
 
     def commit(self) -> PredictedUsage:
         """Parts, where there are changes, and the version list with the new entry."""
@@ -298,7 +298,7 @@ class OneStore:
             + of.shards
             + self._parts.deletes(removes * self._with_parts)
             + (self._with_objects and rounded_up(removes * self._with_objects * self._objects.puts / OBJECT_DELETES)),
-            write_units=(1 - 1 / GROUP_SIZE) * self._list_units[-1],
+            write_units=(1 - 1 / LIST_SIZE) * self._list_units[-1],
             read_units=retained * self._manifest_reads + 1 + of.shards,
         )
         # A snapshot is marked for deletion; its manifest is read; its buckets, its manifest and its item are deleted.
@@ -311,9 +311,9 @@ class OneStore:
         # A version's parts are deleted, and with the last version of a list the list.
         parts = PredictedUsage(delete_units=self._with_parts * self._parts.write_units)
         # It was shortened before, unless one clean-up deletes several lists.
-        whole = max(0.0, 1 - GROUP_SIZE / removes)
+        whole = max(0.0, 1 - LIST_SIZE / removes)
         units = whole * self._list_units[-1] + (1 - whole) * self._list_mean
-        last = PredictedUsage(requests=1, delete_units=units) * (1 / GROUP_SIZE)
+        last = PredictedUsage(requests=1, delete_units=units) * (1 / LIST_SIZE)
         look = self._look() * (1 / self._schedule.cleans)
         return look + once * (1 / removes) + snapshot * (1 / apart) + parts + last
 
@@ -350,7 +350,7 @@ class OneStore:
         """Items and their bytes, and bytes of objects."""
         kept, held, in_objects = self._schedule.kept, self._schedule.held, self._snapshot_objects.share
         copies = self._copies() * (1 - in_objects)
-        items = 2 + kept / GROUP_SIZE + kept * self._with_parts * self._parts.number + 2 * held
+        items = 2 + kept / LIST_SIZE + kept * self._with_parts * self._parts.number + 2 * held
         size = self._lists() + kept * self._with_parts * self._parts.bytes + held * self._manifest_bytes
         objects = kept * self._with_objects * self._objects.bytes + in_objects * self._copies() * self._buckets.bytes
         return items + copies * self._buckets.number, size + copies * self._buckets.bytes, objects
@@ -362,7 +362,7 @@ class OneStore:
 
     def _lists(self) -> float:
         """Bytes of version lists, of snapshot items, and of meta and schema item."""
-        lists = self._schedule.kept * (self._entry_bytes + LIST_BYTES / GROUP_SIZE)
+        lists = self._schedule.kept * (self._entry_bytes + LIST_BYTES / LIST_SIZE)
         return lists + self._schedule.held * SNAPSHOT_BYTES + DESCRIPTION_BYTES
 
     def _copies(self) -> float:

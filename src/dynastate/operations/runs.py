@@ -9,7 +9,7 @@ from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import Key, group_key, location_of, meta_key, versions_of, where
+from dynastate.format.keys import Key, location_of, meta_key, version_list_key, versions_of, where
 from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 
@@ -73,8 +73,8 @@ def refuse_runs(
     refusing: set[Key] = set()
     while True:
         listed = [key for key, item in read_version_lists(tables, store, meter).items() if VERSIONS in item]
-        after = (group_key(store, versions_of(key).stop) for key in listed)
-        wanted = {group_key(store, 1), *expected, *listed, *after} - refusing
+        after = (version_list_key(store, versions_of(key).stop) for key in listed)
+        wanted = {version_list_key(store, 1), *expected, *listed, *after} - refusing
         if not wanted or not runs:
             return
         for key in sorted(wanted):

@@ -15,7 +15,7 @@ from dynastate.engine.snapshots import read_manifest
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import LZ4, ZSTD, compress, require
 from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import group_key
+from dynastate.format.keys import version_list_key
 from dynastate.format.parts import StoredChunk, join_fragments
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.prediction import Workload
@@ -76,7 +76,7 @@ def _ratio(chunks: Iterable[StoredChunk]) -> float:
 def _of_versions(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
     """The first chunk of each of the newest versions with changes."""
     entries = [each for each in graph.lineage(graph.newest()) if each.records][-CHUNKS:]
-    inline = (each.inline_chunk(group_key(graph.store, each.version)) for each in entries)
+    inline = (each.inline_chunk(version_list_key(graph.store, each.version)) for each in entries)
     yield from filter(None, inline)
     shards = graph.required_meta.shards
     firsts = (run for each in entries for run in islice(entry_runs(graph.store, each, shards, range(each.parts)), 1))

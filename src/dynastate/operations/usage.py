@@ -11,7 +11,7 @@ from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
-from dynastate.format.keys import Key, group_key, versions_of
+from dynastate.format.keys import Key, version_list_key, versions_of
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.storage import parts_size, store_size
 from dynastate.format.version_list import VersionEntry, encode_entry, list_item
@@ -124,7 +124,7 @@ def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsa
         rows=sum(keys.values()),
         versions=len(entries),
         write_units=sum(part_units(store, entry) for entry in entries)
-        + sum(_list_units(key, [raw for raw, _ in group]) for key, group in graph.groups.items()),
+        + sum(_list_units(key, [raw for raw, _ in listed]) for key, listed in graph.lists.items()),
         families=len(keys),
         batches=len(current),
         records=sum(entry.records for entry in current),
@@ -148,7 +148,7 @@ def commit_units(store: str, entry: VersionEntry) -> int:
 
     The entries before it in the list are taken to be as long.
     """
-    key = group_key(store, entry.version)
+    key = version_list_key(store, entry.version)
     entries = [encode_entry(store, entry)] * (entry.version + 1 - max(1, versions_of(key).start))
     return part_units(store, entry) + units_of_write(item_bytes(list_item(key, entries)))
 

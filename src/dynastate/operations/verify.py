@@ -249,8 +249,8 @@ class _Check:
         """The entries of version lists, in the order of keys."""
         for entry in sorted(self._names.graph.entries(), key=lambda entry: entry.id):
             runs = partial(entry_runs, self._store, entry, self._shards, range(entry.parts))
-            group = keys.group_key(self._store, entry.version)
-            yield _Named(group, entry, runs, frozenset([entry.id]))
+            key = keys.version_list_key(self._store, entry.version)
+            yield _Named(key, entry, runs, frozenset([entry.id]))
 
     def _buckets(self) -> Iterator[_Named]:
         """The buckets of manifests, each once though several may name it, in the order of keys."""
@@ -327,7 +327,7 @@ class _Check:
         if not self._shards:
             return
         self._is_snapshot_corrupt = any(
-            each.key.sort.startswith(("snapshot/", "directory/")) for each in self._findings
+            each.key.sort.startswith(("snapshot/", "snapshot_manifest/")) for each in self._findings
         )
         parts = (key for each in self._versions() for key in each.items())
         buckets = (key for each in self._buckets() for key in each.items())
@@ -404,7 +404,7 @@ class _Check:
         maker = keys.maker_of_part(key)
         if maker is None:
             return None, "none of dynastate's own"
-        if maker[0] // keys.GROUP_SIZE in self._names.corrupt_groups:
+        if maker[0] // keys.LIST_SIZE in self._names.corrupt_lists:
             return None
         if self._names.graph.entry(*maker) is not None:
             return None, "of a listed attempt, where that has no part"
@@ -591,17 +591,17 @@ class _Check:
 
     def _list_lost(self, now: NamingItems, first: int, last: int, how: str) -> None:
         """Report versions that no list names, unless their list is reported already."""
-        key = keys.group_key(self._store, first)
+        key = keys.version_list_key(self._store, first)
         is_known = any(finding.what == "missing" and finding.key == key for finding in self._findings)
-        if is_known or any(version // keys.GROUP_SIZE in now.corrupt_groups for version in (first - 1, first, last)):
+        if is_known or any(version // keys.LIST_SIZE in now.corrupt_lists for version in (first - 1, first, last)):
             return
         numbers = range(first, last + 1)
         why = f"the version list of {ranges(numbers)} is lost: none of them is listed, {how}"
         self._add(Finding("missing", key, why))
 
     def _parent_lost(self, now: NamingItems, node: VersionId, parent: VersionId) -> None:
-        key = keys.group_key(self._store, parent[0])
-        if parent[0] // keys.GROUP_SIZE in now.corrupt_groups or node not in self._names.nodes():
+        key = keys.version_list_key(self._store, parent[0])
+        if parent[0] // keys.LIST_SIZE in now.corrupt_lists or node not in self._names.nodes():
             return
         why = f"version {parent[0]} by attempt {parent[1].hex()}, which version {node[0]} needs, nor a snapshot of it"
         finding = Finding("missing", key, why, frozenset([node]))

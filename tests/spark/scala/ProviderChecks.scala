@@ -403,7 +403,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     // None of the 20 versions that could be deleted is, while a version list cannot be read.
     world.onTables(id, "format", "99")
     provider.doMaintenance()
-    world.onTables(id, "format", "2")
+    world.onTables(id, "format", "3")
     same(world.onTables(id, "oldest"), "1", "the oldest version, where clean-up failed")
     val after = (1 to 5).map { _ =>
       provider.doMaintenance()

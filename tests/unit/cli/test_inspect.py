@@ -305,7 +305,7 @@ def test_verify(engine: Engine, tables: MemoryTables) -> None:
     assert whole.lines[-1] == "whole: 0 missing, 0 corrupt, 0 orphaned"
     lost = parts_of(tables, made.store)[1][0]
     del tables.items[lost]
-    why = "group/0000000000000000 names it"
+    why = "list/0000000000000000 names it"
     corrupt = run("verify", made.store, "--wide")
     assert corrupt.code == 1, corrupt
     where = f"table=dynastate-delta store_shard={lost.store_shard} item={lost.sort}"

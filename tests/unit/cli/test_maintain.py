@@ -15,7 +15,7 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.keys import Attempt, group_key, meta_key
+from dynastate.format.keys import Attempt, meta_key, version_list_key
 from dynastate.operations import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
@@ -78,7 +78,7 @@ def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
     assert [line.split() for line in found.lines[:2]] == [["write"], ["store", "version", "rows", "units"]]
     assert found.lines[-1].startswith("2 stores: 2 snapshots made, ")
     assert [each["made"] for each in shown("compact", f"whole.join/1/*/{JOINED[0]}")] == [False, True]
-    broken = group_key(stores[5], 1)
+    broken = version_list_key(stores[5], 1)
     tables.items[broken] |= {"versions": [b"broken"]}
     found = run("compact", "whole.join")
     assert found.code == 2

@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import Key, group_key
+from dynastate.format.keys import Key, version_list_key
 from dynastate.format.keys import meta_key as meta_key_of
 from dynastate.settings import Settings
 from tests.conftest import REGION
@@ -22,7 +22,7 @@ from tests.support.fakes import Clock, FailingClient, Fault, Longest, client_err
 @pytest.fixture
 def group(store: str) -> Key:
     """The key of the test's own version list."""
-    return group_key(store, 1)
+    return version_list_key(store, 1)
 
 
 def entries(tables: BotoTables, group: Key) -> list[bytes]:

@@ -17,7 +17,7 @@ from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.keys import group_key
+from dynastate.format.keys import version_list_key
 from dynastate.settings import Settings
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
@@ -115,7 +115,7 @@ def test_a_commit_without_credentials_surely_did_not_happen(tables_by: Callable[
     with pytest.raises(
         UnavailableError, match=r"AWS refuses the credentials: The security token .* expired.*UpdateItem"
     ):
-        tables.append_version(group_key(store, 1), b"entry", "run-1", meter)
+        tables.append_version(version_list_key(store, 1), b"entry", "run-1", meter)
 
 
 def test_missing_credentials_are_reported_within_seconds_at_first(

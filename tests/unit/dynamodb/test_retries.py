@@ -13,7 +13,7 @@ from dynastate.dynamodb.retries import BACK_OFF_FIRST_S, BACK_OFF_MAX_S
 from dynastate.dynamodb.wire import to_wire
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_key
-from dynastate.format.keys import Key, group_key
+from dynastate.format.keys import Key, version_list_key
 from dynastate.settings import PREFIX
 from tests.contract.test_tables import VERBS, parts
 from tests.support.fakes import lost_answer, wire_error
@@ -21,7 +21,7 @@ from tests.unit.dynamodb.conftest import Rig
 
 OK: tuple[int, dict[str, Any]] = (200, {"UnprocessedItems": {}})
 THROTTLED = wire_error("ThrottlingException")
-GROUP = group_key("ns/0/0/default", 1)
+GROUP = version_list_key("ns/0/0/default", 1)
 
 
 def unprocessed(items: list[tuple[Key, Item]], table: str = "dynastate-delta") -> tuple[int, dict[str, Any]]:

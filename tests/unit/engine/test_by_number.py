@@ -210,7 +210,7 @@ def test_a_number_that_a_deleted_version_had(engines: Engines, tables: Tables, s
     adopt_stores(tables, [store], CHECKPOINT, Meter())
     make(engines(), store, query_run("old-2"), 3, base)
     adopt_stores(tables, [store], MOVED, Meter())
-    for group, listed in graph(tables, store).groups.items():  # as clean-up does, when runs have come and gone
+    for group, listed in graph(tables, store).lists.items():  # as clean-up does, when runs have come and gone
         item = tables.get([group], Meter())[group]
         before: Item = {name: item[name] for name in (VERSIONS, REFUSED) if name in item}
         kept: Item = {VERSIONS: [raw for raw, entry in listed if entry.epoch != 3]} if listed else {}

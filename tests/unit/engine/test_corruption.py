@@ -19,7 +19,8 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
-from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, group_key
+from dynastate.format.items import FORMAT
+from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, version_list_key
 from tests.support.corruption import (
     FIRST_SNAPSHOT,
     NEWEST,
@@ -35,7 +36,7 @@ from tests.support.fakes import FailingClient
 
 SEED = 20_250_105
 EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))
-KINDS = ("part", "group", "schema", "meta", "snapshot", "directory", "bucket")
+KINDS = ("part", "list", "schema", "meta", "snapshot", "snapshot_manifest", "bucket")
 #: Attributes without a checksum, which no reader of rows needs: they serve people, or clean-up.
 NOT_READ = {
     *(("meta", each) for each in ("package", "created", "query", "began")),
@@ -44,12 +45,12 @@ NOT_READ = {
 }
 #: Changes of an attribute that say the same, or that other items make up for.
 SAYS_THE_SAME = {
-    ("group", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once
+    ("list", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once
     ("meta", "epochs"): ("renamed", "without"),  # a run that is not found gets another epoch
     ("meta", "locations"): ("with 1", "without"),  # a run from another location is refused, which loses nothing
 }
 #: Damage that hides a snapshot, which is harmless while older data exists.
-NO_SNAPSHOT = {("snapshot", "item"): ("gone", "moved"), ("snapshot", "stage"): ("is writing", "is leaving")}
+NO_SNAPSHOT = {("snapshot", "item"): ("gone", "moved"), ("snapshot", "stage"): ("is writing", "is deleting")}
 
 
 def some_damages(whole: IntactStore, kind: str, each: int) -> list[Damage]:
@@ -119,8 +120,9 @@ def assert_named(damage: Damage, said: list[str]) -> None:
     # Where parts lie goes by the number of shards, so with another one it is parts that are not found.
     named = ["="] if damage.attribute == "shards" else [f"={key.sort}" for key in damage.changes]
     assert any(name in each for name in named for each in said), f"{damage}: {said}"
-    if damage.attribute == "format" and damage.what == "is 2":
-        assert any("format 3, this package reads 2; upgrade dynastate" in each for each in said), f"{damage}: {said}"
+    if damage.attribute == "format" and damage.what == f"is {FORMAT + 1}":
+        advice = f"format {FORMAT + 1}, this package reads {FORMAT}; upgrade dynastate"
+        assert any(advice in each for each in said), f"{damage}: {said}"
 
 
 @pytest.mark.slow
@@ -214,7 +216,7 @@ def test_values_of_kinds_that_are_never_written(
     engine = make_engine(moto)
     made = write(engine, store, attempt(1), {b"a": b"1"})
     ((part, item),) = parts_of(moto, store)
-    group = group_key(store, 1)
+    group = version_list_key(store, 1)
     for key, whole in ((part, item), (group, items_of(moto, store)[group.sort])):
         failing_client.put_item(TableName=moto.names[key.role], Item=to_wire(whole) | {"strange": WRONG_KINDS[kind]})
         with pytest.raises(CorruptStateError, match="an item holds a value that dynastate never writes") as failed:

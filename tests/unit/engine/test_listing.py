@@ -18,7 +18,7 @@ from dynastate.engine.catalog import QueryStores, every_store, find_stores, of_n
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import NamespaceItems, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format.items import Item, item_bytes
+from dynastate.format.items import FORMAT, Item, item_bytes
 from dynastate.format.keys import Attempt, Key, meta_key
 from dynastate.format.namespace import LISTED, NAMESPACE, listed_key, namespace_key, store_key
 from dynastate.operations.copy import copy_stores, plan_copy
@@ -235,8 +235,8 @@ def test_a_drop_beside_a_reader(memory: MemoryTables) -> None:
 
 def test_a_list_of_a_newer_format_is_refused(memory: MemoryTables) -> None:
     begin(memory, MINE)
-    memory.items[listed_key("mine")]["format"] = 3
-    with pytest.raises(CorruptStateError, match=r"format 3.*upgrade dynastate"):
+    memory.items[listed_key("mine")]["format"] = FORMAT + 1
+    with pytest.raises(CorruptStateError, match=f"format {FORMAT + 1}.*upgrade dynastate"):
         find_stores(memory, "mine", Meter())
 
 

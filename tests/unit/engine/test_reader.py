@@ -18,6 +18,7 @@ from dynastate.engine.reader import hash_ranges
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format import parts
 from dynastate.format.changes import key_hash
+from dynastate.format.items import FORMAT
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
 from tests.support.engine_driver import (
     SCHEMA,
@@ -367,7 +368,7 @@ def test_parts_that_may_hold_a_key_must_be_those_of_the_entry(
     assert isinstance(data, bytes)
     moved = (*fields[:-2], 0, 2**32 - 1)
     bounds = {"hash_min": 0, "hash_max": 2**32 - 1, "crc32": parts._part_crc(near, moved, data)}
-    for damage in (None, {"crc32": 7}, {"format": 3}, {"hash_max": b"x"}, bounds):
+    for damage in (None, {"crc32": 7}, {"format": FORMAT + 1}, {"hash_max": b"x"}, bounds):
         tables.items.pop(near)
         if damage is not None:
             tables.items[near] = item | damage

@@ -118,8 +118,8 @@ def damage(tables: Tables, store: str, kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("lost directory", "the manifest of a snapshot is lost"),
-        ("corrupt directory", "a manifest is not the one that its snapshot names"),
+        ("lost snapshot_manifest", "the manifest of a snapshot is lost"),
+        ("corrupt snapshot_manifest", "a manifest is not the one that its snapshot names"),
         ("lost bucket", "is not in its table"),
         ("corrupt bucket", "wrong checksum"),
         ("corrupt snapshot", "a manifest is not the one that its snapshot names"),

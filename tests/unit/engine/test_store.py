@@ -30,7 +30,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.changes import PUT, RECORD_BYTES_MAX, Change, encode_changes
-from dynastate.format.items import Item, item_bytes, item_key
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import (
     EMPTY,
     NO_ATTEMPT,
@@ -38,10 +38,10 @@ from dynastate.format.keys import (
     Attempt,
     Key,
     VersionId,
-    group_key,
     meta_key,
     schema_digest,
     schema_key,
+    version_list_key,
 )
 from dynastate.format.meta import EPOCHS_KEPT, parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
@@ -205,10 +205,10 @@ def test_a_flush_writes_what_waits(engine: Engine, tables: Tables, store: str) -
 def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, store: str) -> None:
     """Each commit appends one entry, ten versions a group, that says who made it, on what, and how much it is."""
     made = write_versions(engine, store, 12)
-    groups = {sort: item for sort, item in items_of(tables, store).items() if sort.startswith("group/")}
+    groups = {sort: item for sort, item in items_of(tables, store).items() if sort.startswith("list/")}
     assert [(sort, len(item["versions"])) for sort, item in groups.items()] == [  # type: ignore[arg-type]  # a list
-        ("group/0000000000000000", 9),
-        ("group/0000000000000001", 3),
+        ("list/0000000000000000", 9),
+        ("list/0000000000000001", 3),
     ]
     for number in range(1, 13):
         found = entry(tables, store, number)
@@ -227,7 +227,7 @@ def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, st
     """The meta item holds the store, the checkpoint in clear text, shards, package and time of the first commit."""
     write(engine, store, A, {b"k": b"v"})
     assert items_of(tables, store)["meta"] == item_key(meta_key(store)) | {
-        "format": 2,
+        "format": FORMAT,
         "store": store,
         "query": QUERY,
         "began": "2025-01-01T00:00:00+00:00",
@@ -343,7 +343,7 @@ def write_large(engine: Engine, store: str, number: int, base: VersionId, run: s
 
 
 def list_bytes(tables: Tables, store: str, version: int) -> int:
-    key = group_key(store, version)
+    key = version_list_key(store, version)
     return item_bytes(tables.get([key], Meter())[key])
 
 
@@ -380,7 +380,7 @@ def test_large_attempts_do_not_fill_a_list(on_memory: Engine, memory: MemoryTabl
 def test_a_full_list_is_shortened_before_the_append(on_memory: Engine, memory: MemoryTables, store: str) -> None:
     """Other commits filled it, and could not shorten it: attempts that the driver passed over go first."""
     one = write(on_memory, store, A, {b"one": b"1"})
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     listed = memory.items[key]["versions"]
     assert isinstance(listed, list)
     first = listed_entry(store, key, listed[0])
@@ -413,7 +413,7 @@ def test_a_full_list_of_one_run_says_what_to_do(on_memory: Engine, memory: Memor
     Runs that the list refuses stay refused. A list that a fork depends on is left, and the error names the fork.
     """
     base = write_versions(on_memory, store, 1, run="run-0")[-1]
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     memory.items[key] |= {how: frozenset({"other/0/0/default"})}
     last = fill(on_memory, memory, store, base, "run-1")
     with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
@@ -673,7 +673,7 @@ def test_only_what_is_missing_is_loaded(memory_engine: Engine, memory: MemoryTab
     assert opening.base == made[22]
     assert fold(opening.chunks) == {b"23": b"23", b"24": b"24", b"25": b"25"}
     assert [len(call.keys) for call in memory.called("get")] == [3]
-    assert [call.keys[0].sort for call in memory.called("query")] == ["group/0000000000000002"]
+    assert [call.keys[0].sort for call in memory.called("query")] == ["list/0000000000000002"]
     assert opening.meter.items_read == 3 + 3, "three parts; the group, meta and schema"
     memory.calls.clear()
     opening = memory_engine.open(store, 25, NO_ATTEMPT, [made[25]])

@@ -9,7 +9,7 @@ import pytest
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph, is_of_one_run, since
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, group_key, snapshot_key, store_shard
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, version_list_key, snapshot_key, store_shard
 from dynastate.format.meta import FORK
 from dynastate.format.parts import parts_digest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
@@ -26,7 +26,7 @@ def entry(version: int, attempt: Attempt, parent: Attempt = NO_ATTEMPT, epoch: i
 
 def group(*entries: VersionEntry) -> tuple[Key, Item]:
     """Make the item of the group that these entries lie in."""
-    key = group_key(STORE, entries[0].version)
+    key = version_list_key(STORE, entries[0].version)
     item: Item = item_key(key) | {"format": FORMAT}
     return key, item | {"versions": [encode_entry(STORE, each) for each in entries]}
 
@@ -134,12 +134,12 @@ def test_a_parent_that_was_not_read() -> None:
 @pytest.mark.parametrize(
     ("sort", "item"),
     [
-        ("group/0000000000000000", {"versions": []}),
-        ("group/0000000000000000", {"format": FORMAT}),
-        ("group/0000000000000000", {"format": FORMAT, "versions": "text"}),
-        ("group/0000000000000000", {"format": FORMAT, "versions": [b""]}),
-        ("group/0000000000000000", {"format": FORMAT, "versions": [b"\x02broken"]}),
-        ("group/0000000000000000", {"format": FORMAT + 1, "versions": []}),
+        ("list/0000000000000000", {"versions": []}),
+        ("list/0000000000000000", {"format": FORMAT}),
+        ("list/0000000000000000", {"format": FORMAT, "versions": "text"}),
+        ("list/0000000000000000", {"format": FORMAT, "versions": [b""]}),
+        ("list/0000000000000000", {"format": FORMAT, "versions": [b"\x02broken"]}),
+        ("list/0000000000000000", {"format": FORMAT + 1, "versions": []}),
         ("meta", {"format": FORMAT + 1}),
         ("snapshot/00000000000000000007/00", {"format": FORMAT}),
     ],

@@ -10,15 +10,15 @@ from dynastate.dynamodb.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MA
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import (
-    GROUP_SIZE,
+    LIST_SIZE,
     Attempt,
     check_store,
     graph_range,
-    group_key,
     meta_key,
     part_key,
     schema_digest,
     schema_key,
+    version_list_key,
 )
 from dynastate.format.meta import parse_schema
 from dynastate.format.parts import PARTS_MAX
@@ -40,7 +40,7 @@ def test_the_longest_keys_fit_into_dynamodb() -> None:
     store = check_store("é" * 512)
     for key in (
         part_key(store, 2**64 - 1, A, PARTS_MAX - 1, 256),
-        group_key(store, 2**64 - 1),
+        version_list_key(store, 2**64 - 1),
         schema_key(store, bytes(8)),
         meta_key(store),
     ):
@@ -60,13 +60,13 @@ def test_the_range_of_an_opening_holds_what_it_can_need(version: int, below: int
     """Between its ends lie the groups from the lowest version up, meta, schemas and snapshots, and no older group."""
     lowest = max(0, version - below)
     low, high = graph_range(lowest, version)
-    needed = [group_key(STORE, lowest), group_key(STORE, version), meta_key(STORE)]
+    needed = [version_list_key(STORE, lowest), version_list_key(STORE, version), meta_key(STORE)]
     snapshots = [f"snapshot/{0:020d}/{A.hex()}", f"snapshot/{version:020d}/{'f' * 32}"]
     for sort in (*[key.sort for key in needed], schema_key(STORE, bytes(8)).sort, *snapshots):
         assert low <= sort <= high
     assert f"bucket/{version:020d}" < low
-    if lowest >= GROUP_SIZE:
-        assert group_key(STORE, lowest - GROUP_SIZE).sort < low
+    if lowest >= LIST_SIZE:
+        assert version_list_key(STORE, lowest - LIST_SIZE).sort < low
 
 
 def test_parts_are_spread_over_all_shards() -> None:

@@ -14,7 +14,7 @@ from dynastate.format import binary
 from dynastate.format.changes import FAMILY_MAX
 from dynastate.format.codec import CODEC_BYTES, LZ4
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import SHARDS_MAX, Attempt, Home, group_key
+from dynastate.format.keys import SHARDS_MAX, Attempt, Home, version_list_key
 from dynastate.format.objects import ObjectParts
 from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 from dynastate.format.version_list import InlineChanges, VersionEntry, decode_entry, encode_entry
@@ -104,7 +104,7 @@ def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, pa
     }
     small = replace(made, **sizes, inline=inline)
     assert decode_entry(STORE, encode_entry(STORE, small)) == small
-    key = group_key(STORE, made.version)
+    key = version_list_key(STORE, made.version)
     assert small.inline_chunk(key) == StoredChunk(key, codec, small.records, raw_bytes, packed)
     assert made.inline_chunk(key) is None
 
@@ -149,6 +149,6 @@ def test_ten_entries_cost_one_write_unit() -> None:
         VersionEntry(1000 + n, A, B, 100, bytes(8), *sizes, bytes(8), {0: 1_000_000}, time_ms=1 << 40, bounds=bytes(6))
         for n in range(10)
     ]
-    item: Item = item_key(group_key(STORE, 1000)) | {"format": FORMAT}
+    item: Item = item_key(version_list_key(STORE, 1000)) | {"format": FORMAT}
     item |= {"versions": [encode_entry(STORE, each) for each in entries]}
     assert item_bytes(item | {"store_shard": "", "entry": ""}) + 80 + 22 <= 1024

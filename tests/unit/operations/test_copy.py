@@ -26,7 +26,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.items import Item
-from dynastate.format.keys import EMPTY, Key, VersionId, group_key, meta_key
+from dynastate.format.keys import EMPTY, Key, VersionId, version_list_key, meta_key
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
 from dynastate.format.namespace import namespace_key
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry
@@ -347,13 +347,13 @@ def test_dropped_query_commits_nothing_into_the_copy(
     write(old, stores[0], attempt(97), {b"late": b"row"}, run="q-3")
     drop_stores(target, stores[:1], Meter())
     copy(source, target, stores[0])
-    assert target.items[group_key(stores[0], 1)][REFUSED] == frozenset(["q-1", "q-2", "q-3"])
+    assert target.items[version_list_key(stores[0], 1)][REFUSED] == frozenset(["q-1", "q-2", "q-3"])
     with pytest.raises(ConfigurationError, match="may not commit any more"):
         late[0].commit({0: 1}, SCHEMA)
     assert copy(source, target, stores[0]).written == 0
     first = entry(source, stores[0], 10)
     orphan = encode_entry(stores[0], replace(first, epoch=3, attempt=attempt(96), parent=attempt(95)))
-    target.append_version(group_key(stores[0], 10), orphan, "q-0", Meter())
+    target.append_version(version_list_key(stores[0], 10), orphan, "q-0", Meter())
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
         assert all(read(engine, store, version) == numbers(version) for store in stores for version in (1, 10, 12))
         write(engine, stores[0], attempt(13), {b"13": b"13"}, base=VersionId(12, attempt(12)), run="run-2")
@@ -369,7 +369,7 @@ def test_late_commit_of_a_dropped_query_is_noticed(
     """A version list that changes after it was read is not written over; the next copy repairs it."""
     first = entry(source, stores[0], 1)
     raws = [encode_entry(stores[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
-    group = group_key(stores[0], 1)
+    group = version_list_key(stores[0], 1)
     if verb != "put_new":
         target.append_version(group, raws.pop(0), "late", Meter())
     if verb == "delete_over":
@@ -538,12 +538,12 @@ def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
     """Those of the query that was there before the copy, and its newest epoch."""
     write(make(target), stores[0], attempt(97), {b"late": b"row"}, run="q-1")
     drop_stores(target, stores[:1], Meter())
-    fence = target.items[group_key(stores[0], 1)]
+    fence = target.items[version_list_key(stores[0], 1)]
     with suppress(UnavailableError):
         copy(source, Dying(target, 25), stores[0])
-    assert VERSIONS in target.items[group_key(stores[0], 1)]
+    assert VERSIONS in target.items[version_list_key(stores[0], 1)]
     drop_stores(target, every_store(target, namespace_of(stores[0]), Meter()), Meter())
-    assert target.items[group_key(stores[0], 1)] == fence
+    assert target.items[version_list_key(stores[0], 1)] == fence
 
 
 def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:

@@ -16,7 +16,7 @@ from dynastate.engine import catalog
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, VersionId, group_key, meta_key, schema_digest, schema_key, store_shard
+from dynastate.format.keys import EMPTY, VersionId, meta_key, schema_digest, schema_key, store_shard, version_list_key
 from dynastate.operations import drop, runs
 from dynastate.operations.drop import drop_stores, empty_store, look, refuse_written, seconds_to_look
 from dynastate.operations.fork import fork_namespace
@@ -73,7 +73,7 @@ def test_a_query_that_runs_is_refused_its_next_commit(
     left = {sort: item.keys() - {"store_shard", "entry", "format"} for sort, item in items_of(tables, store).items()}
     left.pop(schema_key(store, schema_digest(SCHEMA)).sort, None)  # a first commit writes it before its entry
     assert len(left) <= 4
-    assert left.pop(group_key(store, 1).sort) == {"refused", "epoch"}
+    assert left.pop(version_list_key(store, 1).sort) == {"refused", "epoch"}
     assert all(names == {"refused"} for names in left.values())
     assert not parts_of(tables, store)
     assert graph(tables, store).is_empty

@@ -16,7 +16,7 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, group_key
+from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, version_list_key
 from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
@@ -155,7 +155,7 @@ def test_a_version_list_that_has_not_arrived() -> None:
     source, target = filled_long_ago(versions=12), RegionTables(THERE)
     source.replicate(target, is_strong=False)
     before = filled_long_ago(versions=8)
-    late = group_key(f"{NAMESPACE}/0/0/default", 8)
+    late = version_list_key(f"{NAMESPACE}/0/0/default", 8)
     target.items[late] = before.items[late]
     found = plan(source, target)
     assert (found.source.version, found.target.version, found.problems) == (12, 8, ())

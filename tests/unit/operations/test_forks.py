@@ -24,7 +24,7 @@ from dynastate.errors import (
 )
 from dynastate.format import keys
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, group_key, meta_key, snapshot_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, Role, VersionId, meta_key, snapshot_key, version_list_key
 from dynastate.format.meta import FORKED, FORKS, PINS, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.format.parts import StoredChunk, part_items
@@ -808,7 +808,7 @@ def test_a_fork_whose_version_is_deleted_meanwhile_is_refused(memory: MemoryTabl
     _, made = small
 
     def clean_up() -> None:
-        del memory.items[group_key(store, 1)], memory.items[snapshot_key(store, *made[7])]
+        del memory.items[version_list_key(store, 1)], memory.items[snapshot_key(store, *made[7])]
 
     with pytest.raises(VersionMissingError, match="clean-up has deleted what the fork was begun with: dynastate drop"):
         fork(Overtaken(memory, clean_up, "put_new"), store, 11)
@@ -1007,7 +1007,7 @@ def test_clean_of_a_fork_that_is_being_made(make: Engines, memory: MemoryTables,
     for failures in races(memory, lambda tables: fork(tables, store, 11), lambda: clean_store(make(), memory, new, 2)):
         assert failures[0] is None
         assert read(make(), new, *made[11]) == numbers(11)
-        groups = {group_key(store, version).sort for version in (8, 11)}
+        groups = {version_list_key(store, version).sort for version in (8, 11)}
         assert pins(memory, store) == {"meta", made_snapshot(made[7])} | groups
         cleaned.add(type(failures[1]))
     assert cleaned == {type(None), VersionMissingError}
@@ -1115,12 +1115,12 @@ def test_a_commit_does_not_shorten_a_pinned_list(
         if number == 1:
             fork(tables, store, 4)
     assert read(engine, new_of(store), 4) == numbers(3) | {b"1": b""}
-    assert len(graph(tables, store).groups[group_key(store, 4)]) == 3 + 29
+    assert len(graph(tables, store).lists[version_list_key(store, 4)]) == 3 + 29
 
 
 def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: str) -> None:
     """The verbs of all kinds of tables refuse it; sets grow and shrink, and are deleted with their last text."""
-    key = group_key(store, 1)
+    key = version_list_key(store, 1)
     item: Item = item_key(key) | {"format": FORMAT, "versions": [b"a"]}
     assert tables.add_to_set(key, FORKS, ["one"], Meter()) is None
     assert tables.put_new(key, item, Meter())

@@ -18,7 +18,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.items import Item, item_key
-from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, group_key, snapshot_key, store_shard
+from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, version_list_key, snapshot_key, store_shard
 from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import namespace_item, namespace_key
 from dynastate.operations import verify as verify_module
@@ -115,7 +115,7 @@ def test_items_that_recovery_cannot_read_are_reported(*, cleaned: bool) -> None:
         else:
             named = {finding.key for finding in report.findings if finding.what != "orphaned"}
             # A snapshot's item says which manifest there is, and the meta item where parts lie: those are then missed.
-            assert named & set(damage.changes) or damage.kind in ("snapshot", "meta", "group"), f"{damage}: {named}"
+            assert named & set(damage.changes) or damage.kind in ("snapshot", "meta", "list"), f"{damage}: {named}"
     # Attributes for people and for clean-up; a snapshot that is away or not done is none, and what it left is orphaned.
     assert unnoticed <= {
         ("meta", "locations"),
@@ -124,8 +124,8 @@ def test_items_that_recovery_cannot_read_are_reported(*, cleaned: bool) -> None:
         ("meta", "package"),
         ("meta", "created"),
         ("meta", "epochs"),
-        ("group", "versions"),
-        ("group", "item"),  # the newest of several runs
+        ("list", "versions"),
+        ("list", "item"),  # the newest of several runs
         ("snapshot", "epoch"),
         ("snapshot", "stage"),
         ("snapshot", "item"),
@@ -147,7 +147,7 @@ def test_each_lost_item_is_reported_with_the_item_that_names_it() -> None:
     first = delete(tables, f"{3:020d}/{attempt(3).hex()}/000000")
     second = delete(tables, f"{3:020d}/{attempt(3).hex()}/000002")
     report = verify(tables, STORE)
-    why, by = "group/0000000000000000 names it", frozenset([VersionId(3, attempt(3))])
+    why, by = "list/0000000000000000 names it", frozenset([VersionId(3, attempt(3))])
     assert report.findings == (Finding("missing", first, why, by), Finding("missing", second, why, by))
     # Version 4 has a snapshot.
     assert sorted(set(whole.states) - readable(report)) == [(3, attempt(3))]
@@ -173,9 +173,9 @@ def test_a_lost_list_is_reported_by_the_versions_that_need_it() -> None:
     """Without the first version list, and without a snapshot above it, no version of the second list can be read."""
     whole = intact_store(cleaned=False)
     tables = whole.tables()
-    key = delete(tables, "group/0000000000000000")
+    key = delete(tables, "list/0000000000000000")
     delete(tables, f"snapshot/{SECOND_SNAPSHOT:020d}")
-    delete(tables, f"directory/{SECOND_SNAPSHOT:020d}")
+    delete(tables, f"snapshot_manifest/{SECOND_SNAPSHOT:020d}")
     report = verify(tables, STORE)
     missing = [finding for finding in report.findings if finding.what == "missing"]
     assert [(finding.key, finding.why) for finding in missing] == [
@@ -191,7 +191,7 @@ def test_a_truncated_list_is_reported_by_its_gap() -> None:
     """Versions 3 to 9 are deleted from their list, which recovery does not notice: version 10 has a snapshot."""
     whole = intact_store(cleaned=False)
     tables = whole.tables()
-    key = group_key(STORE, 3)
+    key = version_list_key(STORE, 3)
     versions = tables.items[key]["versions"]
     assert isinstance(versions, list)
     tables.items[key] = tables.items[key] | {"versions": versions[:2]}
@@ -234,7 +234,7 @@ def test_a_lost_version_list(
         assert {finding.what for finding in report.findings} == {"orphaned"}
     else:
         assert not report.is_whole
-        assert group_key(store, lost) in [finding.key for finding in missing]
+        assert version_list_key(store, lost) in [finding.key for finding in missing]
 
 
 @pytest.mark.parametrize("retain", [23, 24], ids=["of the version below", "of the lowest version"])
@@ -287,7 +287,7 @@ def test_a_snapshot_that_clean_up_deletes_is_not_lost(
     memory_engine.clean_up(store, "run-1", *made[27], 23, 0, 0)
     state = numbers(4) | {added: added}
     save_snapshot(memory_engine, store, made[20], state, (lambda _: {added}) if is_carried else None)
-    late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"directory/{4:020d}")}
+    late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"snapshot_manifest/{4:020d}")}
     items, gone = dict(memory.items), 0
     for requests, applied in product(range(1, 100), (False, True)):
         dying = Dying(memory, requests, applied=applied)
@@ -340,7 +340,7 @@ def test_a_snapshot_of_a_run_that_is_over_is_not_lost(memory_engine: Engine, mem
     assert snapshot_key(store, *made[9]) not in memory.items
     late.abort = lambda: None  # type: ignore[method-assign]
     assert not late.commit()
-    assert any(key.sort.startswith(f"directory/{9:020d}") for key in memory.items)
+    assert any(key.sort.startswith(f"snapshot_manifest/{9:020d}") for key in memory.items)
     assert verify(memory, store).is_whole
     save_snapshot(memory_engine, store, made[22], numbers(22), run="run-2")
     again = make_engine(memory)
@@ -370,7 +370,7 @@ def test_the_only_version_list(memory_engine: Engine, memory: MemoryTables, stor
         under_way.commit = None  # type: ignore[assignment,method-assign]  # never
     made = write_versions(memory_engine, store, 1)
     items = memory.items
-    memory.items = {key: item for key, item in items.items() if not key.sort.startswith("group/")}
+    memory.items = {key: item for key, item in items.items() if not key.sort.startswith("list/")}
     assert verify(memory, store).is_whole
     memory.items = items
     write(memory_engine, store, attempt(2), {b"2": b"2"}, base=made[1])

@@ -829,7 +829,7 @@ def test_a_reader_falls_back_from_a_corrupt_snapshot(
 ) -> None:
     """Readers fall back to older data, as recovery does; without any, the error names the table."""
     assert compact_store(engine, tables, written.store) is not None
-    manifest = next(key for key in tables.items if key.sort.startswith("directory/"))
+    manifest = next(key for key in tables.items if key.sort.startswith("snapshot_manifest/"))
     tables.items[manifest]["data"] = b"corrupt"
     assert by_user(opened(written.store)) == [row("a", 2), row("c", 1)]
     part = next(key for key in tables.items if key.role == "delta")
