@@ -33,7 +33,7 @@ from dynastate.engine.namespaces import (
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import META, Key, check_store, version_list_key, meta_key, store_shard, where
+from dynastate.format.keys import META, Key, check_store, meta_key, store_shard, version_list_key, where
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord, store_key
 from dynastate.format.version_list import VERSIONS
@@ -493,7 +493,7 @@ def parse_name(text: str) -> tuple[str, str, str, str] | None:
     found = _NAME.fullmatch(text)
     if found is None:
         return None
-    namespace, operator, partition, name = found.lists(default="")
+    namespace, operator, partition, name = found.groups(default="")
     operator, partition = (str(int(each)) if each.isdecimal() else each for each in (operator, partition))
     return namespace, operator, partition, name
 

@@ -31,7 +31,7 @@ from dynastate.engine.namespaces import begin_list, list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
-from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, version_list_key, meta_key, store_shard
+from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
@@ -359,7 +359,10 @@ class _Store:
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
-        relocation = Relocation(self._store, self._location if self._locations else "", self._raised)
+        location = self._location if self._locations else ""
+        shard = store_shard(self._store, 0)
+        manifests = self._source.pages("snapshot", shard, *MANIFEST_RANGE, self._meter) if location else ()
+        relocation = Relocation(self._store, location, self._raised, manifests)
         for role, shard in self._places:
             sides = [
                 iter(tables.pages(role, shard, _FIRST, _LAST, self._meter)) for tables in (self._source, self._target)

@@ -5,7 +5,7 @@ docs/storage-format.md, "Objects" and "`meta`"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from dynastate.errors import CorruptStateError
@@ -19,15 +19,16 @@ from dynastate.format.version_list import VERSIONS, decode_entry, encode_entry, 
 class Relocation:
     """The items of one store, as they are where its objects lie in another location, and its epochs begin higher.
 
-    `location` is "" if it has no objects; `raised` is added to every epoch. The items are given in the order of their
-    keys, in which a manifest comes before the snapshot that has its digest.
+    `location` is "" if it has no objects; `raised` is added to every epoch. `manifests` are all those of the store, if it
+    has objects: a snapshot has the digest of its own.
     """
 
-    def __init__(self, store: str, location: str, raised: int) -> None:
+    def __init__(self, store: str, location: str, raised: int, manifests: Iterable[tuple[Key, Item]] = ()) -> None:
         self._store = store
         self._location = location
         self._raised = raised
-        self._digests: dict[bytes, bytes] = {}
+        stored = (bytes_of(key, item, "data") for key, item in manifests)
+        self._digests = {digest_of(raw): digest_of(self._manifest(raw)) for raw in stored}
 
     def meta(self, item: Item) -> Item:
         meta = parse_meta(self._store, item)
@@ -64,9 +65,7 @@ class Relocation:
 
     def _manifest(self, raw: bytes) -> bytes:
         manifest = decode_manifest(self._store, raw)
-        moved = encode_manifest(self._store, replace(manifest, buckets=tuple(map(self._bucket, manifest.buckets))))
-        self._digests[digest_of(raw)] = digest_of(moved)
-        return moved
+        return encode_manifest(self._store, replace(manifest, buckets=tuple(map(self._bucket, manifest.buckets))))
 
     def _bucket(self, bucket: Bucket) -> Bucket:
         return bucket if bucket.place is None else replace(bucket, place=bucket.place._replace(location=self._location))

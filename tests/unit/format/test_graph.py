@@ -9,7 +9,16 @@ import pytest
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph, is_of_one_run, since
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, version_list_key, snapshot_key, store_shard
+from dynastate.format.keys import (
+    EMPTY,
+    NO_ATTEMPT,
+    Attempt,
+    Key,
+    VersionId,
+    snapshot_key,
+    store_shard,
+    version_list_key,
+)
 from dynastate.format.meta import FORK
 from dynastate.format.parts import parts_digest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
@@ -113,9 +122,9 @@ def test_values_are_counted_from_the_nearest_snapshot_below() -> None:
 
 
 def test_a_lost_parent_is_an_error() -> None:
-    """A parent that is not there is lost state: the error names store, version, attempt and the group to look at."""
+    """A parent that is not there is lost state: the error names store, version, attempt and the version list to look at."""
     graph = VersionGraph(STORE, [group(entry(12, C, B))])
-    where = f"table=snapshot store_shard={STORE}#0 item=group/0000000000000001"
+    where = f"table=snapshot store_shard={STORE}#0 item=list/0000000000000001"
     said = f"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} {where}"
     with pytest.raises(CorruptStateError, match=said):
         graph.route(12, C)

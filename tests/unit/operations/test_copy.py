@@ -26,7 +26,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.items import Item
-from dynastate.format.keys import EMPTY, Key, VersionId, version_list_key, meta_key
+from dynastate.format.keys import EMPTY, Key, VersionId, meta_key, version_list_key
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
 from dynastate.format.namespace import namespace_key
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry

@@ -18,7 +18,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.items import Item, item_key
-from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, version_list_key, snapshot_key, store_shard
+from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, snapshot_key, store_shard, version_list_key
 from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import namespace_item, namespace_key
 from dynastate.operations import verify as verify_module
