@@ -704,7 +704,8 @@ class Schedule:
             if after is None:
                 model.meta_deleted()
             else:
-                model.query = after["query"]["S"]
+                queries = after["queries"]["M"]
+                model.query = queries[max(queries, key=int)]["S"]
                 model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
 
     def _must_be_listed(self, store: str) -> None:

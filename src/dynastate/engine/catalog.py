@@ -88,7 +88,7 @@ def by_query(
         [store for store, meta in metas.items() if meta.query == query],
         earlier,
         [store for store in metas if store in later],
-        [store for store in earlier if queries & {metas[store].query, *metas[store].queries.values()}],
+        [store for store in earlier if queries & {*metas[store].queries.values()}],
     )
 
 

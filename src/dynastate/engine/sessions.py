@@ -113,8 +113,9 @@ class Sessions:
                 if not is_entered(self._tables, store, None, run, meter):  # 2
                     continue
                 objects = frozenset([self._location] if self._location else [])
-                meta_of_new = StoreMeta(self._shards, {run.id: first}, run.query, now, {first: run.location}, objects)
-                fresh = meta_item(store, meta_of_new, dynastate.__version__, now)
+                queries, locations = {first: run.query}, {first: run.location}
+                described = StoreMeta(self._shards, {run.id: first}, queries, now, locations, objects)
+                fresh = meta_item(store, described, dynastate.__version__, now)
                 list_store(self._tables, store, meter)  # 3
                 if self._tables.put_new(key, fresh, meter):
                     self._known.account(store).wrote(key.sort, size_of(fresh))

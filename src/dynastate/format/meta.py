@@ -25,7 +25,7 @@ DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
 #: In a meta item: every location of S3 in which the store may have objects.
 OBJECTS: Final = "objects"
-#: In a meta item: the newest queries that a store has had, each by its first epoch, if it has had several.
+#: In a meta item: the newest queries that a store has had, each by its first epoch.
 QUERIES: Final = "queries"
 QUERIES_KEPT: Final = 16
 #: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from; and
@@ -54,9 +54,8 @@ class QueryRun(NamedTuple):
 class StoreMeta:
     """The meta item of a store: shards, epochs by run id, and whose state this is.
 
-    `query` is the id of the query whose run entered last; it made the store its own at the time `began`, by the clock
-    of its executor, which decides nothing. `queries` are the ids of queries, each by the first epoch from which on the
-    store was its own; empty: it has had one query.
+    `queries` are the ids of queries, each by the first epoch from which on the store was its own. The last one made the
+    store its own at the time `began`, by the clock of its executor, which decides nothing.
     `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
     `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
     `bases` are the lowest versions that runs of a query or from a location resumed from, and `heights` the highest
@@ -67,11 +66,10 @@ class StoreMeta:
 
     shards: int
     epochs: Mapping[str, int]
-    query: str
+    queries: Mapping[int, str]
     began: str
     locations: Mapping[int, str]
     objects: frozenset[str] = frozenset()
-    queries: Mapping[int, str] = field(default_factory=dict)
     bases: Mapping[int, int] = field(default_factory=dict)
     heights: Mapping[int, int] = field(default_factory=dict)
     origin_version: int = 0
@@ -80,6 +78,11 @@ class StoreMeta:
     def epoch(self) -> int:
         """The epoch of the newest run."""
         return max(self.epochs.values())
+
+    @property
+    def query(self) -> str:
+        """The query that the store belongs to: that of the newest run."""
+        return self.queries[max(self.queries)]
 
     @property
     def last_run(self) -> str:
@@ -99,7 +102,7 @@ class StoreMeta:
     @property
     def own_queries(self) -> set[str]:
         """The query, and the one that it resumed from, if it did not begin at version 0."""
-        begun = max(self.queries, default=0)
+        begun = max(self.queries)
         return {self.query, self.query_at(begun - 1)} if self.bases.get(begun) else {self.query}
 
     def location_at(self, epoch: int) -> str:
@@ -111,9 +114,9 @@ class StoreMeta:
         changed: Item = {}
         queries, locations = dict(self.queries), dict(self.locations)
         if self.query != run.query:
-            listed = {**(self.queries or {1: self.query}), self.epoch + 1: run.query}
+            listed = {**self.queries, self.epoch + 1: run.query}
             queries = {first: listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}
-            changed |= {"query": run.query, "began": now, QUERIES: by_epoch(queries)}
+            changed |= {"began": now, QUERIES: by_epoch(queries)}
         if not self.location:
             locations = {self.epoch + 1: run.location}
             changed["locations"] = by_epoch(locations)
@@ -126,7 +129,7 @@ class StoreMeta:
 
     def query_at(self, epoch: int) -> str:
         """The query of the runs with that epoch; "": it is not known."""
-        return _at(self.queries, epoch) if self.queries else self.query
+        return _at(self.queries, epoch)
 
     def is_foreign(self, version: int, epoch: int, query: str) -> bool:
         """Whether a version that a run with that epoch made is no version of the query, but another one's.
@@ -165,14 +168,12 @@ class StoreMeta:
     def attributes(self) -> Item:
         """The attributes of the item that say this."""
         several: Item = {OBJECTS: self.objects} if self.objects else {}
-        if self.queries:
-            several[QUERIES] = by_epoch(self.queries)
         several |= {name: by_epoch(each) for name, each in ((BASES, self.bases), (HEIGHTS, self.heights)) if each}
         return several | {
             "shards": self.shards,
             "epoch": self.epoch,
             "epochs": dict(self.epochs),
-            "query": self.query,
+            QUERIES: by_epoch(self.queries),
             "began": self.began,
             "locations": by_epoch(self.locations),
         }
@@ -205,17 +206,16 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     # Epochs are given out one by one, and only the oldest are forgotten.
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
         raise CorruptStateError(f"{_CORRUPT}: its epochs have a gap", **where(key))
-    query, began = item.get("query"), item.get("began")
-    if not isinstance(query, str) or not isinstance(began, str):
+    queries, began = _parse_by_epoch(key, item.get(QUERIES), str, newest), item.get("began")
+    if not queries or not isinstance(began, str):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its query", **where(key))
     locations = _parse_by_epoch(key, item.get("locations"), str, newest)
-    queries = _parse_by_epoch(key, item.get(QUERIES, {}), str, newest)
     bases, heights = (_parse_by_epoch(key, item.get(name, {}), int, newest) for name in (BASES, HEIGHTS))
     objects = item.get(OBJECTS, frozenset())
     if not isinstance(objects, frozenset):
         raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
     origin_version = number(key, item, ORIGIN_VERSION) if ORIGIN in item else 0
-    return StoreMeta(shards, epochs, query, began, locations, objects, queries, bases, heights, origin_version)
+    return StoreMeta(shards, epochs, queries, began, locations, objects, bases, heights, origin_version)
 
 
 def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) -> dict[int, Value]:

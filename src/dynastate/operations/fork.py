@@ -403,8 +403,7 @@ class _StoreFork:
         queries = {first: each for first, each in origin.queries.items() if first <= last}
         made = replace(
             origin,
-            query=origin.query_at(last),
-            queries=queries if len(queries) > 1 else {},
+            queries=queries or {self._epoch: ""},
             bases={first: each for first, each in origin.bases.items() if first <= last},
             epochs={f"{FORK}{uuid4()}": self._epoch},
             locations={},

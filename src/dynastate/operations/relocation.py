@@ -19,8 +19,8 @@ from dynastate.format.version_list import VERSIONS, decode_entry, encode_entry, 
 class Relocation:
     """The items of one store, as they are where its objects lie in another location, and its epochs begin higher.
 
-    `location` is "" if it has no objects; `raised` is added to every epoch. `manifests` are all those of the store, if it
-    has objects: a snapshot has the digest of its own.
+    `location` is "" if it has no objects; `raised` is added to every epoch. `manifests` are all those of the store, if
+    it has objects: a snapshot has the digest of its own.
     """
 
     def __init__(self, store: str, location: str, raised: int, manifests: Iterable[tuple[Key, Item]] = ()) -> None:

@@ -19,6 +19,7 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from tests.support.engine_driver import (
     CHECKPOINT,
+    QUERY,
     SCHEMA,
     Engines,
     State,
@@ -128,9 +129,9 @@ def test_a_location_that_is_adopted_again(engines: Engines, tables: Tables, stor
 
 
 def test_the_newest_queries_are_listed(engines: Engines, tables: Tables, store: str) -> None:
-    """A meta item lists a bounded number of queries, and none while there has been one."""
+    """A meta item lists a bounded number of queries."""
     make(engines(), store, query_run("run-0"), 1)
-    assert graph(tables, store).required_meta.queries == {}
+    assert graph(tables, store).required_meta.queries == {1: QUERY}
     for number in range(1, QUERIES_KEPT + 3):
         make(engines(), store, query_run(f"run-{number}", query=f"query-{number}"), 1)
     listed = graph(tables, store).required_meta.queries
@@ -140,12 +141,12 @@ def test_the_newest_queries_are_listed(engines: Engines, tables: Tables, store: 
 
 def test_whose_a_version_is() -> None:
     """A query's own versions, those that it resumed from, and those of queries whose ids are not known, are its own."""
-    meta = StoreMeta(1, {"run": 9}, "a", "", {}, queries={1: "d", 2: "a", 4: "b", 6: "", 8: "a"}, bases={4: 3, 8: 5})
+    meta = StoreMeta(1, {"run": 9}, {1: "d", 2: "a", 4: "b", 6: "", 8: "a"}, "", {}, bases={4: 3, 8: 5})
     foreign = {
         query: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, query)] for query in ("a", "b", "c", "")
     }
     assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [1, 2, 3, 4, 5, 8, 9], "": []}
-    first = StoreMeta(1, {"run": 1}, "a", "", {})
+    first = StoreMeta(1, {"run": 1}, {1: "a"}, "", {})
     assert [first.is_foreign(1, 1, query) for query in ("a", "b", "")] == [False, True, False]
     assert [version for version in range(1, 6) if meta.is_foreign(version, 1, "b")] == [4, 5], "it resumed from 3"
 

@@ -229,7 +229,7 @@ def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, st
     assert items_of(tables, store)["meta"] == item_key(meta_key(store)) | {
         "format": FORMAT,
         "store": store,
-        "query": QUERY,
+        "queries": {"1": QUERY},
         "began": "2025-01-01T00:00:00+00:00",
         "locations": {"1": CHECKPOINT},
         "shards": 4,

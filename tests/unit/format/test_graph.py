@@ -122,7 +122,7 @@ def test_values_are_counted_from_the_nearest_snapshot_below() -> None:
 
 
 def test_a_lost_parent_is_an_error() -> None:
-    """A parent that is not there is lost state: the error names store, version, attempt and the version list to look at."""
+    """A parent that is not there is lost state: the error names store, version, attempt, and the list to look at."""
     graph = VersionGraph(STORE, [group(entry(12, C, B))])
     where = f"table=snapshot store_shard={STORE}#0 item=list/0000000000000001"
     said = f"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} {where}"

@@ -91,7 +91,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place, str], Exception |
 
         def existing(*_: object) -> dict[str, StoreMeta]:
             place.on_request()
-            return {STORE: StoreMeta(1, {"run": 1}, "q", "", {1: "target/state"})} if place.store else {}
+            return {STORE: StoreMeta(1, {"run": 1}, {1: "q"}, "", {1: "target/state"})} if place.store else {}
 
         with monkeypatch.context() as patched:
             patched.setattr(steps, "Jvm", lambda *_: Run(place, name))
