@@ -29,7 +29,7 @@ from dynastate.format import objects as object_format
 from dynastate.format.items import item_key
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, Role, VersionId, meta_key, versions_of
 from dynastate.format.meta import QueryRun
-from dynastate.format.namespace import listed_key, store_key
+from dynastate.format.namespace import store_key
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
 from dynastate.operations import adopt, fork, scope
@@ -112,8 +112,7 @@ def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
             ),
             (column_families, "parse_families", families),
             (fork, "datetime", Mock(now=lambda _: NOW)),
-            (snapshots, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
-            (adopt, "uuid4", lambda: UUID(int=chance.getrandbits(128))),
+            *((module, "uuid4", lambda: UUID(int=chance.getrandbits(128))) for module in (snapshots, adopt, fork)),
             (snapshots, "Pace", partial(snapshots.Pace, clock=scheduler.clock, sleep=scheduler.sleep)),
             (writer, "time", Mock(monotonic=scheduler.clock)),
             (engine_objects, "time", Mock(monotonic=scheduler.clock)),
@@ -709,11 +708,11 @@ class Schedule:
                 model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
 
     def _must_be_listed(self, store: str) -> None:
-        """Check that a store that has a meta item is in the list of its namespace, and that the list is complete."""
-        for key in (listed_key(store.split("/", maxsplit=1)[0]), store_key(store)):
-            items = [each.items[NAMES[key.role]] for each in (self.dynamodb, *self.replicas)]
-            if not any((key.store_shard, key.sort) in each for each in items):
-                raise violation("a store is made that its namespace does not list", store=store, missing=key.sort)
+        """Check that a store that has a meta item is in the list of its namespace."""
+        key = store_key(store)
+        items = [each.items[NAMES[key.role]] for each in (self.dynamodb, *self.replicas)]
+        if not any((key.store_shard, key.sort) in each for each in items):
+            raise violation("a store is made that its namespace does not list", store=store, missing=key.sort)
 
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
         """Check that an attempt of the newest run is complete once a version list lists it.

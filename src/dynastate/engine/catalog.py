@@ -6,20 +6,17 @@ A store is `namespace/operator/partition/name`. Users may also mean a store of e
 A checkpoint that is deleted and started again at the same path is another query. Stores that only the query before it
 had remain: partitions, where the new one has fewer, operators, and names. Its own are those with its id in their meta
 items. The current query is the one whose run entered the namespace last, of those with a store of partition 0: each
-query has operator 0, and writes to all partitions. The record of the namespace has the order. Where there is none, the
-meta items have it in part: a run with a lower epoch than another in any store came before it. No clock decides.
+query has operator 0, and writes to all partitions. The record of the namespace has the order. No clock decides.
 Everybody who reads or maintains state takes the stores of the current query from here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, product
 from typing import Final, TypeVar
 
-from dynastate.dynamodb.limits import KEYS_MAX
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.namespaces import (
@@ -35,14 +32,12 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import META, Key, check_store, meta_key, store_shard, version_list_key, where
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
-from dynastate.format.namespace import NamespaceRecord, store_key
+from dynastate.format.namespace import NamespaceRecord, namespace_key, store_key
 from dynastate.format.version_list import VERSIONS
 
 EVERY: Final = "*"
 #: Stores that a message names.
 SHOWN_MAX: Final = 4
-#: Partitions in a row without a version, after which no further ones are looked for.
-LOST_WINDOW: Final = 8
 _NAME: Final = re.compile(rf"([^/#]+)(?:/(\d+)(?:/(\d+|\{EVERY})(?:/([^/#]+))?)?)?")
 
 Found = TypeVar("Found", list[str], dict[str, Item])
@@ -71,7 +66,7 @@ def by_query(
     the current query's. By default they are all stores; if there is none of partition 0 among these, all are beginning.
 
     Raises:
-        ConfigurationError: they are of several queries, and nothing says which of these came last.
+        ConfigurationError: they are of several queries, and the record is lost.
     """
     metas = {store: parse_meta(store, item) for store, item in items.items()}
     first = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
@@ -122,18 +117,11 @@ def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> 
     last = [query for query, rank in ranks.items() if rank == max(ranks.values())]
     if len(last) == 1:
         return last[0]
-    # Runs that another one followed in some store: what they alone have is older.
-    followed = {
-        run for meta in begun.values() for run, epoch in meta.epochs.items() if epoch < meta.epochs[meta.last_run]
-    }
-    left = {meta.query for meta in begun.values() if meta.query in last and meta.last_run not in followed}
-    if len(left) == 1:
-        return left.pop()
     raise ConfigurationError(
-        "this namespace has stores of several queries, written by a package that did not record which of them came "
-        "last: start the query that is to stay, whose first batch records it, or name stores in full to read them",
-        namespace=next(iter(begun)).split("/")[0],
-        queries=",".join(sorted(left or last)),
+        "this namespace has stores of several queries, and the record of which of them came last is lost: start the "
+        "query that is to stay, whose first batch records it, or name stores in full to read them",
+        **where(namespace_key(next(iter(begun)).split("/")[0])),
+        queries=",".join(sorted(last)),
     )
 
 
@@ -141,20 +129,13 @@ def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
     """The stores that a user means, by partition; there may be none. Refuse a name of another form."""
     namespace, operator, partition, name = _parse(pattern)
     namespace_items = read_namespace(tables, namespace, meter)
-    if namespace_items.listed is not None:
-        wanted = [store for store in namespace_items.listed if _is_meant(store, operator, partition, name)]
-        first = [f"{namespace}/{each}/0/" for each in {0, operator}]
-        begun = [store for store in namespace_items.listed if store.startswith(tuple(first))]
-        items = _metas(tables, dict.fromkeys((*begun, *wanted)), meter)
-        found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
-        if partition in ("", EVERY):
-            _refuse_lost(tables, namespace_items, found, meter)
-        return queries_of(tables, namespace_items, found, meter, starts)
-    starts = _existing(tables, namespace, product(sorted({0, operator}), [0], STORE_NAMES), meter)
-    if partition not in ("", EVERY):
-        found = _existing(tables, namespace, [(operator, int(partition), name)], meter)
-    else:
-        found = dict(_partitions(tables, namespace, operator, [name] if name else _names(starts, operator), meter))
+    wanted = [store for store in namespace_items.listed if _is_meant(store, operator, partition, name)]
+    first = [f"{namespace}/{each}/0/" for each in {0, operator}]
+    begun = [store for store in namespace_items.listed if store.startswith(tuple(first))]
+    items = _metas(tables, dict.fromkeys((*begun, *wanted)), meter)
+    found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
+    if partition in ("", EVERY):
+        _refuse_lost(tables, namespace_items, found, meter)
     return queries_of(tables, namespace_items, found, meter, starts)
 
 
@@ -219,7 +200,7 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collect
         place = int(operator), name
         partitions[place] = max(int(partition) + 1, partitions.get(place, 0))
     following = {_store(namespace_items.namespace, place[0], number, place[1]) for place, number in partitions.items()}
-    for store in sorted(following.intersection(namespace_items.listed or ())):
+    for store in sorted(following.intersection(namespace_items.listed)):
         if _is_lost(tables, store, meter):
             raise _first_batch_open(store) if _metas(tables, [store], meter) else meta_lost(store)
 
@@ -267,10 +248,8 @@ def is_first_batch_over(tables: Tables, store: str, meter: Meter) -> bool:
         return False
     newest = graph.newest()
     base = graph.entry(*newest.parent_id)
-    if base is None:
+    if base is None or record is None:
         return False
-    if record is None:
-        return base.epoch == newest.epoch == graph.meta.epoch
     since = {run for run, number in record.epochs.items() if number >= record.rank(graph.meta.query)}
     return base.epoch in {epoch for run, epoch in graph.meta.epochs.items() if run in since}
 
@@ -363,7 +342,7 @@ def with_lost(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> 
 
 
 def find_unlisted(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> list[str]:
-    """The stores of a namespace that its complete list has lost, as far as they are looked for.
+    """The stores of a namespace that its list has lost, as far as they are looked for.
 
     That is in the partitions that an operator lacks, up to the one after its last, and in partition 0 of an operator
     that is not listed, up to the one after the last.
@@ -387,8 +366,8 @@ def find_unlisted(tables: Tables, namespace_items: NamespaceItems, meter: Meter)
     metas = _metas(tables, [*partitions, *starts], meter)
     stores = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each, meter))]
     # One that was begun since is listed by now.
-    listed = read_namespace(tables, namespace, meter).listed if stores else None
-    return [store for store in stores if store not in (listed or ())]
+    listed = read_namespace(tables, namespace, meter).listed if stores else []
+    return [store for store in stores if store not in listed]
 
 
 def some(found: Found, namespace: str) -> Found:
@@ -408,9 +387,7 @@ def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]
 
 
 def stores_in_list(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> dict[str, Item]:
-    """As `find_stores`, by the items of the namespace: its list, if that is complete."""
-    if namespace_items.listed is None:
-        return search_stores(tables, namespace_items.namespace, meter)
+    """As `find_stores`, by the items of the namespace."""
     return _metas(tables, namespace_items.listed, meter)
 
 
@@ -421,59 +398,19 @@ def _metas(tables: Tables, stores: Iterable[str], meter: Meter) -> dict[str, Ite
     return {store: found[key] for store, key in keys.items() if key in found}
 
 
-def search_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
-    """As `find_stores`, where earlier builds have made stores without listing them.
-
-    Meta items are read, 100 a request: of operators 0, 1, …, then of partitions 0, 1, … of each existing one, until a
-    request finds none.
-    """
-    starts: dict[str, Item] = {}
-    window = KEYS_MAX // len(STORE_NAMES)
-    for first in count(0, window):
-        there = _existing(tables, namespace, product(range(first, first + window), [0], STORE_NAMES), meter)
-        if not there:
-            break
-        starts |= there
-    operators = dict.fromkeys(_operator_of(store) for store in starts)
-    return {
-        store: item
-        for operator in operators
-        for store, item in _partitions(tables, namespace, operator, _names(starts, operator), meter)
-    }
-
-
 def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[str], meter: Meter) -> list[str]:
     """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
 
     Where a copy to the namespace is not complete, they are all that are listed: some may have parts only.
-    Each store that is listed and not found costs a Query. Without a complete list they are looked for in the operators
-    that are found, and in those after them until one has none.
+    Each store that is listed and not found costs a Query.
     """
     known = set(found)
-    if namespace_items.listed is None:
-        return _search_lost(tables, namespace_items.namespace, known, meter)
     unknown = [store for store in namespace_items.listed if store not in known]
     return unknown if namespace_items.is_copied else [each for each in unknown if _is_lost(tables, each, meter)]
 
 
 def _is_lost(tables: Tables, store: str, meter: Meter) -> bool:
     return has_versions(read_version_lists(tables, store, meter))
-
-
-def _search_lost(tables: Tables, namespace: str, known: Collection[str], meter: Meter) -> list[str]:
-    lost: list[str] = []
-    for operator in count():
-        before = len(lost)
-        for name in _names(known, operator) or STORE_NAMES:
-            missed, partitions = 0, count()
-            while missed < LOST_WINDOW:
-                store = _store(namespace, operator, next(partitions), name)
-                is_lost = store not in known and _is_lost(tables, store, meter)
-                missed = 0 if is_lost or store in known else missed + 1
-                lost += [store] if is_lost else []
-        if len(lost) == before and not any(_operator_of(store) >= operator for store in known):
-            break
-    return lost
 
 
 def read_version_lists(
@@ -525,23 +462,5 @@ def _names(stores: Iterable[str], operator: int) -> list[str]:
     return list(dict.fromkeys(store.split("/", 3)[3] for store in stores if _operator_of(store) == operator))
 
 
-def _partitions(
-    tables: Tables, namespace: str, operator: int, names: Sequence[str], meter: Meter
-) -> Iterator[tuple[str, Item]]:
-    if not names:
-        return
-    window = KEYS_MAX // len(names)
-    for first in count(0, window):
-        there = _existing(tables, namespace, product([operator], range(first, first + window), names), meter)
-        if not there:
-            return
-        yield from there.items()
-
-
 def _store(namespace: str, operator: int, partition: int, name: str) -> str:
     return check_store(f"{namespace}/{operator}/{partition}/{name}")
-
-
-def _existing(tables: Tables, namespace: str, wanted: Iterable[tuple[int, int, str]], meter: Meter) -> dict[str, Item]:
-    """Of these stores, by operator, partition and name, those that have a meta item, in order, with it."""
-    return _metas(tables, (_store(namespace, *each) for each in wanted), meter)

@@ -4,9 +4,7 @@ The order is that of conditional writes, so no clock decides which query is the 
 
 Who makes a store lists it before, and nothing is ever deleted from a list: neither by a drop nor by `clean`. So a store
 that has a meta item is listed, whatever was cut off, and however late a request arrives that makes or deletes the store
-or lists it. One that is listed need not exist: it is being begun, or was dropped. A list is complete where the item
-`listed` says so. It is written only while the namespace has no store, so none that was made without a list, and stays
-true from then on. A reader gets it before the list, so the list has each store that existed then.
+or lists it. One that is listed need not exist: it is being begun, or was dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Final
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
-from dynastate.format.items import Item, check_format, item_key
+from dynastate.format.items import Item
 from dynastate.format.keys import check_store, meta_key
 from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest_runs, parse_meta
 from dynastate.format.namespace import (
@@ -26,14 +24,12 @@ from dynastate.format.namespace import (
     ForkPlan,
     NamespaceRecord,
     fork_key,
-    listed_item,
-    listed_key,
     listed_store,
     namespace_item,
     namespace_key,
     parse_fork,
     parse_namespace,
-    store_key,
+    store_item,
 )
 from dynastate.settings import PREFIX
 
@@ -49,15 +45,15 @@ STORE_NAMES: Final = (
 
 @dataclass(frozen=True)
 class NamespaceItems:
-    """The items of a namespace. `listed` are its stores, by operator and partition, where the list is complete."""
+    """The items of a namespace. `listed` are its stores, by operator and partition."""
 
     namespace: str
-    listed: list[str] | None
+    listed: list[str]
     _record: Item | None
 
     @property
     def record(self) -> NamespaceRecord | None:
-        """The record of the namespace. It is None if only packages without such records have written there."""
+        """The record of the namespace. It is None if no run has entered, as in a new fork."""
         return None if self._record is None else parse_namespace(self.namespace, self._record)
 
     @property
@@ -68,13 +64,11 @@ class NamespaceItems:
 
 def read_namespace(tables: Tables, namespace: str, meter: Meter) -> NamespaceItems:
     """The record of a namespace and the list of its stores, by one Query."""
-    key, complete = namespace_key(namespace), listed_key(namespace)
+    key = namespace_key(namespace)
     items = dict(tables.query("snapshot", key.store_shard, *NAMESPACE_RANGE, meter))
-    record, marker = items.pop(key, None), items.pop(complete, None)
-    if marker is None:
-        return NamespaceItems(namespace, None, record)
-    check_format(complete, marker)
-    return NamespaceItems(namespace, sorted((listed_store(namespace, each) for each in items), key=place_of), record)
+    record = items.pop(key, None)
+    listed = sorted((listed_store(namespace, *each) for each in items.items()), key=place_of)
+    return NamespaceItems(namespace, listed, record)
 
 
 def place_of(store: str) -> tuple[int, int, str]:
@@ -85,17 +79,11 @@ def place_of(store: str) -> tuple[int, int, str]:
 
 def list_store(tables: Tables, store: str, meter: Meter) -> None:
     """List a store, before it is made."""
-    key = store_key(check_store(store))
-    tables.put_new(key, item_key(key), meter)
-
-
-def begin_list(tables: Tables, namespace: str, meter: Meter) -> None:
-    """Note that the list of a namespace is complete. The namespace has no store yet."""
-    tables.put_new(listed_key(namespace), listed_item(namespace), meter)
+    tables.put_new(*store_item(check_store(store)), meter)
 
 
 def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord | None:
-    """The record of a namespace. Returns None if only packages without such records have written there."""
+    """The record of a namespace. Returns None if no run has entered, as in a new fork."""
     key = namespace_key(namespace)
     item = tables.get([key], meter).get(key)
     return None if item is None else parse_namespace(namespace, item)
@@ -142,9 +130,7 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     if record is not None and record.is_copied:
         raise not_complete(namespace)
     if meta is None and (record is None or record.location != run.location):
-        is_used = _refuse_used(tables, namespace, run, meter)
-        if record is None and not is_used:
-            begin_list(tables, namespace, meter)
+        _refuse_used(tables, namespace, run, meter)
     if record is not None and meta is not None and not meta.location:  # another run may be claiming this fork
         refuse_location(store, record.location, run)
     if record is None:
@@ -206,13 +192,8 @@ def refuse_deleting(tables: Tables, store: str, item: Item, meter: Meter) -> Non
     )
 
 
-def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> bool:
-    """Refuse a run from another location than that of the stores of partition 0, which every query has.
-
-    Whether there are any; if not, the record is of a namespace that was dropped.
-    """
-    stores = first_stores(tables, namespace, meter)
-    for store, item in stores.items():
+def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> None:
+    """Refuse a run from another location than that of the stores of partition 0, which every query has."""
+    for store, item in first_stores(tables, namespace, meter).items():
         refuse_deleting(tables, store, item, meter)
         refuse_location(store, parse_meta(store, item).location, run)
-    return bool(stores)

@@ -1,6 +1,6 @@
 """The items of a namespace: the record of its query runs, and the list of its stores (docs/storage-format.md).
 
-    snapshot-group table   store_shard = {namespace}/#      entry = namespace | listed | fork
+    snapshot-group table   store_shard = {namespace}/#      entry = namespace | fork
                                                             entry = store/{operator}/{partition}/{name}
 
 The record decides which query is the namespace's current one. Clocks do not.
@@ -19,12 +19,10 @@ from dynastate.format.keys import Key, where
 
 #: The sort key of the item.
 NAMESPACE: Final = "namespace"
-#: The sort key of the item that says: each store of the namespace, ever since, was listed before it was made.
-LISTED: Final = "listed"
 #: The sort key of the plan of a fork that is being made.
 FORK_PLAN: Final = "fork"
-#: Lowest and highest sort key of the items that say what stores a namespace has. `LISTED` is the first.
-NAMESPACE_RANGE: Final = (LISTED, "store/~")
+#: Lowest and highest sort key of the record and of the list of stores.
+NAMESPACE_RANGE: Final = (NAMESPACE, "store/~")
 _STORE: Final = re.compile(r"store/(\d+/\d+/[^/#]+)")
 #: In a record: the id of a copy to these tables that is not complete, beside the mark of a drop: no run enters.
 COPY: Final = "copy"
@@ -102,22 +100,21 @@ def namespace_key(namespace: str) -> Key:
     return Key("snapshot", f"{namespace}/#", NAMESPACE)
 
 
-def listed_key(namespace: str) -> Key:
-    return Key("snapshot", f"{namespace}/#", LISTED)
-
-
-def listed_item(namespace: str) -> Item:
-    return item_key(listed_key(namespace)) | {"format": FORMAT}
-
-
 def store_key(store: str) -> Key:
-    """The key of the item that lists a store. It has no other attributes."""
+    """The key of the item that lists a store."""
     namespace, _, rest = store.partition("/")
     return Key("snapshot", f"{namespace}/#", f"store/{rest}")
 
 
-def listed_store(namespace: str, key: Key) -> str:
+def store_item(store: str) -> tuple[Key, Item]:
+    """The item that lists a store, with its key."""
+    key = store_key(store)
+    return key, item_key(key) | {"format": FORMAT}
+
+
+def listed_store(namespace: str, key: Key, item: Item) -> str:
     """The store that an item lists."""
+    check_format(key, item)
     found = _STORE.fullmatch(key.sort)
     if found is None:
         raise CorruptStateError("the list of a namespace's stores has an item that names none", **where(key))

@@ -27,7 +27,7 @@ from dynastate.dynamodb.tables import (
     own_locations,
 )
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
-from dynastate.engine.namespaces import begin_list, list_store, read_namespace
+from dynastate.engine.namespaces import list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
@@ -442,11 +442,7 @@ def _record_of(namespace: str, store: str, meta: Item) -> Item:
 
 
 def _list_stores(target: Tables, namespace: str, stores: Sequence[str], meter: Meter) -> None:
-    """List the stores in the target, which has none of them, or all."""
-    namespace_items = read_namespace(target, namespace, meter)
-    if namespace_items.record is None and not stores_in_list(target, namespace_items, meter):
-        begin_list(target, namespace, meter)
-    for store in sorted({*stores} - {*(namespace_items.listed or ())}):
+    for store in sorted({*stores}.difference(read_namespace(target, namespace, meter).listed)):
         list_store(target, store, meter)
 
 

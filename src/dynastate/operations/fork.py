@@ -25,7 +25,6 @@ from dynastate.engine import snapshots
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import (
     NamespaceItems,
-    begin_list,
     delete_fork,
     delete_record,
     list_store,
@@ -245,9 +244,7 @@ def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan, mete
         is_begun = tables.put_over(fork_key(new), item, {"id": before.id}, meter)
     if not is_begun and read_fork(tables, new, meter) != plan:  # else only the answer was lost
         raise ConfigurationError("another fork begins in this namespace; try again when it has", namespace=new)
-    if namespace_items.record is None:
-        begin_list(tables, new, meter)
-    else:
+    if namespace_items.record is not None:
         delete_record(tables, namespace_items.record, meter)
 
 

@@ -26,7 +26,7 @@ from dynastate.format.items import Item, check_format
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, decode_manifest, parse_manifest
 from dynastate.format.meta import DROPPED, FORKED, ORIGIN
-from dynastate.format.namespace import listed_key, namespace_key, store_key
+from dynastate.format.namespace import namespace_key, store_key
 from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING
@@ -159,10 +159,9 @@ class _Check:
             self._add(Finding("corrupt", namespace_key(namespace), why))
 
     def _check_listed(self) -> None:
-        """Check that the list of the namespace's stores has this one, if it is complete: readers believe it."""
-        complete, own = listed_key(self._store.split("/", maxsplit=1)[0]), store_key(self._store)
-        found = self._tables.get([complete, own], self._meter)
-        if complete in found and own not in found:
+        """Check that the list of the namespace's stores has this one: readers believe it."""
+        own = store_key(self._store)
+        if own not in self._tables.get([own], self._meter):
             why = "the store's item in the list of its namespace, by which readers find it"
             self._add(Finding("missing", own, why))
 

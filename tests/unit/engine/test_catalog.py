@@ -410,17 +410,12 @@ def by_clock(make: Engines, ahead: timedelta) -> Engine:
     return make(now=Mock(return_value=datetime(2025, 1, 1, tzinfo=timezone.utc) + ahead))
 
 
-@pytest.mark.parametrize("has_record", [True, False], ids=["record", "none"])
 @pytest.mark.parametrize("ahead", AHEAD, ids=str)
-def test_the_current_query_by_no_clock(
-    engines: Engines, tables: MemoryTables, ahead: timedelta, *, has_record: bool
-) -> None:
+def test_the_current_query_by_no_clock(engines: Engines, tables: MemoryTables, ahead: timedelta) -> None:
     """A query with two operators, then one with one, from a machine whose clock is behind, ahead or equal."""
     start_over(by_clock(engines, timedelta(0)), TWO, "first")
     engine = by_clock(engines, ahead)
     start_over(engine, TWO[:2], "second")
-    if not has_record:  # as packages wrote that kept none
-        del tables.items[namespace_key("mine")]
     assert of_namespace(tables, "mine", Meter()) == QueryStores(TWO[:2], TWO[2:])
     assert users(tables, "mine/0") == ["second in 0", "second in 1"]
     assert fork_namespace(tables, "mine", "copy", None, Meter()).stores == 2

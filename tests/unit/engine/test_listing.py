@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -14,17 +13,16 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
-from dynastate.engine.catalog import QueryStores, every_store, find_stores, of_namespace, search_stores
+from dynastate.engine.catalog import QueryStores, every_store, find_stores, of_namespace
 from dynastate.engine.engine import Engine
-from dynastate.engine.namespaces import NamespaceItems, list_store, read_namespace
+from dynastate.engine.namespaces import list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format.items import FORMAT, Item, item_bytes
+from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import Attempt, Key, meta_key
-from dynastate.format.namespace import LISTED, NAMESPACE, listed_key, namespace_key, store_key
+from dynastate.format.namespace import namespace_key, store_key
 from dynastate.operations.copy import copy_stores, plan_copy
 from dynastate.operations.drop import drop_stores, refuse_made_meanwhile
 from dynastate.operations.fork import fork_namespace
-from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.fakes import Dying, FailingTables, MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -51,12 +49,6 @@ def metas(tables: MemoryTables, namespace: str = "mine") -> list[str]:
     return sorted(key.store_shard.removesuffix("#0") for key in keys)
 
 
-def forget_list(tables: MemoryTables, namespace: str = "mine") -> None:
-    """Make a namespace one that earlier builds have made."""
-    for key in [key for key in tables.items if key.store_shard == f"{namespace}/#" and key.sort != NAMESPACE]:
-        del tables.items[key]
-
-
 @pytest.mark.parametrize("namespace", ["orders", LONG], ids=["named", "unnamed"])
 @pytest.mark.parametrize("count", [1, 2, 50, 200])
 def test_the_list_costs_a_read_unit_and_one_for_50_stores(memory: MemoryTables, count: int, namespace: str) -> None:
@@ -76,7 +68,7 @@ def test_names_of_joins_fit_too(memory: MemoryTables) -> None:
     meter = Meter()
     assert read_namespace(memory, LONG, meter).listed == stores
     assert meter.read_units <= 1 + len(stores) / 50
-    assert max(item_bytes(memory.items[store_key(store)]) for store in stores) <= 86
+    assert max(item_bytes(memory.items[store_key(store)]) for store in stores) <= 95
     assert catalog.matching(memory, f"{LONG}/0/*/{JOIN[1]}", Meter()) == stores[1::4]
 
 
@@ -89,28 +81,6 @@ def test_a_reader_reads_what_it_opens(memory: MemoryTables) -> None:
     again = Meter()
     assert catalog.matching(memory, "mine/9", again) == ["mine/9/0/default", "mine/9/1/default"]
     assert again.read_units == 4  # and partition 0 of operator 0
-
-
-def test_a_namespace_of_earlier_builds_is_searched(memory: MemoryTables) -> None:
-    """It has no list, and gets none: neither by a run that enters a store, nor by one that makes another one."""
-    begin(memory, MINE[:2])
-    forget_list(memory)
-    begin(memory, MINE[:2], run="another run")
-    begin(memory, [MINE[2], "mine/1/0/default"], run="another run")
-    assert listed_key("mine") not in memory.items
-    assert list(find_stores(memory, "mine", Meter())) == [*MINE, "mine/1/0/default"]
-    assert of_namespace(memory, "mine", Meter()) == QueryStores([*MINE, "mine/1/0/default"], [])
-    assert catalog.matching(memory, "mine/0", Meter()) == MINE
-
-
-def test_a_namespace_without_a_record_is_searched(memory: MemoryTables) -> None:
-    """It has stores, by their location those of the run that makes another one."""
-    begin(memory, MINE[:1])
-    forget_list(memory)
-    del memory.items[namespace_key("mine")]
-    begin(memory, MINE[1:])
-    assert listed_key("mine") not in memory.items
-    assert list(find_stores(memory, "mine", Meter())) == MINE
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
@@ -130,23 +100,12 @@ def test_a_crash_anywhere_leaves_no_store_that_is_not_listed(how: str, *, applie
             else:
                 copy_stores(memory, dying, plan_copy(memory, target, "mine", Settings()), Settings())
         tables, namespace = (target, "mine") if how == "copy" else (memory, "forked" if how == "fork" else "mine")
-        own = read_namespace(tables, namespace, Meter())
-        assert own.listed is not None or not metas(tables, namespace)
-        assert set(own.listed or ()) >= set(metas(tables, namespace))
+        assert set(read_namespace(tables, namespace, Meter()).listed) >= set(metas(tables, namespace))
         assert list(find_stores(tables, namespace, Meter())) == metas(tables, namespace)
         if dying.left >= 0:
             assert len(metas(tables, namespace)) == len(MINE)
             return
     raise AssertionError("it never ends")
-
-
-def test_a_copy_lists_what_earlier_builds_made(memory: MemoryTables) -> None:
-    """The target has no other stores, so its list is complete."""
-    begin(memory, MINE)
-    forget_list(memory)
-    target = MemoryTables()
-    copy_stores(memory, target, plan_copy(memory, target, "mine", Settings()), Settings())
-    assert read_namespace(target, "mine", Meter()).listed == MINE
 
 
 def test_a_late_request_makes_no_store_that_is_not_listed(memory: MemoryTables) -> None:
@@ -235,7 +194,7 @@ def test_a_drop_beside_a_reader(memory: MemoryTables) -> None:
 
 def test_a_list_of_a_newer_format_is_refused(memory: MemoryTables) -> None:
     begin(memory, MINE)
-    memory.items[listed_key("mine")]["format"] = FORMAT + 1
+    memory.items[store_key(MINE[1])]["format"] = FORMAT + 1
     with pytest.raises(CorruptStateError, match=f"format {FORMAT + 1}.*upgrade dynastate"):
         find_stores(memory, "mine", Meter())
 
@@ -243,19 +202,9 @@ def test_a_list_of_a_newer_format_is_refused(memory: MemoryTables) -> None:
 def test_a_list_that_names_no_store_is_corrupt(memory: MemoryTables) -> None:
     begin(memory, MINE)
     strange = store_key(MINE[0])._replace(sort="store/0/default")
-    memory.items[strange] = {"store_shard": strange.store_shard, "entry": strange.sort}
+    memory.items[strange] = item_key(strange) | {"format": FORMAT}
     with pytest.raises(CorruptStateError, match="names none"):
         find_stores(memory, "mine", Meter())
-
-
-def test_list_and_search_find_the_same(memory: MemoryTables) -> None:
-    begin(memory, [*MINE, *(f"mine/3/{partition}/{name}" for partition in range(2) for name in JOIN)])
-    assert list(search_stores(memory, "mine", Meter()).items()) == list(find_stores(memory, "mine", Meter()).items())
-    own = read_namespace(memory, "mine", Meter())
-    assert replace(own, listed=None) == NamespaceItems("mine", None, memory.items[namespace_key("mine")])
-    assert LISTED < NAMESPACE < store_key(MINE[0]).sort
-    with StateReader(memory, Settings(), "mine/0") as state:
-        assert len(state) == 3
 
 
 def test_the_last_partition_that_lost_its_meta_item(memory: MemoryTables) -> None:

@@ -14,7 +14,7 @@ from dynastate.engine.namespaces import list_store, place_of
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, Role, meta_key
-from dynastate.format.namespace import listed_key, store_key
+from dynastate.format.namespace import store_key
 from dynastate.operations.copy import plan_copy
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
@@ -61,17 +61,14 @@ def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
             found(wrong)
 
 
-@pytest.mark.parametrize("is_listed", [True, False])
 @pytest.mark.parametrize("partition", range(3))
-def test_a_store_that_lost_its_meta_item_is_in_scope(memory: MemoryTables, partition: int, *, is_listed: bool) -> None:
-    """It is verified as the others are; `cost` refuses to count them as all. Also where no list of stores is."""
+def test_a_store_that_lost_its_meta_item_is_in_scope(memory: MemoryTables, partition: int) -> None:
+    """It is verified as the others are; `cost` refuses to count them as all."""
     stores = [f"scope/0/{number}/default" for number in range(3)]
     engine = make_engine(memory)
     for store in stores:
         write(engine, store, attempt(1), {b"k": b"v"})
     engine.close()
-    if not is_listed:
-        memory.items = {key: item for key, item in memory.items.items() if key != listed_key("scope")}
     del memory.items[meta_key(stores[partition])]
     for scope in ("scope", "scope/0", f"scope/0/{partition}"):
         found = stores_in(memory, scope, Meter())
