@@ -48,7 +48,7 @@ from dynastate.sidecar.connection import Connection
 from dynastate.sidecar.engines import Engines
 from dynastate.sidecar.load_progress import LoadProgressLog, about
 from dynastate.sidecar.process import ALIVE_EVERY_S, SWITCH_INTERVAL_S
-from dynastate.sidecar.protocol import Append, Begin, Commit, Find, Hello, Open, Read, Whole
+from dynastate.sidecar.protocol import Append, Begin, Commit, Find, Hello, Import, Open, Read
 from tests.support.engine_driver import (
     CHECKPOINT,
     QUERY,
@@ -846,8 +846,8 @@ def test_a_forced_snapshot_is_made_at_any_price(memory: MemoryTables, store: str
 
 
 def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
-    """WHOLE is answered by the number of buckets, their end by what it cost; then the version exists."""
-    whole = protocol.encode(Whole(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
+    """IMPORT is answered by the number of buckets, their end by what it cost; then the version exists."""
+    whole = protocol.encode(Import(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
     end = protocol.encode(protocol.SnapshotEnd())
     for make in closing(memory):
         engine = make()
@@ -859,8 +859,8 @@ def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
 
 
 def test_a_failed_install_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
-    """The error is the answer to WHOLE, or to the end of its buckets, and what was written is deleted."""
-    whole = protocol.encode(Whole(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
+    """The error is the answer to IMPORT, or to the end of its buckets, and what was written is deleted."""
+    whole = protocol.encode(Import(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
     end = protocol.encode(protocol.SnapshotEnd())
     failing_tables.fail("put_new", Fault(UnavailableError("throttled")))
     answers = converse(FixedEngines(failing_engine), whole, protocol.encode(protocol.Check()))

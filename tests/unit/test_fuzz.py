@@ -190,7 +190,7 @@ def conversations(draw: st.DrawFn) -> bytes:
         (protocol.Abort()),
         (protocol.Snapshot(store, run, NEWEST, one, draw(st.sampled_from((1, 2**22, 2**64 - 1))), 1)),
         (
-            protocol.Whole(
+            protocol.Import(
                 store, run, QUERY, "file:/tmp/ck/state", draw(st.sampled_from((NEWEST + 1, 2))), new, 1, {0: 1}, "{}"
             )
         ),

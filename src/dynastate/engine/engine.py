@@ -12,7 +12,7 @@ from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables, own_location
 from dynastate.engine import snapshots
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
-from dynastate.engine.install import InstallAttempt, InstalledVersion
+from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.engine.known import ROUTES_BYTES, KnownStores
 from dynastate.engine.maintenance import Maintenance
 from dynastate.engine.objects import ObjectRule, ObjectWriter
@@ -106,8 +106,8 @@ class Engine:
             )
         return WriteAttempt(self.commits, store, run, base, parent, attempt)
 
-    def begin_install(self, store: str, run: QueryRun, version: InstalledVersion, state_bytes: int) -> InstallAttempt:
-        """Start an attempt without a parent, of about `state_bytes`: its rows are written as a snapshot.
+    def begin_import(self, store: str, run: QueryRun, version: ImportedVersion, state_bytes: int) -> ImportAttempt:
+        """Start the import of a version, of about `state_bytes`: its rows are written as a snapshot.
 
         1. Enter the run, as one that starts over: the store belongs to no other query. 2. Write the schema item.
         3. Enter the snapshot as being written. A crash after any step leaves items that no reader takes.
@@ -127,6 +127,6 @@ class Engine:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
         how = self.commits.codec, self.commits.object_rule
         whole = (entered, bits_for(state_bytes), session.shards, *how, None, None, None)
-        begun = InstallAttempt(self._tables, self.known, store, *whole, self.commits, version, session)
+        begun = ImportAttempt(self._tables, self.known, store, *whole, self.commits, version, session)
         begun.meter.add(meter)
         return begun

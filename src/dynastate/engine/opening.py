@@ -358,7 +358,7 @@ class VersionOpener:
         Chunks that hold no hash `within` some ranges are left out.
 
         Raises:
-            VersionMissingError: one of them is not there, or was written in full, or `last` is not by that attempt;
+            VersionMissingError: one of them is not there, or was imported, or `last` is not by that attempt;
                 from here, or while chunks are consumed: clean-up may delete them meanwhile.
             CorruptStateError: an item is lost or corrupt; the same.
         """

@@ -22,6 +22,8 @@ INLINE: Final = 3
 OBJECTS: Final = 4
 #: The extra of version entries that says how many values the version has more than its parent.
 ADDED: Final = 5
+#: In a version entry: it was imported.
+IMPORTED: Final = 6
 
 _CRC = struct.Struct("<I")
 VARINT_BYTES_MAX: Final = 10

@@ -233,18 +233,6 @@ class VersionGraph:
 
         return any(map(is_next_to_base, self.ancestors(entry)))
 
-    def _is_whole(self, entry: VersionEntry) -> bool:
-        """Whether a version was written in full, without a parent.
-
-        Its parent was never made, and it has neither records nor a count of added values. A commit without changes has
-        that count, 0; where a build before the count made it, its parent or a snapshot of that is there, unless
-        clean-up has deleted both: then it is taken for one that was written in full.
-        """
-        parent = entry.parent_id
-        is_listed = parent == EMPTY or self.entry(*parent) is not None
-        has_snapshot = parent in self._snapshots or parent in self.skipped
-        return not entry.records and entry.added is None and not (is_listed or has_snapshot)
-
     def count_values(self, of: VersionId) -> int | None:
         """The values that a version has, and the records that a snapshot of it: one for a row, all those of a list.
 
@@ -312,14 +300,14 @@ class VersionGraph:
         The list with the version before `first` must have been read.
 
         Raises:
-            VersionMissingError: one is not there; or it was written in full, so that it has no changes.
+            VersionMissingError: one is not there; or it was imported, so that it has no changes.
         """
         found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
-        if self._is_whole(found[-1]):
+        if found[-1].is_imported:
             key = keys.version_list_key(self.store, found[-1].version)
             raise VersionMissingError(
-                "this version was written in full, as dynastate import does, and what it changed is not known: read "
-                "all its rows, and then the changes after it",
+                "this version was imported, by dynastate import or another transfer, and what it changed is not known: "
+                "read all its rows, and then the changes after it",
                 store=self.store,
                 version=found[-1].version,
                 table=key.role,

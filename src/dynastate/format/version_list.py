@@ -3,7 +3,8 @@ r"""Version lists: the entries of committed attempts (docs/storage-format.md).
 entry := format:u8 body crc32:u32                                      crc32 over {store} "\n" and all bytes before it
 body  := version attempt:16 parent:16 epoch schema:8 time
          parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
-extras := count (tag length bytes)*            tag 1: home, in forks; 2: bounds; 3: inline; 4: objects; 5: added
+extras := count (tag length bytes)*            tag 1: home, in forks; 2: bounds; 3: inline; 4: objects; 5: added;
+                                               6: imported, empty
 home  := shards length store
 bounds := (lowest:u8 highest:u8)*                                      for each part, if there are several
 inline := codec:u8 packed                                              the one chunk of a commit without parts
@@ -34,7 +35,7 @@ DROPPED_EPOCH: Final = "epoch"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
-_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS, binary.ADDED)
+_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS, binary.ADDED, binary.IMPORTED)
 
 
 class InlineChanges(NamedTuple):
@@ -54,7 +55,8 @@ class VersionEntry:
     `inline` are the changes of a commit without parts; `stored_bytes` is then their size.
     `objects` are the first of its parts, where these are in objects of S3; the others are items.
     `added` is how many values it has more than its parent (negative: fewer): a row has one, a list all of its values.
-    None: the writer did not count, as those before the count was added to the format.
+    None: the writer did not count.
+    `is_imported`: it was written in full, as a snapshot, and its parent was never made.
     """
 
     version: int
@@ -74,6 +76,7 @@ class VersionEntry:
     inline: InlineChanges | None = None
     objects: ObjectParts | None = None
     added: int | None = None
+    is_imported: bool = False
 
     @property
     def id(self) -> VersionId:
@@ -120,6 +123,7 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     extras |= {binary.INLINE: _encode_inline(entry.inline)} if entry.inline else {}
     extras |= {binary.OBJECTS: _encode_objects(entry.objects)} if entry.objects else {}
     extras |= {binary.ADDED: binary.varint(binary.signed(entry.added))} if entry.added is not None else {}
+    extras |= {binary.IMPORTED: b""} if entry.is_imported else {}
     return binary.seal(store, head + sizes + entry.digest + families + binary.encode_extras(extras))
 
 
@@ -147,8 +151,11 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     added = binary.unsigned(extras[binary.ADDED].varint()) if binary.ADDED in extras else None
     if added is not None and not extras[binary.ADDED].at_end():
         raise CorruptStateError("version entry has a count that is too long", store=store, version=version)
+    is_imported = binary.IMPORTED in extras
+    if is_imported and not extras[binary.IMPORTED].at_end():
+        raise CorruptStateError("version entry has a mark that is too long", store=store, version=version)
     return VersionEntry(
-        version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline, objects, added
+        version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline, objects, added, is_imported
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import dynastate
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
-from dynastate.engine.install import InstalledVersion
+from dynastate.engine.imported import ImportedVersion
 from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
@@ -242,11 +242,11 @@ class Connection:
             self._under_way, self._state = begun, State.SNAPSHOT
             self._send(protocol.Wanted(begun.base, begun.bits))
 
-    def _on_whole(self, request: protocol.Whole) -> None:
+    def _on_import(self, request: protocol.Import) -> None:
         self._state = State.READY  # unless it can be begun
         with self._answering("commit", request.store, request.version, request.attempt):
-            version = InstalledVersion(request.version, request.attempt, request.keys, request.schema)
-            begun = self._reached_engine().begin_install(request.store, _run_of(request), version, request.state_bytes)
+            version = ImportedVersion(request.version, request.attempt, request.keys, request.schema)
+            begun = self._reached_engine().begin_import(request.store, _run_of(request), version, request.state_bytes)
             self._under_way, self._state = begun, State.SNAPSHOT
             self._send(protocol.Wanted(0, begun.bits))
 
@@ -334,5 +334,5 @@ class Connection:
             self._send(protocol.Error(error.kind, self._store, str(error)))
 
 
-def _run_of(request: protocol.Begin | protocol.Whole | protocol.Run) -> QueryRun:
+def _run_of(request: protocol.Begin | protocol.Import | protocol.Run) -> QueryRun:
     return QueryRun(request.run_id, request.query_id, location_of(request.checkpoint))

@@ -171,8 +171,8 @@ class Read(NamedTuple):
 Check = NamedTuple("Check", [])
 
 
-class Whole(NamedTuple):
-    """A run begins an attempt without a parent, whose rows are written as a snapshot."""
+class Import(NamedTuple):
+    """A run begins the import of a version, whose rows are written as a snapshot."""
 
     store: Text
     run_id: Text
@@ -207,7 +207,7 @@ Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable
 
 _OF_JVM: Final = (
     *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
-    *(Whole, Flush, Added, Run),
+    *(Import, Flush, Added, Run),
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
@@ -270,10 +270,10 @@ def _(held: Held) -> None:
 
 
 @check.register
-def _(whole: Whole) -> None:
-    if whole.attempt == NO_ATTEMPT or not 2 <= whole.version < VERSIONS:
+def _(version: Import) -> None:
+    if version.attempt == NO_ATTEMPT or not 2 <= version.version < VERSIONS:
         raise MismatchError(
-            "a version without a parent needs an id, and is above 1", store=whole.store, version=whole.version
+            "an imported version needs an id, and is above 1", store=version.store, version=version.version
         )
 
 
@@ -325,7 +325,7 @@ TRANSITIONS: Final[dict[tuple[State, type[Any]], State]] = {
     (State.WRITING, Commit): State.READY,
     (State.WRITING, Abort): State.READY,
     (State.READY, Snapshot): State.SNAPSHOT,  # READY again, unless it is wanted
-    (State.READY, Whole): State.SNAPSHOT,
+    (State.READY, Import): State.SNAPSHOT,
     (State.SNAPSHOT, Bucket): State.SNAPSHOT,
     (State.SNAPSHOT, Append): State.SNAPSHOT,
     (State.SNAPSHOT, SnapshotEnd): State.READY,

@@ -102,7 +102,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
       same(written.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP",
-          "FIND", "READ", "CHECK", "WHOLE", "FLUSH", "ADDED", "RUN"))
+          "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {

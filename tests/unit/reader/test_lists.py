@@ -14,7 +14,7 @@ import pytest
 
 from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
-from dynastate.engine.install import InstalledVersion
+from dynastate.engine.imported import ImportedVersion
 from dynastate.errors import VersionMissingError
 from dynastate.format.changes import MERGE, PUT, Change, apply_change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import VersionId
@@ -237,8 +237,8 @@ def test_an_import(engine: Engine, tables: MemoryTables, store: str, opened: Ope
     source.grow(5)
     imported = f"{namespace_of(store)}-new{store.removeprefix(namespace_of(store))}"
     schema = engine.open(store, *source.made.version).schema
-    version = InstalledVersion(5, attempt(5), {0: len(source.lists[5])}, schema)
-    begun = engine.begin_install(imported, query_run("import"), version, 512 * 1024)
+    version = ImportedVersion(5, attempt(5), {0: len(source.lists[5])}, schema)
+    begun = engine.begin_import(imported, query_run("import"), version, 512 * 1024)
     rows = source.rows(5)
     for bucket in range(1 << begun.bits):
         begun.bucket(bucket)
@@ -258,11 +258,11 @@ def test_an_import(engine: Engine, tables: MemoryTables, store: str, opened: Ope
     assert seen(state) == target.lists[11]
     assert verify(tables, imported).findings == ()
     for after in (0, 4):
-        with pytest.raises(VersionMissingError, match=r"was written in full.* version=5 table="):
+        with pytest.raises(VersionMissingError, match=r"was imported.* version=5 table="):
             list(state.changes(after))
-        with pytest.raises(VersionMissingError, match=r"was written in full.* version=5 table="):
+        with pytest.raises(VersionMissingError, match=r"was imported.* version=5 table="):
             list(state.at(5).changes(after))
-    with pytest.raises(VersionMissingError, match=r"was written in full.* version=5 table="):
+    with pytest.raises(VersionMissingError, match=r"was imported.* version=5 table="):
         list(state.diff(0, 11))
     assert list(state.diff(5, 11)) != []
     assert {each.version for each in state.changes(5)} == set(range(6, 12))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dynastate.errors import MismatchError
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.sidecar import protocol
-from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Open, Read, State, Whole
+from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Import, Open, Read, State
 from tests.support.engine_driver import QUERY
 
 HEAD = protocol.HEADER.size
@@ -105,9 +105,9 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         Begin("s", "r", QUERY, "c", 0, NO_ATTEMPT, NO_ATTEMPT),
         Begin("s", "r", QUERY, "c", 2**63 - 1, A, A),
         Begin("s", "r", QUERY, "c", 2**64 - 1, A, A),
-        Whole("s", "r", QUERY, "c", 1, A, 0, {}, ""),
-        Whole("s", "r", QUERY, "c", 2, NO_ATTEMPT, 0, {}, ""),
-        Whole("s", "r", QUERY, "c", 2**63, A, 0, {}, ""),
+        Import("s", "r", QUERY, "c", 1, A, 0, {}, ""),
+        Import("s", "r", QUERY, "c", 2, NO_ATTEMPT, 0, {}, ""),
+        Import("s", "r", QUERY, "c", 2**63, A, 0, {}, ""),
         Append(1, 0, 0, b""),
         Append(0, 0, 0, b"x"),
         Append(1, 2, 1, b"x"),
@@ -119,7 +119,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 def test_impossible_requests_are_refused(message: tuple[object, ...]) -> None:
     """Version 0 is not opened; an attempt has a parent exactly when its base is not version 0; a chunk has changes.
 
-    A version without a parent is above 1.
+    An imported version is above 1.
     """
     with pytest.raises(MismatchError):
         decode(protocol.encode(message))

@@ -154,7 +154,7 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
 
   /**
    * 1. Write the entries into an empty store. (Crash: orphans.)
-   * 2. Commit it, as a version without a parent. (Crash: a version that no checkpoint names.)
+   * 2. Commit it, as an imported version. (Crash: a version that no checkpoint names.)
    * 3. Read it back, and compare.
    */
   private def write(store: StoreAt, entries: Iterator[StateEntry], check: Content => Unit): JValue = {

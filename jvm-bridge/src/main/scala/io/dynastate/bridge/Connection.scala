@@ -152,10 +152,10 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       if (frame.frameType == Protocol.Maintained) Left(Protocol.takeCounters(frame.body)) else Right(wantedIn(frame))
     }
 
-  /** Begin a version without a parent. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
-  def install(store: String, run: QueryRun, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
-    converse(s"writing a version whole store=$store") {
-      send(Protocol.whole(store, run, version.number, version.attempt, stateBytes, version.keys, version.schema))
+  /** Begin the import of a version. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
+  def importVersion(store: String, run: QueryRun, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
+    converse(s"importing a version store=$store") {
+      send(Protocol.importVersion(store, run, version.number, version.attempt, stateBytes, version.keys, version.schema))
       wantedIn(receive(deadlineSeconds))
     }
 

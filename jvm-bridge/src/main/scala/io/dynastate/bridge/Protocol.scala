@@ -31,7 +31,7 @@ object Protocol {
   val Find = 12
   val Read = 13
   val Check = 14
-  val Whole = 15
+  val Import = 15
   val Flush = 16
   val Added = 17
   val Run = 18
@@ -74,9 +74,9 @@ object Protocol {
   def abort(): ByteBuffer = frame(Abort)
   def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
     frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
-  def whole(
+  def importVersion(
       store: String, run: QueryRun, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
-    frame(Whole, store, run.id, run.queryId, run.checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
+    frame(Import, store, run.id, run.queryId, run.checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
   def bucket(number: Int): ByteBuffer = frame(Bucket, number)
   def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
   def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =

@@ -313,7 +313,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
 }
 
 object VersionTree {
-  /** A version without rows: version 0, or the base of a version that is written without a parent. */
+  /** A version without rows: version 0, or the base of a version that is imported. */
   def empty(schema: String, number: Long = 0L, storage: RowStorage = null, fallback: Version => Version = null): Version =
     load(new RowTables(storage), number, Attempt.None, schema, new ChangedBuckets(number), fallback)
 

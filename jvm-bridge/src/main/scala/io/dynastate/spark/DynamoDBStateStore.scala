@@ -22,7 +22,7 @@ import org.apache.spark.unsafe.Platform
  * UPDATING --abort---> ABORTED          then reads show the base
  * }}}
  *
- * One that `isInstall` has no parent: all its rows are kept here, and written at commit. After the commit of one that `forcesSnapshot`
+ * One that `isImport` is imported: all its rows are kept here, and written at commit. After the commit of one that `forcesSnapshot`
  * the next maintenance makes a snapshot.
  *
  * Changes are legal while UPDATING only; reads, metrics and a second abort always. Used by one thread at a time, but not
@@ -35,7 +35,7 @@ final class DynamoDBStateStore private[spark] (
     baseCheckpointId: Option[String],
     load: Option[Load],
     forcesSnapshot: Boolean = false,
-    isInstall: Boolean = false) extends StateStore43 with VersionReads with ChangeSink {
+    isImport: Boolean = false) extends StateStore43 with VersionReads with ChangeSink {
   import DynamoDBStateStore._
 
   protected val overlay = new VersionOverlay(base, this)
@@ -140,10 +140,10 @@ final class DynamoDBStateStore private[spark] (
       overlay.flush() // 1
       if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
       val next = overlay.fold(attempt, schema.text) // 2
-      committed = if (isInstall) provider.maintenance.install(next) else commitAttempt(next) // 3
+      committed = if (isImport) provider.maintenance.importVersion(next) else commitAttempt(next) // 3
       read = provider.read.take()
       maintained = provider.maintained.take()
-      if (!isInstall) provider.retained.retainCommitted(base, next) // 4
+      if (!isImport) provider.retained.retainCommitted(base, next) // 4
       overlay.show(next)
       state = Committed
       if (forcesSnapshot) provider.maintenance.forceSnapshot(next)
@@ -191,7 +191,7 @@ final class DynamoDBStateStore private[spark] (
 
   /** Send a chunk of changes to the engine; the first one begins the attempt there. */
   override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit =
-    if (!isInstall) {
+    if (!isImport) {
       connection.get().append(records, hashMin, hashMax, chunk, length, provider.client.deadlineSeconds)
       sentBytes += length
     }

@@ -63,7 +63,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   override def getStore(
       version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore = {
     // At version 0 every store is empty. Above it, the next version has no parent, and is written with all its rows.
-    if (loadEmpty && version > 0) new DynamoDBStateStore(this, loader.empty(version), None, None, isInstall = true)
+    if (loadEmpty && version > 0) new DynamoDBStateStore(this, loader.empty(version), None, None, isImport = true)
     else readStores.take(version, stateStoreCkptId) match {
       case Some(read) => upgradeReadStoreToWriteStore(read, version, stateStoreCkptId, forceSnapshotOnCommit)
       case None =>

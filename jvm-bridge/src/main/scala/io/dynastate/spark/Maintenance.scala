@@ -65,9 +65,9 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     }
   }
 
-  /** Write a version without a parent, and commit it. Returns counters. */
-  def install(version: Version): Map[String, Long] = client.converse { connection =>
-    val wanted = connection.install(store, settings.run, version, version.versions.stateBytes(version), deadlineSeconds)
+  /** Import a version: write all its rows, and commit it. Returns counters. */
+  def importVersion(version: Version): Map[String, Long] = client.converse { connection =>
+    val wanted = connection.importVersion(store, settings.run, version, version.versions.stateBytes(version), deadlineSeconds)
     sendBuckets(connection, version, wanted.bits, Array.fill(1 << wanted.bits)(true))
   }
 

@@ -179,7 +179,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 
   /** The same version as one that cannot be read, without rows: they are read when they are needed. Null without a disk. */
   private val fallback: Version => Version = if (storage == null) null else { version =>
-    // Without an attempt it was never stored: version 0, or the base of a version that is written without a parent.
+    // Without an attempt it was never stored: version 0, or the base of a version that is imported.
     if (version.attempt == Attempt.None) bucketed(version.number).empty(version.schema, version.number)
     else {
       val (answer, content, cost) = find(version.number, version.attempt)

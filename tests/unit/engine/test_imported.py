@@ -9,7 +9,7 @@ import pytest
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
-from dynastate.engine.install import InstallAttempt, InstalledVersion
+from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, UnavailableError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
@@ -38,12 +38,12 @@ IMPORT, QUERY = "import-1", "run-2"
 ROWS: State = {b"%d" % number: b"value %d" % number for number in range(500)}
 
 
-def begin_install(
+def begin_import(
     engine: Engine, store: str, by: Attempt, state: State, number: int = NUMBER, bits: int = 3
-) -> InstallAttempt:
+) -> ImportAttempt:
     """Send all rows of a version without a parent, as the provider does; the caller ends it."""
-    version = InstalledVersion(number, by, {0: len(state)}, SCHEMA)
-    begun = engine.begin_install(store, query_run(IMPORT), version, (512 * 1024) << bits)
+    version = ImportedVersion(number, by, {0: len(state)}, SCHEMA)
+    begun = engine.begin_import(store, query_run(IMPORT), version, (512 * 1024) << bits)
     for bucket in range(1 << begun.bits):
         begun.bucket(bucket)
         held = {key: value for key, value in state.items() if key_hash(key) >> 32 - begun.bits == bucket}
@@ -54,7 +54,7 @@ def begin_install(
 
 def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tables, store: str) -> None:
     """It has no parent; later versions depend on it as on any other, and all of them are intact."""
-    assert begin_install(engine, store, attempt(1), ROWS).commit()
+    assert begin_import(engine, store, attempt(1), ROWS).commit()
     assert read(engine, store, NUMBER) == ROWS
     found = entry(tables, store, NUMBER)
     assert (found.parts, found.keys) == (0, {0: len(ROWS)})
@@ -73,7 +73,7 @@ def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tabl
 
 def test_an_installed_version_without_rows(engine: Engine, tables: Tables, store: str) -> None:
     """A partition without rows has a version all the same."""
-    assert begin_install(engine, store, attempt(1), {}).commit()
+    assert begin_import(engine, store, attempt(1), {}).commit()
     assert read(engine, store, NUMBER) == {}
     assert verify(tables, store).findings == ()
 
@@ -85,15 +85,13 @@ def test_the_changes_of_an_installed_version_are_not_known(
 ) -> None:
     """They are refused, as those of versions before it, whatever is listed there; those after it are given."""
     older = write_versions(engine, store, 3, run=IMPORT)
-    assert begin_install(engine, store, attempt(1_000), rows, number).commit()
+    assert begin_import(engine, store, attempt(1_000), rows, number).commit()
     base = VersionId(number, attempt(1_000))
     for later in range(12):
         base = write(engine, store, attempt(2_000 + later), {b"new": b"%d" % later}, base=base, run=QUERY)
     for first in (0, 1, 3, 4, number - 1, number):
         for last in (number, base.version):
-            with pytest.raises(
-                VersionMissingError, match=f"was written in full.* store={store} version={number} table="
-            ):
+            with pytest.raises(VersionMissingError, match=f"was imported.* store={store} version={number} table="):
                 engine.changes(store, first, last, NO_ATTEMPT)
     assert changed(engine, store, number + 1, base) == {number + 1 + later: 1 for later in range(12)}
     assert changed(engine, store, 1, older[-1]) == {1: 1, 2: 1, 3: 1}
@@ -132,7 +130,7 @@ def changed(engine: Engine, store: str, first: int, last: VersionId) -> dict[int
 def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables, store: str) -> None:
     """If its snapshot is lost, it is lost, even though there are older versions: their rows are not its rows."""
     made = write_versions(engine, store, NUMBER - 1, run=IMPORT)
-    assert begin_install(engine, store, attempt(1_000), ROWS).commit()
+    assert begin_import(engine, store, attempt(1_000), ROWS).commit()
     assert read(engine, store, NUMBER) == ROWS
     assert read(engine, store, *made[-1]) != ROWS
     snapshot = next(each for each in graph(tables, store).snapshots() if each.version == NUMBER)
@@ -148,15 +146,15 @@ def test_the_namespace_of_another_query_is_refused(engine: Engine, tables: Table
     made.commit({0: 1}, SCHEMA)
     before = items_of(tables, store)
     with pytest.raises(ConfigurationError, match="this namespace belongs to the query with the checkpoint"):
-        begin_install(engine, store, attempt(2), ROWS)
+        begin_import(engine, store, attempt(2), ROWS)
     assert items_of(tables, store) == before
 
 
 def test_abort_leaves_nothing(engine: Engine, tables: Tables, store: str) -> None:
     """Only what the next attempt needs too is left: the meta item and the schema. An attempt is begun once."""
-    under_way = begin_install(engine, store, attempt(1), ROWS)
+    under_way = begin_import(engine, store, attempt(1), ROWS)
     with pytest.raises(InternalError, match="has a snapshot already"):
-        begin_install(engine, store, attempt(1), ROWS)
+        begin_import(engine, store, attempt(1), ROWS)
     under_way.abort()
     assert {sort.partition("/")[0] for sort in items_of(tables, store)} == {"meta", "schema"}
 
@@ -168,14 +166,14 @@ def test_a_crash_at_any_request(store: str) -> None:
         dying = Dying(tables, request)
         for make in closing(dying):
             with suppress(UnavailableError):
-                begin_install(make(), store, attempt(1), ROWS).commit()
+                begin_import(make(), store, attempt(1), ROWS).commit()
         if dying.left >= 0:
             break
         for make in closing(tables):
             engine = make()
             if graph(tables, store).versions():
                 assert read(engine, store, NUMBER) == ROWS
-            assert begin_install(engine, store, attempt(2), ROWS | {b"more": b"1"}).commit()
+            assert begin_import(engine, store, attempt(2), ROWS | {b"more": b"1"}).commit()
             assert read(engine, store, NUMBER, attempt(2)) == ROWS | {b"more": b"1"}
             assert read(engine, store, NUMBER) == ROWS | {b"more": b"1"}
         assert [each.what for each in verify(tables, store).findings if each.what != "orphaned"] == []

@@ -1,4 +1,4 @@
-"""Installing a version that was made elsewhere: its rows are written as a snapshot, and then listed."""
+"""Import of a version: its rows are written as a snapshot, and then it is listed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dynastate.format.version_list import VersionEntry
 
 
 @dataclass(frozen=True)
-class InstalledVersion:
-    """A version without a parent: its number, above 1, keys by column family, and the text of its schema item."""
+class ImportedVersion:
+    """A version that was made elsewhere: its number, above 1, keys by column family, and the text of its schema."""
 
     number: int
     attempt: Attempt
@@ -25,15 +25,15 @@ class InstalledVersion:
 
 
 @dataclass(eq=False)
-class InstallAttempt(SnapshotAttempt):
-    """An attempt under way without a parent: its rows are written as the snapshot that was `entered` for it.
+class ImportAttempt(SnapshotAttempt):
+    """An import under way: its rows are written as the snapshot that was `entered` for it.
 
-    Its version looks like one whose ancestors were cleaned up: an entry without parts, whose parent does not exist, and
-    a snapshot. So a lost snapshot is an error, and never the state of an older version.
+    Its version has an entry without parts, whose parent does not exist, and a snapshot. So a lost snapshot is an error,
+    and never the state of an older version.
     """
 
     _commits: Commits
-    _version: InstalledVersion
+    _version: ImportedVersion
     _session: Session
 
     def commit(self) -> bool:
@@ -58,6 +58,7 @@ class InstallAttempt(SnapshotAttempt):
             schema=schema_digest(version.schema),
             keys=version.keys,
             time_ms=self._commits.now_ms(),
+            is_imported=True,
             **Tally().sums()._asdict(),
         )
         self._commits.append_entry(session, entry, version.schema, self.meter, has_base=False)  # 2
