@@ -30,7 +30,7 @@ from dynastate.engine.namespaces import (
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import META, Key, check_store, meta_key, store_shard, version_list_key, where
+from dynastate.format.keys import META, Key, check_store, lists_from, meta_key, store_shard, where
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord, namespace_key, store_key
 from dynastate.format.version_list import VERSIONS
@@ -417,7 +417,7 @@ def read_version_lists(
     tables: Tables, store: str, meter: Meter, lowest: int = 0, last: str = "list/~"
 ) -> dict[Key, Item]:
     """The version lists of a store from that of a version on, fences among them, and what follows up to `last`."""
-    return dict(tables.query("snapshot", store_shard(store, 0), version_list_key(store, lowest).sort, last, meter))
+    return dict(tables.query("snapshot", store_shard(store, 0), lists_from(lowest), last, meter))
 
 
 def has_versions(lists: Mapping[Key, Item]) -> bool:

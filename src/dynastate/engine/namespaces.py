@@ -15,7 +15,7 @@ from typing import Final
 from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
-from dynastate.format.items import Item
+from dynastate.format.items import Item, check_format
 from dynastate.format.keys import check_store, meta_key
 from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest_runs, parse_meta
 from dynastate.format.namespace import (
@@ -67,6 +67,8 @@ def read_namespace(tables: Tables, namespace: str, meter: Meter) -> NamespaceIte
     key = namespace_key(namespace)
     items = dict(tables.query("snapshot", key.store_shard, *NAMESPACE_RANGE, meter))
     record = items.pop(key, None)
+    if record is not None and "format" in record:
+        check_format(key, record)
     listed = sorted((listed_store(namespace, *each) for each in items.items()), key=place_of)
     return NamespaceItems(namespace, listed, record)
 

@@ -84,7 +84,7 @@ class VersionGraph:
             except CorruptStateError as corrupt:
                 self.skip_snapshot(of, corrupt)
         else:
-            raise unknown_item(key)
+            raise unknown_item(key, item)
 
     def skip_snapshot(self, of: VersionId, corrupt: CorruptStateError) -> None:
         """Make no route begin with the snapshot of that version: it is corrupt. Routes fall back to older data."""

@@ -57,8 +57,10 @@ META: Final = "meta"
 SNAPSHOT_RANGE: Final = ("snapshot/", "snapshot/~")
 #: Lowest and highest sort key of manifests.
 MANIFEST_RANGE: Final = ("snapshot_manifest/", "snapshot_manifest/~")
+#: The lowest sort key of version lists. Those of format 2 begin there: who reads all lists finds and refuses them.
+LISTS: Final = "group/"
 #: Lowest and highest sort key of everything of a store but parts and buckets.
-STORE_RANGE: Final = ("list/", MANIFEST_RANGE[1])
+STORE_RANGE: Final = (LISTS, MANIFEST_RANGE[1])
 _URL: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
@@ -226,7 +228,12 @@ def graph_range(lowest: int, highest: int) -> tuple[str, str]:
 
     The version lists begin with that of version `lowest`, the snapshots end with those of version `highest`.
     """
-    return f"list/{lowest // LIST_SIZE:016d}", f"snapshot/{highest:020d}/~"
+    return lists_from(lowest), f"snapshot/{highest:020d}/~"
+
+
+def lists_from(lowest: int) -> str:
+    """The lowest sort key of the version lists from that with version `lowest` on."""
+    return f"list/{lowest // LIST_SIZE:016d}" if lowest >= LIST_SIZE else LISTS
 
 
 def where(key: Key) -> dict[str, object]:

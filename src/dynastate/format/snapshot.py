@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynastate.errors import CorruptStateError
-from dynastate.format.items import FORMAT, Item, check_format, item_key, number
+from dynastate.format.items import FORMAT, Item, check_format, item_key, number, other_format
 from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, maker_of_snapshot, snapshot_key, where
 from dynastate.format.meta import FORKS
 
@@ -71,7 +71,7 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
     check_format(key, item)
     of = maker_of_snapshot(key)
     if of is None:
-        raise unknown_item(key)
+        raise unknown_item(key, item)
     own, digest, stage = item.get("id"), item.get("digest"), item.get("stage")
     if not (isinstance(own, bytes) and len(own) == 16 and isinstance(digest, bytes) and isinstance(stage, str)):
         raise CorruptStateError("snapshot item has no id, no digest or no stage", **where(key))
@@ -84,7 +84,11 @@ def parse_snapshot(key: Key, item: Item) -> Snapshot:
     return Snapshot(*of, Attempt(own), epoch, stage, digest, *rows, FORKS in item)
 
 
-def unknown_item(key: Key) -> CorruptStateError:
+def unknown_item(key: Key, item: Item) -> CorruptStateError:
+    """The error of an item that is not known: of another format, if it names one."""
+    form = item.get("format")
+    if isinstance(form, int) and form != FORMAT:
+        return CorruptStateError(other_format("item", form), **where(key))
     return CorruptStateError(
         "an item that this package does not know lies among a store's own: a newer package wrote it, or something "
         "else; upgrade dynastate, or remove it",

@@ -1,0 +1,97 @@
+"""Tables of format 2, as development versions before 0.2.0 wrote them, are refused, and never taken for empty."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynastate.dynamodb.meter import Meter
+from dynastate.dynamodb.wire import from_wire
+from dynastate.engine import catalog
+from dynastate.engine.engine import Engine
+from dynastate.errors import CorruptStateError
+from dynastate.format.items import Item
+from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, meta_key
+from dynastate.format.namespace import namespace_key
+from dynastate.operations.adopt import adopt_stores
+from dynastate.operations.copy import plan_copy
+from dynastate.operations.fork import fork_namespace
+from dynastate.operations.inspect import inspect_store
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
+from tests.support.engine_driver import attempt, make_engine, query_run, write
+from tests.support.fakes import MemoryTables
+
+#: A store with 12 versions and a snapshot.
+FILE = Path(__file__).parents[2] / "vectors" / "format-2-tables.json"
+STORE = "orders/0/0/default"
+MESSAGE = "has format 2, this package reads 3; only versions before 0.2.0 wrote it.*use empty tables"
+
+
+def item_of(wire: dict[str, Any]) -> Item:
+    def value(raw: dict[str, Any]) -> dict[str, Any]:
+        ((kind, held),) = raw.items()
+        if kind == "B":
+            return {"B": base64.b64decode(held)}
+        if kind == "L":
+            return {"L": [value(each) for each in held]}
+        return {"M": {name: value(each) for name, each in held.items()}} if kind == "M" else raw
+
+    return from_wire({name: value(each) for name, each in wire.items()})
+
+
+@pytest.fixture
+def tables() -> MemoryTables:
+    tables = MemoryTables()
+    for each in json.loads(FILE.read_text()):
+        item = item_of(each["item"])
+        (sort,) = item.keys() & {"entry", "part"}
+        tables.items[Key(each["table"], str(item["store_shard"]), str(item[sort]))] = item
+    return tables
+
+
+@pytest.fixture
+def engine(tables: MemoryTables) -> Any:
+    made = make_engine(tables)
+    yield made
+    made.close()
+
+
+WAYS: dict[str, Callable[[Engine, MemoryTables], object]] = {
+    "a query that begins": lambda engine, _: write(engine, STORE, attempt(1), {b"k": b"v"}, run="new"),
+    "a query that continues": lambda engine, _: engine.open(STORE, 12, attempt(12)),
+    "a commit": lambda engine, _: write(engine, STORE, attempt(13), {b"k": b"v"}, base=VersionId(12, attempt(12))),
+    "the newest version": lambda engine, _: engine.find(STORE, 12, NO_ATTEMPT, query_run()),
+    "a reader": lambda _, tables: StateReader(tables, Settings(), "orders/0"),
+    "every store": lambda _, tables: catalog.every_store(tables, "orders", Meter()),
+    "show": lambda _, tables: inspect_store(tables, STORE, Meter()),
+    "fork": lambda _, tables: fork_namespace(tables, "orders", "test", None, Meter()),
+    "copy": lambda _, tables: plan_copy(tables, MemoryTables(), "orders", Settings()),
+    "adopt": lambda _, tables: adopt_stores(tables, [STORE], "file:/ck/state", Meter()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_in_refuses_them(engine: Engine, tables: MemoryTables, way: str) -> None:
+    """And nothing is written."""
+    before = dict(tables.items)
+    with pytest.raises(CorruptStateError, match=MESSAGE):
+        WAYS[way](engine, tables)
+    assert tables.items == before
+
+
+@pytest.mark.parametrize("lost", [meta_key(STORE), namespace_key("orders")], ids=["meta", "record"])
+def test_a_query_begins_in_no_store_of_which_items_are_lost(engine: Engine, tables: MemoryTables, lost: Key) -> None:
+    """Its version lists, under the keys of format 2, and any other item are refused too."""
+    del tables.items[lost]
+    with pytest.raises(CorruptStateError, match=MESSAGE):
+        write(engine, STORE, attempt(1), {b"k": b"v"}, run="new")
+    for key in [meta_key(STORE), namespace_key("orders")]:
+        tables.items.pop(key, None)
+    with pytest.raises(CorruptStateError, match=MESSAGE):
+        write(engine, STORE, attempt(1), {b"k": b"v"}, run="new")
