@@ -35,7 +35,7 @@ from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, meta_k
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
-from dynastate.format.objects import OBJECT_BYTES, ObjectId, bucket_and_prefix, store_prefix
+from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.drop import look
 from dynastate.operations.pins import meta_or_empty, refuse_forked, refuse_forks
@@ -517,8 +517,7 @@ def _refuse(store: str, meta: Item, location: str) -> None:
             origin=str(meta[ORIGIN]),
         )
     locations = parse_meta(store, meta).objects
-    # Locations of earlier builds may have empty segments, which name the same objects as the location without them.
-    if locations and (not location or bucket_and_prefix(location) in map(bucket_and_prefix, locations)):
+    if locations and (not location or location in locations):
         raise ConfigurationError(
             "large blocks of this store are in S3; give the copy another location there: --to-blocks s3://bucket/prefix",
             store=store,

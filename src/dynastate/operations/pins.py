@@ -30,9 +30,9 @@ def pins_of(meta: Item) -> frozenset[str]:
     return pins
 
 
-def pin_of(store: str, meta: Item) -> str:
+def pin_of(meta: Item) -> str:
     """The pin of a fork with that meta item: what is in the set `forks` of the items that it has pinned."""
-    return str(meta.get(PIN, store))  # earlier builds named the store alone
+    return str(meta.get(PIN))
 
 
 def pins_on(item: Item) -> list[str]:
@@ -73,7 +73,7 @@ def unpin(tables: Tables, store: str, meta: Item, names: Collection[str], meter:
 
     After a crash in between they are still in that list, so that they are unpinned again.
     """
-    pin = pin_of(store, meta)
+    pin = pin_of(meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
         key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
         tables.remove_from_set(key, FORKS, [pin], {}, meter)
@@ -98,7 +98,7 @@ def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
     # The meta items are read after the pins, so that the list of a fork that is being made now contains all of them.
     keys = {meta_key(fork): fork for _, item in pinned for fork in forks_of(item)}
     metas = {keys[key]: item for key, item in get_apart(tables, list(keys), meter).items()}
-    needed = {pin_of(fork, item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
+    needed = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
     for key, item in sorted(pinned, key=lambda each: each[0].sort == META):
         dropped = [pin for pin in pins_on(item) if key.sort not in needed.get(pin, ())]
         if dropped:

@@ -168,7 +168,7 @@ class _Check:
     def _find_unpinned(self) -> list[Finding]:
         """Find items that a fork needs in its origin and that are not pinned for it there."""
         meta = self._names.graph.meta_item
-        origin, pin = str(meta.get(ORIGIN)), pin_of(self._store, meta)
+        origin, pin = str(meta.get(ORIGIN)), pin_of(meta)
         pinned = [Key("snapshot", keys.store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
         why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
         unpinned: list[Finding] = []

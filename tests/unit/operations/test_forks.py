@@ -377,7 +377,7 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: Made) -> None
     """Without the pin, clean-up of the origin may delete what the fork needs."""
     fork(tables, store)
     key = snapshot_key(store, *made[20])
-    pin = pin_of(new_of(store), graph(tables, new_of(store)).meta_item)
+    pin = pin_of(graph(tables, new_of(store)).meta_item)
     tables.remove_from_set(key, FORKS, [pin], {}, Meter())
     (finding,) = verify(tables, new_of(store)).findings
     assert (finding.what, finding.key) == ("missing", key)
