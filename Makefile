@@ -136,7 +136,7 @@ audit: setup
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; for each in provider scans query recovery deltas beyond_memory queries_beyond_memory growth background lookup request_path scale blocks page transfer; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+	@status=0; for each in provider scans query recovery deltas beyond_memory queries_beyond_memory growth background lookup request_path scale objects page transfer; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
 
 # Small benchmarks of rows in memory: `make jmh JMH='get -prof gc'`. They need Maven and a network once, and no JDK, as do the races.
 jmh: setup

@@ -2,7 +2,7 @@
 # allows them what the reader's policy allows. AWS asks both: their account has to allow it, too.
 locals {
   cross_account = {
-    for policies, documents in { tables = local.namespaced_policies["reader"], blocks = local.blocks_policies["reader"] } : policies => flatten([
+    for policies, documents in { tables = local.namespaced_policies["reader"], objects = local.objects_policies["reader"] } : policies => flatten([
       for name, principals in var.cross_account_readers : [
         for statement in jsondecode(documents[name]).Statement : merge(statement, {
           Sid       = "${statement.Sid}${index(keys(var.cross_account_readers), name)}"

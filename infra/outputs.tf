@@ -25,7 +25,7 @@ output "spark_conf" {
       "spark.sql.streaming.stateStore.dynastate.deltaTable"    = aws_dynamodb_table.state["delta"].name
       "spark.sql.streaming.stateStore.dynastate.snapshotTable" = aws_dynamodb_table.state["snapshot_group"].name
     },
-    { for bucket in aws_s3_bucket.blocks : "spark.sql.streaming.stateStore.dynastate.blocks" => trimsuffix("s3://${bucket.bucket}/${var.blocks_prefix}", "/") },
+    { for bucket in aws_s3_bucket.objects : "spark.sql.streaming.stateStore.dynastate.objects" => trimsuffix("s3://${bucket.bucket}/${var.objects_prefix}", "/") },
   )
 }
 
@@ -44,19 +44,19 @@ output "reader_policies" {
   value       = local.namespaced_policies["reader"]
 }
 
-output "blocks_writer_policies" {
+output "objects_writer_policies" {
   description = "IAM policy documents (JSON) for the objects that Spark's executors write, by the names of namespaces; none without a bucket."
-  value       = local.blocks_policies["writer"]
+  value       = local.objects_policies["writer"]
 
   precondition {
-    condition     = alltrue([for document in local.blocks_policies["writer"] : length(document) <= 6144])
+    condition     = alltrue([for document in local.objects_policies["writer"] : length(document) <= 6144])
     error_message = "namespaces must have fewer or shorter namespaces under one name: IAM takes policies of up to 6,144 characters."
   }
 }
 
-output "blocks_reader_policies" {
+output "objects_reader_policies" {
   description = "IAM policy documents (JSON) for the objects that readers read, by the names of namespaces; none without a bucket."
-  value       = local.blocks_policies["reader"]
+  value       = local.objects_policies["reader"]
 }
 
 output "operator_policy" {
@@ -64,7 +64,7 @@ output "operator_policy" {
   value       = local.operator_policy
 }
 
-output "blocks_operator_policy" {
+output "objects_operator_policy" {
   description = "IAM policy document (JSON) for operators who create, change and destroy the bucket, without access to the objects; null without a bucket."
-  value       = local.blocks_operator_policy
+  value       = local.objects_operator_policy
 }

@@ -264,69 +264,69 @@ variable "cross_account_readers" {
   }
 }
 
-variable "blocks_bucket_name" {
-  description = "Name of a bucket to make for large blocks of rows, in the Region of the tables. Null: no bucket."
+variable "objects_bucket_name" {
+  description = "Name of a bucket to make for large parts, in the Region of the tables. Null: no bucket."
   type        = string
   default     = null
 
   validation {
-    condition     = var.blocks_bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.blocks_bucket_name))
-    error_message = "blocks_bucket_name must be 3 to 63 characters, each a lower-case letter, a digit or -, and neither begin nor end with -"
+    condition     = var.objects_bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.objects_bucket_name))
+    error_message = "objects_bucket_name must be 3 to 63 characters, each a lower-case letter, a digit or -, and neither begin nor end with -"
   }
 }
 
-variable "blocks_prefix" {
+variable "objects_prefix" {
   description = "Prefix of the names of all objects in that bucket, without slashes at its ends. Empty: none."
   type        = string
   default     = ""
   nullable    = false
 
   validation {
-    condition     = can(regex("^([A-Za-z0-9!_.'()-]+(/[A-Za-z0-9!_.'()-]+)*)?$", var.blocks_prefix))
-    error_message = "blocks_prefix must be of S3's safe characters but *, without slashes at its ends."
+    condition     = can(regex("^([A-Za-z0-9!_.'()-]+(/[A-Za-z0-9!_.'()-]+)*)?$", var.objects_prefix))
+    error_message = "objects_prefix must be of S3's safe characters but *, without slashes at its ends."
   }
 
   validation {
-    condition     = length(var.blocks_prefix) <= 512
-    error_message = "blocks_prefix must have at most 512 characters: dynastate takes no more."
+    condition     = length(var.objects_prefix) <= 512
+    error_message = "objects_prefix must have at most 512 characters: dynastate takes no more."
   }
 
   validation {
-    condition     = var.blocks_prefix == "" || var.blocks_bucket_name != null
-    error_message = "blocks_prefix must be empty without blocks_bucket_name: there is no bucket for it."
+    condition     = var.objects_prefix == "" || var.objects_bucket_name != null
+    error_message = "objects_prefix must be empty without objects_bucket_name: there is no bucket for it."
   }
 }
 
-variable "blocks_restored_from" {
+variable "objects_restored_from" {
   description = "Names of the snapshot-group tables from whose backups these tables were restored, as long as there are versions with objects of those: writers and readers may read them. Empty: these tables were not restored under another name."
   type        = list(string)
   default     = []
   nullable    = false
 
   validation {
-    condition     = alltrue([for name in var.blocks_restored_from : can(regex("^[a-zA-Z0-9_.-]{3,255}$", name))]) && length(distinct(var.blocks_restored_from)) == length(var.blocks_restored_from)
-    error_message = "blocks_restored_from must be names of tables, each once: 3 to 255 characters, each a letter, a digit or one of _ . -"
+    condition     = alltrue([for name in var.objects_restored_from : can(regex("^[a-zA-Z0-9_.-]{3,255}$", name))]) && length(distinct(var.objects_restored_from)) == length(var.objects_restored_from)
+    error_message = "objects_restored_from must be names of tables, each once: 3 to 255 characters, each a letter, a digit or one of _ . -"
   }
 
   validation {
-    condition     = length(var.blocks_restored_from) == 0 || var.blocks_bucket_name != null
-    error_message = "blocks_restored_from must be empty without blocks_bucket_name: there is no bucket for it."
+    condition     = length(var.objects_restored_from) == 0 || var.objects_bucket_name != null
+    error_message = "objects_restored_from must be empty without objects_bucket_name: there is no bucket for it."
   }
 }
 
-variable "blocks_noncurrent_days" {
+variable "objects_noncurrent_days" {
   description = "Days for which the bucket keeps objects that clean-up has deleted, so that tables can be restored to a second within them: as many as backups reach back. They are paid for, and are many. Null: none are kept."
   type        = number
   default     = null
 
   validation {
-    condition     = var.blocks_noncurrent_days == null || try(var.blocks_noncurrent_days >= 1 && floor(var.blocks_noncurrent_days) == var.blocks_noncurrent_days, false)
-    error_message = "blocks_noncurrent_days must be a whole number, at least 1."
+    condition     = var.objects_noncurrent_days == null || try(var.objects_noncurrent_days >= 1 && floor(var.objects_noncurrent_days) == var.objects_noncurrent_days, false)
+    error_message = "objects_noncurrent_days must be a whole number, at least 1."
   }
 
   validation {
-    condition     = var.blocks_noncurrent_days == null || var.blocks_bucket_name != null
-    error_message = "blocks_noncurrent_days must be null without blocks_bucket_name: there is no bucket for it."
+    condition     = var.objects_noncurrent_days == null || var.objects_bucket_name != null
+    error_message = "objects_noncurrent_days must be null without objects_bucket_name: there is no bucket for it."
   }
 }
 

@@ -13,8 +13,8 @@ override_resource {
 }
 
 override_resource {
-  target = aws_s3_bucket.blocks[0]
-  values = { arn = "arn:aws:s3:::team-blocks" }
+  target = aws_s3_bucket.objects[0]
+  values = { arn = "arn:aws:s3:::team-objects" }
 }
 
 variables {
@@ -32,7 +32,7 @@ run "none_by_default" {
 run "each_reads_its_namespaces" {
   variables {
     cross_account_readers = { orders = ["444455556666"], web = ["arn:aws:iam::444455556666:role/b", "arn:aws:iam::444455556666:role/a"] }
-    blocks_bucket_name    = "team-blocks"
+    objects_bucket_name    = "team-objects"
   }
 
   assert {
@@ -66,15 +66,15 @@ run "each_reads_its_namespaces" {
 
   assert {
     condition = jsonencode([
-      for statement in jsondecode(aws_s3_bucket_policy.blocks[0].policy).Statement : [statement.Action, statement.Resource] if contains(try(statement.Principal.AWS, []), "444455556666")
+      for statement in jsondecode(aws_s3_bucket_policy.objects[0].policy).Statement : [statement.Action, statement.Resource] if contains(try(statement.Principal.AWS, []), "444455556666")
       ]) == jsonencode([
-      for statement in jsondecode(output.blocks_reader_policies["orders"]).Statement : [statement.Action, statement.Resource]
+      for statement in jsondecode(output.objects_reader_policies["orders"]).Statement : [statement.Action, statement.Resource]
     ])
     error_message = "The bucket must allow what the reader's policy of the bucket allows."
   }
 
   assert {
-    condition     = jsondecode(aws_s3_bucket_policy.blocks[0].policy).Statement[0].Effect == "Deny"
+    condition     = jsondecode(aws_s3_bucket_policy.objects[0].policy).Statement[0].Effect == "Deny"
     error_message = "The bucket must still deny requests without TLS."
   }
 }

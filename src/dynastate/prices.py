@@ -28,7 +28,7 @@ class Prices:
     @classmethod
     def of(cls, settings: Settings) -> Prices:
         of_tables = settings.write_price, settings.read_price, settings.storage_price
-        return cls(*of_tables, settings.put_price, settings.get_price, settings.blocks_storage_price)
+        return cls(*of_tables, settings.put_price, settings.get_price, settings.objects_storage_price)
 
     @property
     def object_units(self) -> float:

@@ -28,7 +28,7 @@ _TABLE_NAME = {
 }
 _NAMESPACE = {"form": (re.compile(r"[A-Za-z0-9._-]{1,128}"), "1 to 128 characters of A-Z a-z 0-9 . _ -")}
 _FOLDERS = {"form": (re.compile(r"/[^,\0]*(,/[^,\0]*)*"), "absolute folders with commas between them")}
-_BLOCKS = {
+_OBJECTS = {
     "form": (
         re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?<!--x-s3)(/[A-Za-z0-9!_.*'()/-]{0,512})?"),
         "s3://bucket or s3://bucket/prefix, of S3's safe characters, and no directory bucket of S3 Express",
@@ -91,16 +91,16 @@ class Settings:
     """Codec of rows that are written: lz4, or zstd, which needs the package's extra `zstd`. All are read."""
     snapshot_threshold: Decimal = field(default=Decimal("1.25"), metadata={"range": _TIMES})
     """A snapshot is made when the changes since the last one, in bytes, are this multiple of it."""
-    blocks: str = field(default="", metadata=_BLOCKS)
-    """Where in S3 large blocks of rows are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read.
+    objects: str = field(default="", metadata=_OBJECTS)
+    """Where in S3 large parts are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read.
 
     The name of the snapshot-group table is added to it, so that several tables can share it."""
-    blocks_endpoint: str = ""
+    objects_endpoint: str = ""
     """URL of a store that speaks S3; empty: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else the Region's own."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
-    """US dollars for a million write units, for metrics; with `blocks`, it also decides what goes to S3.
+    """US dollars for a million write units, for metrics; with `objects`, it also decides what goes to S3.
 
     The defaults are us-east-1's on demand."""
     read_price: Decimal = field(default=Decimal("0.125"), metadata={"range": _PRICES})
@@ -111,7 +111,7 @@ class Settings:
     """US dollars for a million requests that write or list objects of S3. It also decides what is large."""
     get_price: Decimal = field(default=Decimal("0.4"), metadata={"range": _PRICES})
     """US dollars for a million requests that read objects."""
-    blocks_storage_price: Decimal = field(default=Decimal("0.023"), metadata={"range": _PRICES})
+    objects_storage_price: Decimal = field(default=Decimal("0.023"), metadata={"range": _PRICES})
     """US dollars for a GB-month of objects."""
 
     def __post_init__(self) -> None:
@@ -119,8 +119,8 @@ class Settings:
             self._require_form(item)
         if self.delta_table == self.snapshot_table:
             raise ConfigurationError(f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ", both=self.delta_table)
-        object.__setattr__(self, "blocks", _one_spelling(self.blocks))
-        for name in ("endpoint", "blocks_endpoint"):
+        object.__setattr__(self, "objects", _one_spelling(self.objects))
+        for name in ("endpoint", "objects_endpoint"):
             if getattr(self, name):
                 self._require_url(name)
 
@@ -173,9 +173,9 @@ class Settings:
         }
 
 
-def _one_spelling(blocks: str) -> str:
-    """A location of blocks as S3's own scheme has it, without empty segments."""
-    return re.sub("(?<!:)/+", "/", re.sub("^s3a:", "s3:", blocks)).rstrip("/")
+def _one_spelling(objects: str) -> str:
+    """A location of objects as S3's own scheme has it, without empty segments."""
+    return re.sub("(?<!:)/+", "/", re.sub("^s3a:", "s3:", objects)).rstrip("/")
 
 
 def is_endpoint(text: str) -> bool:

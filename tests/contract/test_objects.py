@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if request.param == "s3mock":
             with s3mock(tmp_path_factory.mktemp("s3mock")) as settings:
                 objects = S3Objects(settings)
-                yield objects, settings.blocks
+                yield objects, settings.objects
                 objects.close()
         else:
             embedded: EmbeddedDynamoDB = request.getfixturevalue("embedded")

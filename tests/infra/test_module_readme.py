@@ -92,5 +92,5 @@ def test_names_and_keys_are_the_packages() -> None:
     assert (defaults["delta_table_name"], defaults["snapshot_group_table_name"]) == (DELTA_TABLE, SNAPSHOT_TABLE)
     assert said(main, "hash_key") == f'"{SPECS["delta"].hash_key}"' == f'"{SPECS["snapshot"].hash_key}"'
     assert re.findall(r'range_key = "(\w+)"', main) == [SPECS["delta"].range_key, SPECS["snapshot"].range_key]
-    named = Settings(delta_table="other-delta", snapshot_table="other-snapshot", blocks="s3://bucket").to_spark()
+    named = Settings(delta_table="other-delta", snapshot_table="other-snapshot", objects="s3://bucket").to_spark()
     assert re.findall(rf'"({re.escape(PREFIX)}\w+)"', outputs) == list(named)

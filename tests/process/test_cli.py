@@ -295,13 +295,13 @@ def test_local_runs_until_it_is_stopped() -> None:
             assert running.poll() is None, lines
         conf = dict(line.split("=", 1) for line in lines if line.startswith("spark."))
         endpoint = conf["spark.sql.streaming.stateStore.dynastate.endpoint"]
-        blocks = ["--blocks", "s3://dynastate-blocks", "--blocks-endpoint", endpoint]
-        check = run("tables", "check", "--endpoint", endpoint, "--region", REGION, *blocks)
+        objects = ["--objects", "s3://dynastate-objects", "--objects-endpoint", endpoint]
+        check = run("tables", "check", "--endpoint", endpoint, "--region", REGION, *objects)
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 0
 
     assert endpoint in lines[0]
-    ours = Settings(endpoint=endpoint, blocks_endpoint=endpoint, region=REGION, python=sys.executable)
+    ours = Settings(endpoint=endpoint, objects_endpoint=endpoint, region=REGION, python=sys.executable)
     assert conf == plain_conf() | ours.to_spark()
     assert [line for line in lines if line.startswith("export ")] == [
         f"export {name}={value}" for name, value in credentials().items()
@@ -323,7 +323,7 @@ def test_local_for_programs() -> None:
         assert running.wait(10) == 0
     assert check.returncode == 0, check.stderr
     at = found["endpoint"]
-    ours = Settings(endpoint=at, blocks_endpoint=at, region=REGION, python=sys.executable)
+    ours = Settings(endpoint=at, objects_endpoint=at, region=REGION, python=sys.executable)
     assert found["spark"] == plain_conf() | ours.to_spark()
     assert found["environment"] == credentials()
 
@@ -341,7 +341,7 @@ def test_local_without_a_spark(tmp_path: Path) -> None:
     assert said.count("\n") == 1
     assert "not all that Spark needs: pyspark is not installed here" in said
     names = [line.partition("=")[0].rpartition(".")[2] for line in lines if line.startswith("spark.")]
-    assert names == ["region", "endpoint", "python", "blocksEndpoint"]
+    assert names == ["region", "endpoint", "python", "objectsEndpoint"]
 
 
 def test_an_unexpected_exception_shows_its_trace() -> None:
@@ -398,14 +398,14 @@ def test_progress_is_shown_on_a_terminal_only(where: list[str]) -> None:
     assert "100%" in shown
 
 
-def test_copy_with_blocks_in_s3(where: list[str], database: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_with_objects_in_s3(where: list[str], database: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and objects are copied over HTTP, and verify finds no error in the copy."""
-    blocks = f"s3://{BUCKET}/blocks"
-    settings = replace(database.settings, blocks=blocks, put_price=Decimal(0))
+    objects = f"s3://{BUCKET}/objects"
+    settings = replace(database.settings, objects=objects, put_price=Decimal(0))
     other = replace(settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
     create_tables(other)
     tables = BotoTables(settings)
-    engine = make_engine(tables, blocks=blocks, put_price=Decimal(0))
+    engine = make_engine(tables, objects=objects, put_price=Decimal(0))
     made = StoreBuilder(engine, "wide/0/0/default")
     for version in range(2):
         made.commit(*((user(f"{version}/{number}"), counted(number)) for number in range(5_000)))
@@ -413,8 +413,8 @@ def test_copy_with_blocks_in_s3(where: list[str], database: EmbeddedDynamoDB, mo
     tables.close()
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", database.endpoint)
     to = ["--to-delta-table", other.delta_table, "--to-snapshot-table", other.snapshot_table, "--yes"]
-    assert "give the copy another location there: --to-blocks" in refused("copy", "wide", *where, *to)
-    copied = run("copy", "wide", *where, *to, "--to-blocks", f"s3a://{BUCKET}/copies/")
+    assert "give the copy another location there: --to-objects" in refused("copy", "wide", *where, *to)
+    copied = run("copy", "wide", *where, *to, "--to-objects", f"s3a://{BUCKET}/copies/")
     assert copied.returncode == 0, copied.stderr
     assert re.search(r"items and 2 objects \([\d,]+ bytes\) of S3\s+are\s+equal", copied.stdout)
     at_the_copy = ["--delta-table", other.delta_table, "--snapshot-table", other.snapshot_table]

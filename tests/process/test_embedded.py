@@ -67,7 +67,7 @@ def test_it_takes_names_and_region_from_the_settings() -> None:
     """Tables are made under the names and in the Region asked for, and its settings say where it is."""
     with EmbeddedDynamoDB(settings=Settings(delta_table="one", snapshot_table="two", region="eu-west-1")) as running:
         at = running.endpoint
-        assert running.settings == Settings("one", "two", "eu-west-1", at, blocks_endpoint=at)
+        assert running.settings == Settings("one", "two", "eu-west-1", at, objects_endpoint=at)
         assert check_tables(running.settings) == []
 
 

@@ -113,8 +113,8 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
         for kind, url in (("right", f"http://user:{CORE}@{echo}"), ("broken", f"user:{CORE}@{echo}\n")):
             made[f"{name}, {kind}"] = (keys() | {name: url}, stores, f"{name} must be a URL such as .*without user")
     s3 = {"AWS_ENDPOINT_URL_S3": f"http://user:{CORE}@{echo}", "AWS_ENDPOINT_URL_DYNAMODB": f"http://{echo}"}
-    blocks = ["compact", "marked/0", "--region", "us-east-1", "--blocks", "s3://bucket"]
-    made["AWS_ENDPOINT_URL_S3"] = (keys() | s3, blocks, "AWS_ENDPOINT_URL_S3 must be a URL")
+    objects = ["compact", "marked/0", "--region", "us-east-1", "--objects", "s3://bucket"]
+    made["AWS_ENDPOINT_URL_S3"] = (keys() | s3, objects, "AWS_ENDPOINT_URL_S3 must be a URL")
     made["--endpoint"] = (keys(), [*stores, "--endpoint", f"user:{CORE}@{echo}\n"], "--endpoint must be a URL")
     far = {"AWS_ENDPOINT_URL": "http://dynamodb.invalid", "NO_PROXY": "", "no_proxy": ""}
     for name in ("HTTP_PROXY", "http_proxy"):

@@ -93,7 +93,7 @@ MUTE, MUTE_OF = (1, 3), 5
 #: In these the tables have replicas in two Regions, and the query moves between these, often since one is cut off.
 #: Objects of S3 have no replicas here.
 REPLICATED, REPLICATED_OF = (6, 15, 22), 23
-BLOCKS: Final = {"blocks": "s3://bucket/state", "put_price": Decimal(0)}
+S3_URL: Final = {"objects": "s3://bucket/state", "put_price": Decimal(0)}
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 
@@ -583,7 +583,7 @@ class Schedule:
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
         own: dict[str, Any] = {"shards": self.shards, "parallel_requests": 2}
         if self.seed % STREAMED_OF in STREAMED and self._streams.random() < 0.7:
-            own |= BLOCKS
+            own |= S3_URL
         engine = Engine(both, replace(self.settings, **own), self._clock())
         limit_cache(engine, cache_bytes)
         engine.commits.inline_bytes = INLINE_BYTES if self.seed % INLINED_OF in INLINED else 0

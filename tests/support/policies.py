@@ -214,10 +214,10 @@ def leading_keys(operation: str, body: Mapping[str, Any]) -> dict[str, set[str]]
     return {body["TableName"]: set()}
 
 
-def render_blocks(role: str, bucket: str, prefix: str, namespace: str = "*") -> Policy:
+def render_objects(role: str, bucket: str, prefix: str, namespace: str = "*") -> Policy:
     """A document for the bucket, filled in as the Terraform module does it, for tables with the default names."""
     prefix += f"{SNAPSHOT_TABLE}/"
-    text = Template((POLICIES / f"blocks_{role}.json.tftpl").read_text()).substitute(
+    text = Template((POLICIES / f"objects_{role}.json.tftpl").read_text()).substitute(
         bucket_arn=f"{BUCKETS}{bucket}",
         objects=json.dumps([f"{BUCKETS}{bucket}/{prefix}{namespace}/*"]),
         prefixes=json.dumps([f"{prefix}{namespace}/*"]),

@@ -15,7 +15,7 @@ from tests.support.processes import free_port, wait_until
 from tests.upstream.maven import jars
 
 MAIN: Final = "com.adobe.testing.s3mock.S3MockApplication"
-BUCKET: Final = "blocks"
+BUCKET: Final = "objects"
 START_DEADLINE_S: Final = 60.0
 
 
@@ -36,7 +36,7 @@ def s3mock(folder: Path) -> Iterator[Settings]:
     try:
         wait_until(lambda: _answers(port) or process.poll() is not None, "S3Mock to answer", START_DEADLINE_S)
         assert process.poll() is None, (folder / "s3mock.log").read_text()[-2_000:]
-        yield Settings(region="us-east-1", blocks=f"s3://{BUCKET}/prefix", blocks_endpoint=f"http://127.0.0.1:{port}")
+        yield Settings(region="us-east-1", objects=f"s3://{BUCKET}/prefix", objects_endpoint=f"http://127.0.0.1:{port}")
     finally:
         process.kill()
         process.wait()

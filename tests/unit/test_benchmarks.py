@@ -141,11 +141,11 @@ MET: dict[str, tuple[Any, ...]] = {
             "others": {"requests_most": 2, "mb_most": 0.73, "p50_ms": 7.3},
         },
     ),
-    "blocks": (
+    "objects": (
         {
             "in DynamoDB": {"batch_ms": 90, "every_row_ms": 1_100},
-            "blocks in S3": {"batch_ms": 60, "every_row_ms": 500},
-            "blocks in S3, 40 ms a PUT": {"batch_ms": 90, "every_row_ms": 500},
+            "objects in S3": {"batch_ms": 60, "every_row_ms": 500},
+            "objects in S3, 40 ms a PUT": {"batch_ms": 90, "every_row_ms": 500},
         },
     ),
     "request_path": ({"commit": {"boto3": (2.9, 3.4), "direct": (0.79, 0.9)}},),

@@ -43,17 +43,17 @@ WRONG_TEXT = {
     ),
     "compression": (["", "raw", "ZSTD", "lz4 ", "lz4,zstd", "gzip", "zstd\n"], "lz4 or zstd"),
     "snapshotThreshold": (["", "-0.1", "100.01", "85 %", "0,85", "1e1", ".5", "2.", "NaN", " 2"], "decimal"),
-    "blocks": (
+    "objects": (
         [
             *("bucket", "s3://", "s3:/bucket", "s3://B", "s3://b", "gs://bucket", "s3://bucket/a b", "s3://u:p@bucket"),
             *("s3://bucket--usw2-az1--x-s3", "s3a://bucket--usw2-az1--x-s3/state"),
         ],
         "s3://bucket or s3://bucket/prefix",
     ),
-    "blocksEndpoint": (["127.0.0.1:9000", "ftp://host", "http://user:password@host"], "a URL such as"),
+    "objectsEndpoint": (["127.0.0.1:9000", "ftp://host", "http://user:password@host"], "a URL such as"),
     "requestDeadlineS": ([" 1", "1_0", "٣", "9" * 5_000, "0", "3601", "-60", "60s", "", "1.5"], "whole number"),
     **dict.fromkeys(
-        ("writePrice", "readPrice", "storagePrice", "putPrice", "getPrice", "blocksStoragePrice"),
+        ("writePrice", "readPrice", "storagePrice", "putPrice", "getPrice", "objectsStoragePrice"),
         (["-0.1", "1000000.01", "$0.625", "0,625", "1e3", ".5", "1.", "NaN", "inf", " 1", "1_0", "٣", ""], "decimal"),
     ),
 }
@@ -73,15 +73,15 @@ RIGHT_TEXT = {
     "diskPath": ["", "/", "/mnt/disk 1", "/a,/b/é"],
     "compression": ["lz4", "zstd"],
     "snapshotThreshold": ["0", "0.85", "100", "2.5"],
-    "blocks": ["", "s3://bucket", "s3://my.bucket-1/state", "s3://b--x-s3-1/b--x-s3", "s3://bucket/a/b_c!'(1)*"],
-    "blocksEndpoint": ["", "http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com"],
+    "objects": ["", "s3://bucket", "s3://my.bucket-1/state", "s3://b--x-s3-1/b--x-s3", "s3://bucket/a/b_c!'(1)*"],
+    "objectsEndpoint": ["", "http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
     "readPrice": ["0.125", "0", "1000000"],
     "storagePrice": ["0.25", "0", "1000000"],
     "putPrice": ["5", "0", "1000000"],
     "getPrice": ["0.4", "0", "1000000"],
-    "blocksStoragePrice": ["0.023", "0", "1000000"],
+    "objectsStoragePrice": ["0.023", "0", "1000000"],
 }
 
 
@@ -115,10 +115,10 @@ def test_a_right_value_is_taken(name: str, value: str) -> None:
         ("s3://bucket//", "s3://bucket"),
     ],
 )
-def test_a_location_of_blocks_has_one_spelling(given: str, location: str) -> None:
+def test_a_location_of_objects_has_one_spelling(given: str, location: str) -> None:
     """Hadoop's scheme for S3, empty segments, and slashes at the end make no other location."""
-    assert Settings(blocks=given).blocks == Settings(blocks=location).blocks == location
-    assert Settings.from_spark({"blocks": given}) == Settings(blocks=location)
+    assert Settings(objects=given).objects == Settings(objects=location).objects == location
+    assert Settings.from_spark({"objects": given}) == Settings(objects=location)
 
 
 def test_every_setting_is_tested() -> None:
@@ -131,8 +131,8 @@ def changed() -> Settings:
     """Make settings of which none is the default."""
     tables = "delta", "snapshot", "eu-west-1", "http://host"
     prices = Decimal("0.7"), Decimal(1), Decimal(0), Decimal(2), Decimal(3), Decimal(4)
-    blocks = "s3://bucket/prefix", "http://host"
-    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, 1, "/disk", "zstd", Decimal("2.5"), *blocks, 1, *prices)
+    objects = "s3://bucket/prefix", "http://host"
+    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, 1, "/disk", "zstd", Decimal("2.5"), *objects, 1, *prices)
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)

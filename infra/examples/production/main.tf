@@ -1,5 +1,5 @@
 # Both tables as a platform team would run them: with their own encryption key, a cost limit, alarms that notify, and
-# a policy for each query, ready to attach to its role. With blocks_bucket_name also the bucket for large blocks.
+# a policy for each query, ready to attach to its role. With objects_bucket_name also the bucket for large parts.
 
 terraform {
   required_version = ">= 1.9"
@@ -77,14 +77,14 @@ variable "max_read_request_units" {
   }
 }
 
-variable "blocks_bucket_name" {
-  description = "Name of a bucket to make for large blocks of rows, unique in all of AWS: docs/blocks-in-s3.md. Null: no bucket."
+variable "objects_bucket_name" {
+  description = "Name of a bucket to make for large parts, unique in all of AWS: docs/objects-in-s3.md. Null: no bucket."
   type        = string
   default     = null
 
   validation {
-    condition     = var.blocks_bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.blocks_bucket_name))
-    error_message = "blocks_bucket_name must be 3 to 63 characters, each a lower-case letter, a digit or -, and neither begin nor end with -"
+    condition     = var.objects_bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.objects_bucket_name))
+    error_message = "objects_bucket_name must be 3 to 63 characters, each a lower-case letter, a digit or -, and neither begin nor end with -"
   }
 }
 
@@ -108,13 +108,13 @@ data "aws_caller_identity" "this" {}
 data "aws_partition" "this" {}
 
 locals {
-  services = concat(["dynamodb"], var.blocks_bucket_name == null ? [] : ["s3"])
+  services = concat(["dynamodb"], var.objects_bucket_name == null ? [] : ["s3"])
 
   # Of items and, with a bucket, of objects: one policy for each role, since IAM attaches at most 10.
   policies = {
     for role, documents in {
-      writer = [module.dynastate.writer_policies, module.dynastate.blocks_writer_policies]
-      reader = [module.dynastate.reader_policies, module.dynastate.blocks_reader_policies]
+      writer = [module.dynastate.writer_policies, module.dynastate.objects_writer_policies]
+      reader = [module.dynastate.reader_policies, module.dynastate.objects_reader_policies]
       } : role => {
       for name in keys(var.namespaces) : name => jsonencode({
         Version   = "2012-10-17"
@@ -173,10 +173,10 @@ module "dynastate" {
   namespaces                = var.namespaces
   kms_key_arn               = aws_kms_key.state.arn
   deletion_protection       = var.deletion_protection
-  blocks_bucket_name        = var.blocks_bucket_name
+  objects_bucket_name        = var.objects_bucket_name
 
   # As long as the tables' backups reach back: what they name can be restored then.
-  blocks_noncurrent_days = var.blocks_bucket_name == null ? null : 35
+  objects_noncurrent_days = var.objects_bucket_name == null ? null : 35
 
   on_demand_throughput = {
     for table in ["delta", "snapshot_group"] : table => {

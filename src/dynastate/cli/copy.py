@@ -36,8 +36,8 @@ def copy(
     to_snapshot_table: Annotated[str, _of_target("NAME", "Its snapshot-group table.")] = "",
     to_region: Annotated[str, _of_target("REGION", "Its Region.")] = "",
     to_endpoint: Annotated[str, _of_target("URL", "Its DynamoDB endpoint.")] = "",
-    to_blocks: Annotated[
-        str, typer.Option(metavar="URL", help="Where copies of blocks in S3 are, if there are some.")
+    to_objects: Annotated[
+        str, typer.Option(metavar="URL", help="Where copies of objects in S3 are, if there are some.")
     ] = "",
     profile: Annotated[str, typer.Option(metavar="NAME", help="AWS profile of the source.")] = "",
     to_profile: Annotated[str, _of_target("NAME", "AWS profile of the target.")] = "",
@@ -56,7 +56,7 @@ def copy(
         "snapshot_table": to_snapshot_table,
         "region": to_region,
         "endpoint": to_endpoint,
-        "blocks": to_blocks,
+        "objects": to_objects,
     }
     other = replace(call.settings, **{name: value for name, value in given.items() if value})
     if other == call.settings and to_profile in ("", profile):
@@ -68,7 +68,9 @@ def copy(
         closing(BotoTables(other, profile=to_profile or profile)) as target,
     ):
         with progress("stores") as report:
-            plan = plan_copy(source, target, namespace, call.settings, report, blocks=other.blocks if to_blocks else "")
+            plan = plan_copy(
+                source, target, namespace, call.settings, report, objects=other.objects if to_objects else ""
+            )
         if not call.as_json:
             call.say(
                 f"{namespace}: {plural(len(plan.stores), 'store')}, {plural(plan.items, 'item')} "

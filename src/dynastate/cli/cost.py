@@ -127,7 +127,7 @@ def cost(
     storage_price: Annotated[str, _price("a GB-month")] = "",
     put_price: Annotated[str, _price("a million PUTs to S3")] = "",
     get_price: Annotated[str, _price("a million GETs from S3")] = "",
-    blocks_storage_price: Annotated[str, _price("a GB-month in S3")] = "",
+    objects_storage_price: Annotated[str, _price("a GB-month in S3")] = "",
 ) -> None:
     """Show what a query stores and has spent, and predict what it would spend with other settings.
 
@@ -148,7 +148,7 @@ def cost(
     if not namespace and progress_file is None:
         raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")
     given = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price, "namespace": namespace}
-    given |= {"putPrice": put_price, "getPrice": get_price, "blocksStoragePrice": blocks_storage_price}
+    given |= {"putPrice": put_price, "getPrice": get_price, "objectsStoragePrice": objects_storage_price}
     given["snapshotThreshold"] = snapshot_threshold
     settings = Settings.from_spark({name: text for name, text in given.items() if text})
     prices = Prices.of(settings)

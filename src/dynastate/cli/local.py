@@ -24,7 +24,7 @@ app = typer.Typer(rich_help_panel="Set up")
     "local --port 0 --json | jq -r .endpoint",
     tables=False,
     wide=False,
-    json="One line with a JSON object: endpoint, region, blocks, spark, environment.",
+    json="One line with a JSON object: endpoint, region, objects, spark, environment.",
 )
 def local(
     call: Call,
@@ -41,14 +41,14 @@ def local(
     with suppress(KeyboardInterrupt), EmbeddedDynamoDB(port) as database:
         # It is reached from this machine only, so the Python that runs now may run the sidecar.
         conf = _plain_conf() | replace(database.settings, python=sys.executable).to_spark()
-        where = {"endpoint": database.endpoint, "region": database.settings.region, "blocks": f"s3://{BUCKET}"}
+        where = {"endpoint": database.endpoint, "region": database.settings.region, "objects": f"s3://{BUCKET}"}
         if call.as_json:
             typer.echo(json_text(where | {"spark": conf, "environment": credentials()}))
         else:
             call.say(f"embedded DynamoDB at {database.endpoint}; in memory, until Ctrl-C", "bold")
             typer.echo("\n# Spark: in spark-defaults.conf, or each after --conf")
             typer.echo("".join(f"{name}={value}\n" for name, value in conf.items()))
-            typer.echo(f"# large blocks go to S3 with {PREFIX}blocks={where['blocks']}\n")
+            typer.echo(f"# large parts go to S3 with {PREFIX}objects={where['objects']}\n")
             typer.echo("# in the shell that starts Spark")
             typer.echo("\n".join(f"export {name}={value}" for name, value in credentials().items()))
         sys.stdout.flush()

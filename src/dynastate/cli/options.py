@@ -85,8 +85,8 @@ _TABLES: Final = (
     _option(str, "region", "", "AWS Region. By default AWS_REGION, or the profile's.", "REGION"),
     _option(str, "delta-table", DELTA_TABLE, "Name of the delta table.", "NAME"),
     _option(str, "snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", "NAME"),
-    _option(str, "blocks", "", "Where in S3 a command that writes rows puts large blocks.", "S3-URL"),
-    _option(str, "blocks-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", "URL"),
+    _option(str, "objects", "", "Where in S3 a command that writes rows puts large parts.", "S3-URL"),
+    _option(str, "objects-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", "URL"),
 )
 _WIDE: Final = _option(bool, "wide", False, "Whole ids and lines, however narrow the terminal is.")
 

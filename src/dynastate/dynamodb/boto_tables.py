@@ -58,7 +58,7 @@ class BotoTables:
     def check(self) -> list[str]:
         found = self.describe()
         drift = [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
-        return drift + (self.objects.check(self.settings.blocks) if self.settings.blocks else [])
+        return drift + (self.objects.check(self.settings.objects) if self.settings.objects else [])
 
     def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
         return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]

@@ -194,14 +194,14 @@ def make_s3_client(settings: Settings, profile: str = "") -> Any:
         ConfigurationError, CredentialRetrievalError, MetadataRetrievalError: as `make_client_and_session`.
     """
     environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    endpoint = settings.blocks_endpoint or environment
+    endpoint = settings.objects_endpoint or environment
     options = {
         "s3": {"addressing_style": "path" if endpoint else "auto", "us_east_1_regional_endpoint": "regional"},
         # Objects have a checksum that we compute; parts have another, which their readers compare.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
-    variables = () if settings.blocks_endpoint else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    variables = () if settings.objects_endpoint else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     return _make(settings, "s3", endpoint, options, variables, profile)[0]
 
 
@@ -244,7 +244,7 @@ def _make(
         ) from error
     except (boto_errors.BotoCoreError, OSError, ValueError) as error:
         if service == "s3":
-            message = f"no S3 client can be made; check {PREFIX}blocksEndpoint, {PREFIX}region and the AWS profile"
+            message = f"no S3 client can be made; check {PREFIX}objectsEndpoint, {PREFIX}region and the AWS profile"
         else:
             message = f"no DynamoDB client can be made; check {PREFIX}endpoint, {PREFIX}region and the AWS profile"
         raise ConfigurationError(f"{message}: {error}") from as_cause(error)

@@ -1,6 +1,6 @@
 """The embedded DynamoDB: moto's server in a process of its own, for the demo, for tests and for trying things out.
 
-On the same port it serves S3, with one bucket for blocks.
+On the same port it serves S3, with one bucket for objects.
 It keeps everything in memory and ends with the process that started it. Requests are served one at a time, because
 moto loses acknowledged writes when they are not. It listens on 127.0.0.1 only, and asks for no permission.
 
@@ -31,7 +31,7 @@ REGION: Final = "us-east-1"
 START_DEADLINE_S: Final = 60.0
 STOP_DEADLINE_S: Final = 5.0
 #: The bucket that is there.
-BUCKET: Final = "dynastate-blocks"
+BUCKET: Final = "dynastate-objects"
 #: DynamoDB takes 16 MB a request; waitress refuses before it has read the rest, so leave room.
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Every executor's connections stay open, some twenty each; waitress's own 100 would let the next one hang.
@@ -72,7 +72,7 @@ class EmbeddedDynamoDB:
         wanted = settings or Settings()
         self._port = port
         #: The settings to use it with: tables, Region and, once it runs, the endpoint.
-        self.settings = replace(wanted, endpoint="", blocks_endpoint="", region=wanted.region or REGION)
+        self.settings = replace(wanted, endpoint="", objects_endpoint="", region=wanted.region or REGION)
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -99,7 +99,7 @@ class EmbeddedDynamoDB:
         )
         try:
             endpoint = self._ready(self._process)
-            self.settings = replace(self.settings, endpoint=endpoint, blocks_endpoint=endpoint)
+            self.settings = replace(self.settings, endpoint=endpoint, objects_endpoint=endpoint)
         except BaseException:
             self._stop()
             raise
@@ -140,7 +140,7 @@ class EmbeddedDynamoDB:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        self.settings = replace(self.settings, endpoint="", blocks_endpoint="")
+        self.settings = replace(self.settings, endpoint="", objects_endpoint="")
         if process is None:
             return
         try:
@@ -170,7 +170,7 @@ def main(arguments: list[str]) -> int:
     settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in given.items()})
     try:
         endpoint = f"http://{HOST}:{_serve(int(arguments[0]))}"
-        settings = replace(settings, endpoint=endpoint, blocks_endpoint=endpoint)
+        settings = replace(settings, endpoint=endpoint, objects_endpoint=endpoint)
         create_tables(settings)
         _create_bucket(settings)
     except DynastateError as error:

@@ -58,7 +58,7 @@ class S3Objects:
         self._given = self._client = client
         self._is_stopped = False
         self._lock = threading.Lock()
-        if settings.blocks:  # to make the client takes time, which the first batch is not to wait for
+        if settings.objects:  # to make the client takes time, which the first batch is not to wait for
             with suppress(*NO_CREDENTIALS):
                 self._current()
 
@@ -204,7 +204,7 @@ class S3Objects:
             return kind(about_credentials(error), **facts)
         if not self._retries.has_answered:
             return ConfigurationError(
-                f"S3 cannot be reached; check {PREFIX}blocksEndpoint and {PREFIX}region, and the network: {error}",
+                f"S3 cannot be reached; check {PREFIX}objectsEndpoint and {PREFIX}region, and the network: {error}",
                 **facts,
             )
         if _is_slowing(error):
@@ -235,11 +235,11 @@ def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
     if code in _MISSING | _ENDED and operation != "HeadBucket":
         return _MissingError(ends_early=code in _ENDED)
     if code in ("NoSuchBucket", "404"):
-        message = f"the bucket does not exist; correct {PREFIX}blocks, or make it: with Terraform (infra/)"
+        message = f"the bucket does not exist; correct {PREFIX}objects, or make it: with Terraform (infra/)"
     elif code in _ELSEWHERE:
         message = (
             f"the bucket is in another Region, whose traffic costs money; name one in the Region of the tables in "
-            f"{PREFIX}blocks, or set {PREFIX}region"
+            f"{PREFIX}objects, or set {PREFIX}region"
         )
     elif status_of(error) == 403 or code in _DENIED:
         message = (

@@ -113,9 +113,9 @@ def delete_all(tables: Tables, keys: Sequence[Key], meter: Meter) -> None:
         tables.delete(keys[at : at + WRITES_MAX], meter)
 
 
-def own_location(tables: Tables, blocks: str) -> str:
-    """The location of these tables' new objects with a setting `blocks`; "": there is none."""
-    return blocks and location_of_tables(blocks, tables.names["snapshot"])
+def own_location(tables: Tables, objects: str) -> str:
+    """The location of these tables' new objects with a setting `objects`; "": there is none."""
+    return objects and location_of_tables(objects, tables.names["snapshot"])
 
 
 def own_locations(tables: Tables, locations: Iterable[str]) -> list[str]:

@@ -58,7 +58,7 @@ class Engine:
         opener = VersionOpener(tables, self._reader, known)
         self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
         self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
-        sessions = Sessions(tables, opener, known, settings.shards, own_location(tables, settings.blocks), now)
+        sessions = Sessions(tables, opener, known, settings.shards, own_location(tables, settings.objects), now)
         self._compressors = ThreadPoolExecutor(
             max(1, COMPRESSORS // sidecars), thread_name_prefix="dynastate-compressor"
         )

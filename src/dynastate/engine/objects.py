@@ -36,7 +36,7 @@ class ObjectRule:
     @classmethod
     def of(cls, tables: Tables, settings: Settings) -> ObjectRule | None:
         """The rule of these settings; None: all parts are items."""
-        location = own_location(tables, settings.blocks)
+        location = own_location(tables, settings.objects)
         return cls(location, Prices.of(settings).object_units) if location else None
 
     def is_worth_it(self, items: Iterable[Item]) -> bool:

@@ -59,7 +59,7 @@ class ObjectId(NamedTuple):
         if len(key.encode()) > NAME_BYTES_MAX:
             raise ConfigurationError(
                 f"an object of this store would have a name of more than {NAME_BYTES_MAX} bytes; use a shorter prefix "
-                "in blocks=s3://bucket/prefix, or a shorter namespace",
+                "in objects=s3://bucket/prefix, or a shorter namespace",
                 object=self.name[:200],
             )
         return key
@@ -136,17 +136,17 @@ def maker_of_object(name: str) -> VersionId | SnapshotId | None:
     return kind(int(found[2]), Attempt(bytes.fromhex(found[3])))
 
 
-def location_of_tables(blocks: str, snapshot_table: str) -> str:
-    """The location below `blocks` of the tables with this snapshot-group table, given by name or ARN.
+def location_of_tables(objects: str, snapshot_table: str) -> str:
+    """The location below `objects` of the tables with this snapshot-group table, given by name or ARN.
 
-    Tables that share `blocks`, and those that were restored from a backup of others, have the same names of stores. So
+    Tables that share `objects`, and those that were restored from a backup of others, have the same names of stores. So
     the last part of a location is the name of the table, and tables delete objects in locations of their own only.
     """
-    return f"{blocks}/{_name_of(snapshot_table)}"
+    return f"{objects}/{_name_of(snapshot_table)}"
 
 
 def is_of_tables(location: str, snapshot_table: str) -> bool:
-    """Whether `location_of_tables` gives a location, with any `blocks`."""
+    """Whether `location_of_tables` gives a location, with any `objects`."""
     return bucket_and_prefix(location)[1].removesuffix("/").rpartition("/")[2] == _name_of(snapshot_table)
 
 

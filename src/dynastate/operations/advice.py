@@ -156,10 +156,10 @@ class Plan:
         if ratios is not None:
             yield "codec", "compression=zstd", [ratios.apply(each) for each in now]
         if any(each.object_units is not None for each in now):
-            yield "blocks", "without blocks in S3", [replace(each, object_units=None) for each in now]
+            yield "objects", "without objects in S3", [replace(each, object_units=None) for each in now]
         elif not math.isinf(self.prices.object_units):
             units = self.prices.object_units
-            yield "blocks", "blocks=s3://…", [replace(each, object_units=units) for each in now]
+            yield "objects", "objects=s3://…", [replace(each, object_units=units) for each in now]
         best = advised(self.thresholds, self.prices)
         if best is not None:
             better = [replace(each, snapshot_threshold=best.threshold) for each in now]

@@ -109,34 +109,32 @@ def plan_copy(
     settings: Settings,
     progress: ProgressCallback = no_progress,
     *,
-    blocks: str = "",
+    objects: str = "",
 ) -> CopyPlan:
     """Look whether a namespace can be copied. Nothing is changed. Prices are those of `settings`.
 
-    `blocks` is the setting of queries on the target; "": no objects can be copied.
+    `objects` is the setting of queries on the target; "": no objects can be copied.
 
     Raises:
         ConfigurationError: it cannot, and why: its rows are elsewhere in part, or the target has other state.
         VersionMissingError: its first batch is not whole.
     """
-    meter, location = Meter(), own_location(target, blocks)
+    meter, location = Meter(), own_location(target, objects)
     stores = whole_namespace(source, namespace, meter)
     metas = _metas(source, stores, location, meter)
     _refuse_other_state(target, namespace, _relocated(target, metas, location, meter), meter)
     usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
     stored, items = usage.stored.bytes, usage.stored.items
-    objects = sum(
+    number_of_objects = sum(
         1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects, meter)
     )
     # A unit for each KB of an item, on average half of one more, and one to list a store. Both ends are read when they
     # are compared.
     write_units = stored // 1024 + items // 2 + 2 * len(stores)
     read_units = 3 * (stored // 4096 + len(stores))
-    dollars = Prices.of(settings).nanodollars(write_units, read_units, objects, 3 * objects) / 1e9
-    object_bytes = usage.stored.object_bytes
-    return CopyPlan(
-        namespace, tuple(stores), items, stored, objects, object_bytes, write_units, read_units, dollars, location
-    )
+    dollars = Prices.of(settings).nanodollars(write_units, read_units, number_of_objects, 3 * number_of_objects) / 1e9
+    sizes = items, stored, number_of_objects, usage.stored.object_bytes
+    return CopyPlan(namespace, tuple(stores), *sizes, write_units, read_units, dollars, location)
 
 
 def copy_stores(
@@ -519,7 +517,7 @@ def _refuse(store: str, meta: Item, location: str) -> None:
     locations = parse_meta(store, meta).objects
     if locations and (not location or location in locations):
         raise ConfigurationError(
-            "large blocks of this store are in S3; give the copy another location there: --to-blocks s3://bucket/prefix",
+            "large parts of this store are in S3; give the copy another location there: --to-objects s3://bucket/prefix",
             store=store,
             locations=",".join(sorted(locations)),
         )

@@ -64,7 +64,7 @@ def plan_failover(
     """Check both sides, and list the steps.
 
     Of the source only version lists are read; it need not answer, and its requests end after `SOURCE_DEADLINE_S`. Of
-    the target too, where its replicas are strongly consistent; but every item of stores with blocks in S3, and of all
+    the target too, where its replicas are strongly consistent; but every item of stores with objects in S3, and of all
     stores where they are not, as `verify` does.
 
     Raises:

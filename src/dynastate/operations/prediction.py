@@ -106,7 +106,7 @@ class Workload:
     restarts_a_day: float = 0
     """How often all stores are read: the query restarts, or moves to other executors."""
     object_units: float | None = None
-    """With `blocks`: the write units of items above which they are objects of S3. None: all are items."""
+    """With `objects`: the write units of items above which they are objects of S3. None: all are items."""
 
     def __post_init__(self) -> None:
         least = {"stores": 1, "batches_a_day": 1e-9, "compression": 0.1, "families": 1, "shards": 1}

@@ -119,7 +119,7 @@ def look_at(
     """Look at the tables in one Region, and at the stores there.
 
     `lists_only`: what can be opened is known from version lists alone. Else items are read as `verify` does, but for
-    stores whose parts must be there when the list is: those of strongly consistent replicas without blocks in S3.
+    stores whose parts must be there when the list is: those of strongly consistent replicas without objects in S3.
 
     Raises:
         ConfigurationError: there is none of the stores, or no table.

@@ -35,7 +35,7 @@ def open_state(
     delta_table: str = DELTA_TABLE,
     snapshot_table: str = SNAPSHOT_TABLE,
     cache_mb: int = 64,
-    blocks_endpoint: str = "",
+    objects_endpoint: str = "",
 ) -> StateReader:
     """Open the committed state of a store at its newest version, to read.
 
@@ -48,7 +48,7 @@ def open_state(
         delta_table: name of the delta table.
         snapshot_table: name of the snapshot-group table.
         cache_mb: MiB of parts and buckets that are cached, so that what was read is not read again.
-        blocks_endpoint: URL of the S3 endpoint, for state with blocks there; empty: the Region's own.
+        objects_endpoint: URL of the S3 endpoint, for state with objects there; empty: the Region's own.
 
     Raises:
         ConfigurationError: no such store or column family, an unsupported type, or a wrong setting, table, permission
@@ -63,7 +63,7 @@ def open_state(
         region=region,
         endpoint=endpoint,
         cache_mb=cache_mb,
-        blocks_endpoint=blocks_endpoint,
+        objects_endpoint=objects_endpoint,
     )
     tables = BotoTables(settings)
     return StateReader(tables, settings, store, family, tables.close)

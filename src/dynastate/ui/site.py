@@ -63,7 +63,7 @@ def _options(settings: Settings) -> str:
         "--region": region_of(settings),
         "--delta-table": "" if settings.delta_table == DELTA_TABLE else settings.delta_table,
         "--snapshot-table": "" if settings.snapshot_table == SNAPSHOT_TABLE else settings.snapshot_table,
-        "--blocks-endpoint": settings.blocks_endpoint,
+        "--objects-endpoint": settings.objects_endpoint,
     }
     return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
 

@@ -106,7 +106,7 @@ def test_cost_of_one_other_choice(namespace: str, monkeypatch: pytest.MonkeyPatc
     words = ("cost", namespace, "--every", "10")
     found = shown(*words)["choices"]
     by_kind = {each["kind"]: each for each in found}
-    expected = {"trigger", "codec", "blocks", "retention", "provisioned capacity", "table class"}
+    expected = {"trigger", "codec", "objects", "retention", "provisioned capacity", "table class"}
     assert set(by_kind) - {"threshold"} == expected
     saved = [each["saved_dollars_a_month"] for each in found]
     assert saved == sorted(saved, reverse=True)

@@ -226,7 +226,7 @@ def test_tables_are_named_in_the_environment(store: str, monkeypatch: pytest.Mon
     assert shown("versions", store, "--delta-table", "right-name")
     monkeypatch.setenv("DYNASTATE_DELTA_TABLE", "")
     assert shown("versions", store)
-    for name in ("ENDPOINT", "REGION", "SNAPSHOT_TABLE", "BLOCKS", "BLOCKS_ENDPOINT"):
+    for name in ("ENDPOINT", "REGION", "SNAPSHOT_TABLE", "OBJECTS", "OBJECTS_ENDPOINT"):
         with monkeypatch.context() as patch:
             patch.setenv(f"DYNASTATE_{name}", "a/b")
             assert "must be" in refused("versions", store)

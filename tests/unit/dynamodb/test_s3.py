@@ -176,7 +176,7 @@ def test_an_s3_that_never_answered(at: At) -> None:
     """A wrong endpoint is likelier than an outage, and is an error after some seconds."""
     at.policy.has_answered = False
     at.client.faults.extend([EndpointConnectionError(endpoint_url="http://nowhere")] * 1_000)
-    with pytest.raises(ConfigurationError, match=r"S3 cannot be reached; check .*blocksEndpoint"):
+    with pytest.raises(ConfigurationError, match=r"S3 cannot be reached; check .*objectsEndpoint"):
         at.put()
     assert at.now < 15
 

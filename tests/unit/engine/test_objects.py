@@ -50,10 +50,10 @@ from tests.support.engine_driver import (
 from tests.support.fakes import MemoryTables, without_list
 
 STORE = "n/0/0/default"
-BLOCKS = "s3://bucket/some/prefix"
-LOCATION = f"{BLOCKS}/{SNAPSHOT_TABLE}"
+S3_URL = "s3://bucket/some/prefix"
+LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 #: With PUTs for nothing, all parts that are not inline go to objects.
-ALL = {"blocks": BLOCKS, "put_price": Decimal(0)}
+ALL = {"objects": S3_URL, "put_price": Decimal(0)}
 
 
 @pytest.fixture(name="tables")
@@ -93,7 +93,7 @@ def rows(generator: random.Random, count: int, size: int = 200) -> State:
 
 def test_large_changes_are_one_object_and_an_entry(tables: MemoryTables, engines: Engines) -> None:
     """A commit of many KB takes one PUT, and its parts no items."""
-    engine = engines(blocks=BLOCKS)
+    engine = engines(objects=S3_URL)
     changes = rows(dice(1), 100)
     made = begin(engine, STORE, attempt(1), changes).commit({0: 0}, "{}")
     assert made.meter.puts == 1
@@ -106,13 +106,13 @@ def test_large_changes_are_one_object_and_an_entry(tables: MemoryTables, engines
 def test_small_changes_are_items(tables: MemoryTables, engines: Engines) -> None:
     """Parts of a few units cost less as items, by the prices of the settings."""
     few = rows(dice(1), 10, 300)
-    write(engines(blocks=BLOCKS), STORE, attempt(1), few)
+    write(engines(objects=S3_URL), STORE, attempt(1), few)
     assert (len(tables.keys("delta")), tables.objects.objects) == (1, {})
-    cheap = engines(blocks=BLOCKS, put_price=Decimal(1))
+    cheap = engines(objects=S3_URL, put_price=Decimal(1))
     write(cheap, "n/0/1/default", attempt(1), few)
     assert (len(tables.keys("delta")), len(tables.objects.objects)) == (1, 1)
-    assert ObjectRule.of(tables, Settings(blocks=BLOCKS)) == ObjectRule(LOCATION, 4)
-    assert ObjectRule.of(tables, Settings(blocks=BLOCKS, write_price=Decimal(0))) == ObjectRule(LOCATION, float("inf"))
+    assert ObjectRule.of(tables, Settings(objects=S3_URL)) == ObjectRule(LOCATION, 4)
+    assert ObjectRule.of(tables, Settings(objects=S3_URL, write_price=Decimal(0))) == ObjectRule(LOCATION, float("inf"))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -370,7 +370,7 @@ def test_clean_up_leaves_a_commit_under_way(tables: MemoryTables, engines: Engin
 
 def test_an_object_is_noted_before_it_is_put() -> None:
     """A request that fails may have been done, so an abort deletes the object, too."""
-    stream = delta_stream(BLOCKS, STORE, 1, attempt(1))
+    stream = delta_stream(S3_URL, STORE, 1, attempt(1))
     writer = StreamWriter(stream, Mock(side_effect=UnavailableError("its answer is lost")))
     writer.add(part_items(STORE, 1, attempt(1), 0, 1, chunk({b"k": b"v"})))
     with pytest.raises(UnavailableError):
@@ -442,7 +442,7 @@ def test_the_meta_item_lists_every_place(tables: MemoryTables, engines: Engines)
     """Each place that a run may write to is entered before it writes."""
     base = write(engines(**ALL), STORE, attempt(1), {b"1": b"1"})
     base = write(engines(), STORE, attempt(2), {b"2": b"2"}, base=base, run="run-2")
-    other = engines(**ALL | {"blocks": "s3a://other/"})
+    other = engines(**ALL | {"objects": "s3a://other/"})
     write(other, STORE, attempt(3), {b"3": b"3"}, base=base, run="run-3")
     assert graph(tables, STORE).required_meta.objects == {LOCATION, f"s3://other/{SNAPSHOT_TABLE}"}
     assert {place.location for place in tables.objects.objects} == {LOCATION, f"s3://other/{SNAPSHOT_TABLE}"}
@@ -453,7 +453,7 @@ def test_the_meta_item_lists_every_place(tables: MemoryTables, engines: Engines)
 
 def test_a_name_that_is_too_long(engines: Engines) -> None:
     """S3 takes names of 1,024 bytes; a longer one is refused before anything is sent."""
-    engine = engines(**ALL | {"blocks": "s3://bucket/" + "p" * 500})
+    engine = engines(**ALL | {"objects": "s3://bucket/" + "p" * 500})
     under_way = begin(engine, "n" * 500 + "/0/0/default", attempt(1), rows(dice(1), 20))
     with pytest.raises(ConfigurationError, match="more than 1024 bytes"):
         under_way.commit({0: 0}, "{}")
@@ -461,7 +461,7 @@ def test_a_name_that_is_too_long(engines: Engines) -> None:
 
 def test_objects_of_eight_mebibytes(tables: MemoryTables, engines: Engines) -> None:
     """A large attempt is in full objects and one that is not."""
-    engine = engines(blocks=BLOCKS)
+    engine = engines(objects=S3_URL)
     generator = dice(4)
     parts: list[Callable[[], State]] = [lambda: {generator.randbytes(8): generator.randbytes(250_000)}] * 40
     made = [part() for part in parts]
@@ -474,7 +474,7 @@ def test_objects_of_eight_mebibytes(tables: MemoryTables, engines: Engines) -> N
 
 def test_object_names_have_their_makers() -> None:
     """Names lead back to what made them, and others to nothing."""
-    stream = object_format.delta_stream(BLOCKS, STORE, 7, attempt(3))
+    stream = object_format.delta_stream(S3_URL, STORE, 7, attempt(3))
     place = stream.object(12)
     assert object_format.maker_of_object(place.name) == VersionId(7, attempt(3))
     assert (place.bucket, place.key) == ("bucket", f"some/prefix/{place.name}")

@@ -96,13 +96,13 @@ def test_locations(location: str, parsed: tuple[str, str]) -> None:
         bucket_and_prefix(location.removeprefix("s3:"))
 
 
-@pytest.mark.parametrize("blocks", ["s3://b", "s3://b/a/c"])
+@pytest.mark.parametrize("objects", ["s3://b", "s3://b/a/c"])
 @pytest.mark.parametrize("table", ["groups", "arn:aws:dynamodb:eu-west-1:123456789012:table/groups"])
-def test_a_location_ends_with_the_name_of_the_table(blocks: str, table: str) -> None:
+def test_a_location_ends_with_the_name_of_the_table(objects: str, table: str) -> None:
     """However the table is given; a bucket of that name, or a folder further up, is no location of its own."""
-    location = location_of_tables(blocks, table)
-    assert location == f"{blocks}/groups"
+    location = location_of_tables(objects, table)
+    assert location == f"{objects}/groups"
     assert is_of_tables(location, "groups")
     assert is_of_tables(location, table)
-    for other in (blocks, f"{blocks}/groups2", f"{blocks}/2groups", f"{blocks}/groups/other", "s3://groups"):
+    for other in (objects, f"{objects}/groups2", f"{objects}/2groups", f"{objects}/groups/other", "s3://groups"):
         assert not is_of_tables(other, table)

@@ -48,7 +48,7 @@ RUNS: dict[str, tuple[Callable[[Workload], Workload], dict[str, Any], float]] = 
     "partitions": (lambda of: replace(of, stores=2), {}, EVERY_S),
     "codec": (lambda of: of, {"compression": "zstd"}, EVERY_S),
     "threshold": (lambda of: replace(of, snapshot_threshold=0.85), {}, EVERY_S),
-    "blocks": (lambda of: of, {"blocks": "s3://bucket/prefix"}, EVERY_S),
+    "objects": (lambda of: of, {"objects": "s3://bucket/prefix"}, EVERY_S),
     "retention": (lambda of: replace(of, retain=RETAIN // 2), {}, EVERY_S),
 }
 
@@ -99,14 +99,14 @@ def test_each_figure_is_of_the_plan() -> None:
     assert other.month.stored == other.scenarios(None, None)[0].stored
 
 
-def test_blocks_are_compared_with_what_is_there() -> None:
-    """A query with blocks in S3 is compared with none, others with some; without a price of writes there is no line."""
-    here = choices(plan_of())["blocks"]
+def test_objects_are_compared_with_what_is_there() -> None:
+    """A query with objects in S3 is compared with none, others with some; without a price of writes with neither."""
+    here = choices(plan_of())["objects"]
     there = plan_of(stored=StorageSize(100, 10**6, 10**9))
-    assert (here.what, choices(there)["blocks"].what) == ("blocks=s3://…", "without blocks in S3")
+    assert (here.what, choices(there)["objects"].what) == ("objects=s3://…", "without objects in S3")
     assert here.dollars_a_month == pytest.approx(there.month.dollars(DEFAULT_PRICES))
     free = replace(plan_of(), prices=replace(DEFAULT_PRICES, write=Decimal(0)))
-    assert "blocks" not in choices(free)
+    assert "objects" not in choices(free)
 
 
 def choices(plan: Plan, ratios: CodecRatios | None = None) -> dict[str, Choice]:

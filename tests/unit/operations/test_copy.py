@@ -58,8 +58,8 @@ from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, w
 from tests.support.store_builder import StoreBuilder
 
 SETTINGS = Settings()
-BLOCKS = "s3://blocks/here"
-LATER = f"{BLOCKS}/later"
+S3_URL = "s3://objects/here"
+LATER = f"{S3_URL}/later"
 ELSEWHERE = "s3://others/there"
 
 
@@ -93,9 +93,9 @@ def stores(make: Engines, store: str) -> list[str]:
     return both
 
 
-def copy(source: PagedTables, target: PagedTables, store: str, blocks: str = "") -> Copied:
+def copy(source: PagedTables, target: PagedTables, store: str, objects: str = "") -> Copied:
     """Plan a copy of a store's namespace, and carry it out."""
-    plan = plan_copy(source, target, namespace_of(store), SETTINGS, blocks=blocks)
+    plan = plan_copy(source, target, namespace_of(store), SETTINGS, objects=objects)
     return copy_stores(source, target, plan, SETTINGS)
 
 
@@ -171,7 +171,7 @@ UNFIT: dict[str, tuple[Callable[[MemoryTables, MemoryTables, str], object], str]
     "dropped": (lambda source, _, store: change(source, store, {DROPPED: MARKED}), "is being dropped"),
     "in S3": (
         lambda source, _, store: change(source, store, {OBJECTS: frozenset(["s3://b/p"])}),
-        "give the copy another location there: --to-blocks s3://bucket/prefix",
+        "give the copy another location there: --to-objects s3://bucket/prefix",
     ),
     "gone": (lambda source, _, store: drop_both(source, store), "no store of this namespace"),
     "other state": (
@@ -619,7 +619,7 @@ def test_first_batch_of_a_query_that_starts_over_is_refused(
     assert copy(source, target, stores[0]).stores == 1
 
 
-# ---------------------------------------------------------------------------------------------------- blocks in S3
+# ---------------------------------------------------------------------------------------------------- objects in S3
 
 
 def noise(last: int) -> State:
@@ -631,12 +631,12 @@ def noise(last: int) -> State:
 def with_objects(make: Engines, store: str) -> str:
     """A store of 12 versions whose parts and buckets are in objects of two locations, and in items."""
     base = EMPTY
-    for last, blocks in ((4, BLOCKS), (8, ""), (12, LATER)):
-        engine = make(blocks=blocks, put_price=Decimal(0))
+    for last, objects in ((4, S3_URL), (8, ""), (12, LATER)):
+        engine = make(objects=objects, put_price=Decimal(0))
         for number in range(last - 3, last + 1):
             row = {b"%d" % number: noise(number)[b"%d" % number]}
             base = write(engine, store, attempt(number), row, base=base, run=f"run-{last}")
-        if blocks:
+        if objects:
             save_snapshot(engine, store, base, noise(last), run=f"run-{last}")
     return store
 
@@ -653,7 +653,7 @@ def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryT
     assert len(target.objects.objects) == done.objects == len(there) > 4
     assert done.object_bytes == sum(map(len, there.values()))
     assert {place.location for place in source.objects.objects} == {
-        f"{blocks}/{SNAPSHOT_TABLE}" for blocks in (BLOCKS, LATER)
+        f"{objects}/{SNAPSHOT_TABLE}" for objects in (S3_URL, LATER)
     }
     assert named_objects(target, with_objects) == set(target.objects.objects)
     assert verify(target, with_objects).findings == ()
@@ -688,9 +688,9 @@ def test_copy_with_objects_that_dies_is_completed(
 
 def test_objects_need_another_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
     """Without one, or with that of the source, nothing is written."""
-    for blocks in ("", BLOCKS, LATER):
+    for objects in ("", S3_URL, LATER):
         with pytest.raises(ConfigurationError, match="give the copy another location there"):
-            copy(source, target, with_objects, blocks)
+            copy(source, target, with_objects, objects)
     assert not target.items
 
 

@@ -86,7 +86,7 @@ def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables
 def with_blocks(region: str) -> RegionTables:
     """Two stores whose parts are in S3."""
     made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
-    with closing(make_engine(made, blocks="s3://blocks/state", put_price=Decimal(0))) as engine:
+    with closing(make_engine(made, objects="s3://objects/state", put_price=Decimal(0))) as engine:
         for partition in range(2):
             base = EMPTY
             for version in range(1, BATCHES + 1):
@@ -162,7 +162,7 @@ def test_a_version_list_that_has_not_arrived() -> None:
 
 
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
-def test_blocks_in_s3(*, is_strong: bool) -> None:
+def test_objects_in_s3(*, is_strong: bool) -> None:
     """S3 does not replicate them with the tables, so they are read in the other Region; in the first one none is."""
     source, target = with_blocks(HERE), RegionTables(THERE)
     source.replicate(target, is_strong=is_strong)

@@ -39,8 +39,8 @@ from tests.support.engine_driver import (
 )
 from tests.support.fakes import MemoryTables
 
-#: Settings of a run with blocks in S3; the prices are those of the settings.
-BLOCKS: dict[str, Any] = {"blocks": "s3://my-bucket/prefixes/of"}
+#: Settings of a run with objects in S3; the prices are those of the settings.
+S3_URL: dict[str, Any] = {"objects": "s3://my-bucket/prefixes/of"}
 ROOT = Path(__file__).parents[3]
 #: What the issue asks of the formula.
 WITHIN = 0.15
@@ -181,7 +181,7 @@ class Run:
             snapshot_threshold=threshold,
             cache_bytes=2**24,
             inline_bytes=commit.INLINE_BYTES_MAX,
-            **({} if self._of.object_units is None else BLOCKS),
+            **({} if self._of.object_units is None else S3_URL),
         )
         self._runs += 1
 
@@ -214,9 +214,9 @@ WORKLOADS = {
     "a threshold of 2.5": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=2.5), 50),
     "three rows a store and batch": (Workload(3, 8640, 9, 0, 600, 0, retain=20), 50),
     "changes of about 256 bytes": (Workload(3, 8640, 12, 0, 600, 0), 50),
-    "blocks in S3 of 15 KB": (Workload(2, 8640, 400, 0, 3_000, 0, retain=20, object_units=4), 100),
-    "some blocks in S3, of 4 KB": (Workload(3, 8640, 240, 0, 1_200, 0, retain=20, object_units=4), 60),
-    "blocks in S3 of snapshots only": (Workload(3, 8640, 60, 0, 900, 0, retain=20, object_units=4), 50),
+    "objects in S3 of 15 KB": (Workload(2, 8640, 400, 0, 3_000, 0, retain=20, object_units=4), 100),
+    "some objects in S3, of 4 KB": (Workload(3, 8640, 240, 0, 1_200, 0, retain=20, object_units=4), 60),
+    "objects in S3 of snapshots only": (Workload(3, 8640, 60, 0, 900, 0, retain=20, object_units=4), 50),
     "frequent snapshots": (Workload(2, 8640, 40, 0, 200, 0, retain=10, min_deltas=2, extra=0.5, maintenance_s=1), 50),
 }
 
@@ -358,7 +358,7 @@ def test_prices() -> None:
 
 def test_example_of_the_documentation() -> None:
     """The examples of costs print the output shown there."""
-    text = "".join((ROOT / "docs" / page).read_text() for page in ("operations.md", "blocks-in-s3.md"))
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("operations.md", "objects-in-s3.md"))
     programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert programs
     for program, shown in programs:

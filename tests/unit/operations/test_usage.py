@@ -362,7 +362,7 @@ def test_puts_of_a_query_with_objects(memory: MemoryTables) -> None:
     """They are in the dollars of a day while it runs. Its fork has sent none."""
     noise = random.Random("noise")  # noqa: S311  # bytes that cannot be compressed
     print("seed=noise")  # noqa: T201  # shown by pytest when the test fails
-    settings, store, clock = Settings(blocks="s3://bucket/prefix"), "puts/0/0/default", iter([0.0, 100.0])
+    settings, store, clock = Settings(objects="s3://bucket/prefix"), "puts/0/0/default", iter([0.0, 100.0])
     with closing(Engine(memory, settings)) as engine:
         monitor = Monitor(engine, [store], lambda: next(clock), Prices.of(settings))
         made = [write(engine, store, attempt(1), {b"key": noise.randbytes(20_000)})]

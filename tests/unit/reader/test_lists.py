@@ -33,7 +33,7 @@ from tests.support.store_builder import StoreBuilder, family, user
 HOW: Mapping[str, Mapping[str, Any]] = {
     "parts": {},
     "entries": {"inline_bytes": 10_000},
-    "objects": {"blocks": "s3://bucket/state", "put_price": Decimal(0)},
+    "objects": {"objects": "s3://bucket/state", "put_price": Decimal(0)},
 }
 pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
 USERS = [f"user-{number:02}" for number in range(12)]

@@ -76,26 +76,26 @@ run "refuses_what_is_no_region_names_that_cannot_be_limits_that_no_query_can_wor
     max_write_request_units = 999
     max_read_request_units  = 999
     namespaces              = { all = ["*"] }
-    blocks_bucket_name      = "Team_Blocks"
+    objects_bucket_name      = "Team_Blocks"
   }
 
   expect_failures = [
-    var.region, var.name, var.max_write_request_units, var.max_read_request_units, var.namespaces, var.blocks_bucket_name,
+    var.region, var.name, var.max_write_request_units, var.max_read_request_units, var.namespaces, var.objects_bucket_name,
   ]
 }
 
 run "a_bucket_has_the_same_key_and_roles" {
   variables {
-    blocks_bucket_name = "team-blocks"
+    objects_bucket_name = "team-objects"
   }
 
   override_resource {
-    target = module.dynastate.aws_s3_bucket.blocks
-    values = { arn = "arn:aws:s3:::team-blocks", id = "team-blocks" }
+    target = module.dynastate.aws_s3_bucket.objects
+    values = { arn = "arn:aws:s3:::team-objects", id = "team-objects" }
   }
 
   assert {
-    condition     = output.spark_conf["spark.sql.streaming.stateStore.dynastate.blocks"] == "s3://team-blocks"
+    condition     = output.spark_conf["spark.sql.streaming.stateStore.dynastate.objects"] == "s3://team-objects"
     error_message = "spark_conf must name the bucket."
   }
 
@@ -115,7 +115,7 @@ run "a_bucket_has_the_same_key_and_roles" {
   }
 
   assert {
-    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "arn:aws:s3:::team-blocks/streaming-state-snapshot-group/orders/*") && strcontains(aws_iam_policy.writer["orders"].policy, "s3:PutObject") && strcontains(aws_iam_policy.writer["orders"].policy, "dynamodb:UpdateItem")
+    condition     = strcontains(aws_iam_policy.writer["orders"].policy, "arn:aws:s3:::team-objects/streaming-state-snapshot-group/orders/*") && strcontains(aws_iam_policy.writer["orders"].policy, "s3:PutObject") && strcontains(aws_iam_policy.writer["orders"].policy, "dynamodb:UpdateItem")
     error_message = "A writer must write its items and its objects."
   }
 

@@ -1,4 +1,4 @@
-"""A query whose large blocks are in S3: its values, its restarts, what reads it, and what is left of it."""
+"""A query whose large parts are in S3: its values, its restarts, what reads it, and what is left of it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.spark.streams import Record, Source, make_wide_rows, run
 
 #: 200 keys of 300 bytes in two partitions: some 30 KB a partition and batch.
 KEYS, NOTE_BYTES, FILES = 200, 300, 9
-BLOCKS = f"s3://{BUCKET}/state"
-LOCATION = f"{BLOCKS}/{SNAPSHOT_TABLE}"
+S3_URL = f"s3://{BUCKET}/state"
+LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def s3() -> Iterator[EmbeddedDynamoDB]:
 @pytest.fixture
 def both(tables: BotoTables, s3: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[BotoTables]:
     """The tables, and that S3."""
-    settings = Settings(endpoint=tables.settings.endpoint, region=s3.settings.region, blocks_endpoint=s3.endpoint)
+    settings = Settings(endpoint=tables.settings.endpoint, region=s3.settings.region, objects_endpoint=s3.endpoint)
     with only(environment):
         found = BotoTables(settings)
     yield found
@@ -58,7 +58,7 @@ def newest(rows: DataFrame) -> DataFrame:
 
 
 @pytest.mark.every_spark
-def test_a_query_with_blocks_in_s3(
+def test_a_query_with_objects_in_s3(
     fresh_stores: None,
     sessions: Sessions,
     both: BotoTables,
@@ -67,23 +67,23 @@ def test_a_query_with_blocks_in_s3(
     folder: Path,
     environment: dict[str, str],
 ) -> None:
-    """With blocks, restarted without, and again with them: the right values, and snapshots and clean-up of both."""
+    """With objects, restarted without, and again with them: the right values, and snapshots and clean-up of both."""
     source = Source(folder / "files", files())
     conf = {
         "spark.sql.streaming.minBatchesToRetain": "3",
         f"{CONF}.maintenanceInterval": "20ms",
         f"{CONF}.minDeltasForSnapshot": "2",
         f"{CONF}.dynastate.namespace": folder.name,
-        f"{CONF}.dynastate.blocksEndpoint": s3.endpoint,
+        f"{CONF}.dynastate.objectsEndpoint": s3.endpoint,
     }
-    blocks = {f"{CONF}.dynastate.blocks": BLOCKS.replace("s3:", "s3a:")}
+    objects = {f"{CONF}.dynastate.objects": S3_URL.replace("s3:", "s3a:")}
 
     def pause(batch: DataFrame, _: int) -> DataFrame:
         time.sleep(0.2)  # maintenance comes in between
         return batch
 
     rows: dict[int, list[tuple[object, ...]]] = {}
-    for until, more in ((4, blocks), (6, {}), (FILES, blocks)):
+    for until, more in ((4, objects), (6, {}), (FILES, objects)):
         source.release(until)
         session = sessions(conf | more)
         outcome = run(newest(source.stream(session)), folder / "checkpoint", disturb=pause)
@@ -100,9 +100,9 @@ def test_a_query_with_blocks_in_s3(
     assert {row for number in sorted(rows) for row in rows[number]} >= expected
     with only(environment):
         stores = list(find_stores(both, folder.name, Meter()))
-        state = opened(f"{folder.name}/0", blocks_endpoint=s3.endpoint)
+        state = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
         assert {(row["key"], row["valueWithExtremumOrdering"]) for row in state} == expected
-        one = opened(f"{folder.name}/0", blocks_endpoint=s3.endpoint)
+        one = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
         before = one.meter.requests
         row = one.get({"key": "key-7"})
         assert row is not None

@@ -1,4 +1,4 @@
-"""The policies of the bucket for blocks compared with the requests that the code sends: they permit these only.
+"""The policies of the bucket for objects compared with the requests that the code sends: they permit these only.
 
 As in `test_policies.py`, each role works through a fault proxy that refuses what its policies do not allow.
 """
@@ -49,21 +49,21 @@ from tests.support.policies import (
     enforce,
     listed,
     render,
-    render_blocks,
+    render_objects,
     spare,
 )
 
 ARN = f"{BUCKETS}{BUCKET}"
-BLOCKS = f"s3://{BUCKET}/policies"
-LOCATION = f"{BLOCKS}/{SNAPSHOT_TABLE}"
+S3_URL = f"s3://{BUCKET}/policies"
+LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 #: Keys of this location.
 KEYS = f"policies/{SNAPSHOT_TABLE}"
 RETAIN = 2
 pytestmark = pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 
 
-def blocks_of(role: str, namespace: str) -> Policy:
-    return render_blocks(role, BUCKET, "policies/", namespace)
+def objects_of(role: str, namespace: str) -> Policy:
+    return render_objects(role, BUCKET, "policies/", namespace)
 
 
 def tables_of(role: str, namespace: str) -> Policy:
@@ -72,7 +72,7 @@ def tables_of(role: str, namespace: str) -> Policy:
 
 def policies_of(role: str, namespace: str) -> Policy:
     """What a role has for a namespace: its items, and its objects."""
-    return both(tables_of(role, namespace), blocks_of(role, namespace))
+    return both(tables_of(role, namespace), objects_of(role, namespace))
 
 
 @pytest.fixture
@@ -82,23 +82,23 @@ def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
         yield opened
 
 
-def settings_of(proxy: FaultProxy, blocks: str = "") -> Settings:
+def settings_of(proxy: FaultProxy, objects: str = "") -> Settings:
     """Settings that reach both services through the proxy; a PUT costs nothing, so every part goes to an object."""
     return Settings(
         endpoint=proxy.endpoint,
         region="us-east-1",
-        blocks=blocks,
-        blocks_endpoint=proxy.endpoint,
+        objects=objects,
+        objects_endpoint=proxy.endpoint,
         put_price=Decimal(0),
         request_deadline_s=5,
     )
 
 
 @contextmanager
-def engine_at(proxy: FaultProxy, blocks: str = "") -> Iterator[tuple[Engine, BotoTables]]:
+def engine_at(proxy: FaultProxy, objects: str = "") -> Iterator[tuple[Engine, BotoTables]]:
     """An engine, and the tables that it uses."""
-    tables = BotoTables(settings_of(proxy, blocks))
-    engine = make_engine(tables, blocks=blocks, put_price=Decimal(0))
+    tables = BotoTables(settings_of(proxy, objects))
+    engine = make_engine(tables, objects=objects, put_price=Decimal(0))
     try:
         yield engine, tables
     finally:
@@ -123,10 +123,10 @@ def names_of(tables: BotoTables, store: str) -> list[ObjectId]:
 
 def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
     """Check, commit, abort, snapshot, clean-up, read and drop work with the writer's policies, and use all of them."""
-    store, policy = "blocks-writers/0/0/default", blocks_of("writer", "blocks-writers")
-    proxy.rule = enforce(policies_of("writer", "blocks-writers"), let_pass)
-    assert check_tables(settings_of(proxy, BLOCKS)) == []
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    store, policy = "objects-writers/0/0/default", objects_of("writer", "objects-writers")
+    proxy.rule = enforce(policies_of("writer", "objects-writers"), let_pass)
+    assert check_tables(settings_of(proxy, S3_URL)) == []
+    with engine_at(proxy, S3_URL) as (engine, tables):
         write_everything(engine, store)
         assert names_of(tables, store)
         assert spare(policy, proxy.requests) == set()
@@ -136,23 +136,23 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
 
 def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
     """State is read and verified with the reader's policies, which are used in full; PUT and DELETE are denied."""
-    store, policy = "blocks-readers/0/0/default", blocks_of("reader", "blocks-readers")
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    store, policy = "objects-readers/0/0/default", objects_of("reader", "objects-readers")
+    with engine_at(proxy, S3_URL) as (engine, tables):
         made = write_everything(engine, store)
         kept = names_of(tables, store)
     proxy.requests.clear()
-    proxy.rule = enforce(policies_of("reader", "blocks-readers"), let_pass)
+    proxy.rule = enforce(policies_of("reader", "objects-readers"), let_pass)
     with engine_at(proxy) as (engine, tables):
         assert read(engine, store, 12) == numbers(12)
         assert verify(tables, store).is_whole
-        assert check_tables(settings_of(proxy, BLOCKS)) == []
+        assert check_tables(settings_of(proxy, S3_URL)) == []
         assert spare(policy, proxy.requests) == set()
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
             tables.objects.put(kept[0], b"x", Meter())
         with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
             tables.objects.delete(kept, Meter())
-    proxy.rule = enforce(both(tables_of("writer", "blocks-readers"), policy), let_pass)
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    proxy.rule = enforce(both(tables_of("writer", "objects-readers"), policy), let_pass)
+    with engine_at(proxy, S3_URL) as (engine, tables):
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
             write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
         assert names_of(tables, store) == kept
@@ -162,14 +162,14 @@ def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(prox
 @pytest.mark.parametrize("role", ["writer", "reader"])
 def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: str) -> None:
     """Even a role that may use all items can read, write, list and delete objects of its own namespace only."""
-    theirs = f"blocks-theirs-{role}"
+    theirs = f"objects-theirs-{role}"
     store = f"{theirs}/0/0/default"
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    with engine_at(proxy, S3_URL) as (engine, tables):
         made = write_everything(engine, store)
         kept = names_of(tables, store)
-    for own in ("blocks", theirs[:-1], f"{theirs}2"):
-        proxy.rule = enforce(both(tables_of("writer", "*"), blocks_of(role, own)), let_pass)
-        with engine_at(proxy, BLOCKS) as (engine, tables):
+    for own in ("objects", theirs[:-1], f"{theirs}2"):
+        proxy.rule = enforce(both(tables_of("writer", "*"), objects_of(role, own)), let_pass)
+        with engine_at(proxy, S3_URL) as (engine, tables):
             with pytest.raises(ConfigurationError, match="denies permission for GetObject on the bucket"):
                 read(engine, store, 12)
             with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
@@ -186,20 +186,20 @@ def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: 
 
 def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy) -> None:
     """A query on a fork reads its origin's objects; fork, and drop of either, have the writer's policies of both."""
-    store, forked = "blocks-origins/0/0/default", "blocks-forked/0/0/default"
-    operator = both(policies_of("writer", "blocks-origins"), policies_of("writer", "blocks-forked"))
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    store, forked = "objects-origins/0/0/default", "objects-forked/0/0/default"
+    operator = both(policies_of("writer", "objects-origins"), policies_of("writer", "objects-forked"))
+    with engine_at(proxy, S3_URL) as (engine, tables):
         newest = write_everything(engine, store)[-1]
         kept = names_of(tables, store)
         proxy.rule = enforce(operator, let_pass)
-        fork_namespace(tables, "blocks-origins", "blocks-forked", None, Meter())
-    proxy.rule = enforce(policies_of("writer", "blocks-forked"), let_pass)
-    with engine_at(proxy, BLOCKS) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
+        fork_namespace(tables, "objects-origins", "objects-forked", None, Meter())
+    proxy.rule = enforce(policies_of("writer", "objects-forked"), let_pass)
+    with engine_at(proxy, S3_URL) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
         read(engine, forked, *newest)
     proxy.rule = enforce(
-        both(policies_of("reader", "blocks-origins"), policies_of("writer", "blocks-forked")), let_pass
+        both(policies_of("reader", "objects-origins"), policies_of("writer", "objects-forked")), let_pass
     )
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    with engine_at(proxy, S3_URL) as (engine, tables):
         assert read(engine, forked, *newest) == numbers(12)
         made = write_versions(engine, forked, 12, base=newest, run="test")
         save_snapshot(engine, forked, made[9], numbers(21), run="test")
@@ -216,9 +216,9 @@ def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy
 
 def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
     """S3 says so to those only who may list the bucket without a prefix: with a strict condition, it denies access."""
-    store = "blocks-lost/0/0/default"
-    reader = policies_of("reader", "blocks-lost")
-    with engine_at(proxy, BLOCKS) as (engine, tables):
+    store = "objects-lost/0/0/default"
+    reader = policies_of("reader", "objects-lost")
+    with engine_at(proxy, S3_URL) as (engine, tables):
         write_everything(engine, store)
         tables.objects.delete(names_of(tables, store), Meter())
     proxy.rule = enforce(reader, let_pass)
@@ -234,7 +234,7 @@ def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
 @pytest.mark.parametrize("role", ["writer", "reader"])
 def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
     """No wildcard of actions, no other bucket, no prefix of others, and nothing that changes a bucket is allowed."""
-    policy = blocks_of(role, "ours")
+    policy = objects_of(role, "ours")
     own = f"{ARN}/{KEYS}/ours/0/0/default#delta/1"
     assert allows(policy, Access("s3:GetObject", own))
     assert allows(policy, Access("s3:PutObject", own)) is (role == "writer")
@@ -272,15 +272,15 @@ module "dynastate" {
   namespaces             = { orders = ["orders"], all = ["*"] }
   deletion_protection    = false
   tags                   = var.tags
-  blocks_bucket_name     = "team-blocks"
-  blocks_prefix          = "state"
-  blocks_noncurrent_days = 35
+  objects_bucket_name     = "team-objects"
+  objects_prefix          = "state"
+  objects_noncurrent_days = 35
 }
 
 output "spark_conf" { value = module.dynastate.spark_conf }
-output "writer" { value = module.dynastate.blocks_writer_policies }
-output "reader" { value = module.dynastate.blocks_reader_policies }
-output "operator" { value = module.dynastate.blocks_operator_policy }
+output "writer" { value = module.dynastate.objects_writer_policies }
+output "reader" { value = module.dynastate.objects_reader_policies }
+output "operator" { value = module.dynastate.objects_operator_policy }
 """
 NAMESPACES = (("orders", "orders"), ("all", "*"))
 
@@ -295,11 +295,11 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
     Nothing drifts, objects are out of the operator's reach, and the documents that the module gives are those that
     were tested above.
     """
-    root = module / "examples" / "blocks"
+    root = module / "examples" / "objects"
     root.mkdir()
     (root / "main.tf").write_text(ROOT)
-    policy = render_blocks("operator", "team-blocks", "state/")
-    place = ObjectId(f"s3://team-blocks/state/{SNAPSHOT_TABLE}", "orders/0/0/default#delta/1/a/000000")
+    policy = render_objects("operator", "team-objects", "state/")
+    place = ObjectId(f"s3://team-objects/state/{SNAPSHOT_TABLE}", "orders/0/0/default#delta/1/a/000000")
     tables_policy = render("operator", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE)
     as_aws = AsAws()
     with FaultProxy(endpoint, enforce(both(tables_policy, policy), as_aws)) as proxy:
@@ -312,10 +312,10 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
         plan = terraform.run(root, "plan", "-detailed-exitcode", tags)
         assert plan.returncode == 0, plan.stdout
 
-        blocks = outputs["spark_conf"][f"{SETTINGS}blocks"]
-        assert f"{blocks}/{SNAPSHOT_TABLE}" == place.location
-        assert check_tables(settings_of(proxy, blocks)) == []
-        with engine_at(proxy, blocks) as (_, tables):
+        objects = outputs["spark_conf"][f"{SETTINGS}objects"]
+        assert f"{objects}/{SNAPSHOT_TABLE}" == place.location
+        assert check_tables(settings_of(proxy, objects)) == []
+        with engine_at(proxy, objects) as (_, tables):
             requests: list[Callable[[], object]] = [
                 lambda: tables.objects.put(place, b"x", Meter()),
                 lambda: tables.objects.get(place, 0, 1, Meter()),
@@ -329,4 +329,4 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
     assert json.loads(outputs["operator"]) == policy
     for role in ("writer", "reader"):
         documents = {name: json.loads(text) for name, text in outputs[role].items()}
-        assert documents == {name: render_blocks(role, "team-blocks", "state/", each) for name, each in NAMESPACES}
+        assert documents == {name: render_objects(role, "team-objects", "state/", each) for name, each in NAMESPACES}

@@ -1,4 +1,4 @@
-"""Tables that share `blocks`, and tables that were restored from a backup of others: whose objects are deleted."""
+"""Tables that share `objects`, and tables that were restored from a backup of others: whose objects are deleted."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from tests.support.fakes import MemoryTables
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 STORE = "orders/0/0/default"
-BLOCKS = "s3://bucket/state"
-OF_LIVE = f"{BLOCKS}/live-groups"
-OF_OTHERS = f"{BLOCKS}/other-groups"
+S3_URL = "s3://bucket/state"
+OF_LIVE = f"{S3_URL}/live-groups"
+OF_OTHERS = f"{S3_URL}/other-groups"
 #: With PUTs for nothing, all parts that are not inline go to objects.
-ALL: dict[str, Any] = {"blocks": BLOCKS, "put_price": Decimal(0)}
+ALL: dict[str, Any] = {"objects": S3_URL, "put_price": Decimal(0)}
 
 
 @pytest.fixture
@@ -184,10 +184,10 @@ def test_a_lost_object_of_other_tables_is_missing(restored: MemoryTables, newest
 
 
 def test_a_copy_to_tables_that_share_the_bucket(live: MemoryTables, engines: Engines, newest: VersionId) -> None:
-    """The same `blocks` will do, since the target has a location of its own there; a drop at either end is its own."""
+    """The same `objects` will do, since the target has a location of its own there; a drop at either end is its own."""
     target, settings = MemoryTables("other-groups", live.objects), Settings()
     before = dict(live.objects.objects)
-    copy_stores(live, target, plan_copy(live, target, "orders", settings, blocks=BLOCKS), settings)
+    copy_stores(live, target, plan_copy(live, target, "orders", settings, objects=S3_URL), settings)
     assert {place.name for place in objects_in(live, OF_OTHERS)} == {place.name for place in before}
     assert graph(target, STORE).required_meta.objects == {OF_OTHERS}
     drop_stores(live, [STORE], Meter())
@@ -201,13 +201,13 @@ def test_a_copy_of_restored_tables(
     """It has the objects that the restored tables name, and none that the live query has written since."""
     named = named_objects(restored, STORE)
     target, settings = MemoryTables("third-groups", live.objects), Settings()
-    stranger = ObjectId(f"{BLOCKS}/third-groups", f"{STORE}#delta/{1:020d}/{attempt(7).hex()}/000000")
+    stranger = ObjectId(f"{S3_URL}/third-groups", f"{STORE}#delta/{1:020d}/{attempt(7).hex()}/000000")
     live.objects.put(stranger, b"strange", Meter())
     go_on(engines(**ALL), newest, 15, "run-1")
     before = objects_in(live, OF_LIVE)
-    plan = plan_copy(restored, target, "orders", settings, blocks=BLOCKS)
+    plan = plan_copy(restored, target, "orders", settings, objects=S3_URL)
     assert copy_stores(restored, target, plan, settings).objects == plan.objects == len(named)
-    copied = objects_in(live, f"{BLOCKS}/third-groups")
+    copied = objects_in(live, f"{S3_URL}/third-groups")
     assert {place.name for place in copied} == {place.name for place in named}
     assert objects_in(live, OF_LIVE) == before
     assert is_whole(target, engines(target), newest)

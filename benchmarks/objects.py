@@ -1,10 +1,10 @@
-"""A query's batches and its recovery with blocks in S3, beside those without, on the same engine.
+"""A query's batches and its recovery with objects in S3, beside those without, on the same engine.
 
-    python benchmarks/blocks.py
-    python benchmarks/blocks.py --rows 50000         to try it
+    python benchmarks/objects.py
+    python benchmarks/objects.py --rows 50000         to try it
 
 Tables and S3 are moto's. A store is filled, changed in batches, and opened in fresh processes: with all of it in
-DynamoDB; with large blocks in S3; and with 40 ms added to each PUT, which is about what S3 takes. Exits 1 when a target
+DynamoDB; with large parts in S3; and with 40 ms added to each PUT, which is about what S3 takes. Exits 1 when a target
 is missed. See benchmarks/README.md.
 """
 
@@ -28,7 +28,7 @@ from s3 import BUCKET, s3
 from targets import ROOT, Target, console, save, show
 
 PUT_MS = 40
-WITHOUT, WITH, SLOW = "in DynamoDB", "blocks in S3", f"blocks in S3, {PUT_MS} ms a PUT"
+WITHOUT, WITH, SLOW = "in DynamoDB", "objects in S3", f"objects in S3, {PUT_MS} ms a PUT"
 #: Milliseconds added to each PUT; None: no S3.
 DELAYS: dict[str, float | None] = {WITHOUT: None, WITH: 0, SLOW: PUT_MS}
 SHOWN = [
@@ -63,23 +63,25 @@ def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[str, 
                 stack.enter_context(out.status(name))
                 contender = stack.enter_context(prepared(CONTENDERS[OURS], given.endpoint, given.engine))
                 if delay_ms is not None:
-                    blocks = {"blocks": f"s3://{BUCKET}/state", "blocksEndpoint": stack.enter_context(s3(delay_ms))}
-                    conf = {f"{CONF}.dynastate.{setting}": value for setting, value in blocks.items()}
+                    objects = {"objects": f"s3://{BUCKET}/state", "objectsEndpoint": stack.enter_context(s3(delay_ms))}
+                    conf = {f"{CONF}.dynastate.{setting}": value for setting, value in objects.items()}
                     contender = replace(contender, conf={**contender.conf, **conf})
-                found[name] = measure(contender, given, Path(scratch) / str(number), f"blocks-{number}")
+                found[name] = measure(contender, given, Path(scratch) / str(number), f"objects-{number}")
     return found
 
 
 def targets(found: Found) -> list[Target]:
     """What was measured, judged."""
-    without, blocks, slow = (found[name] for name in DELAYS)
+    without, objects, slow = (found[name] for name in DELAYS)
     return [
-        Target("whole batch: blocks in S3 / in DynamoDB", blocks["batch_ms"] / without["batch_ms"], 1.1),
+        Target("whole batch: objects in S3 / in DynamoDB", objects["batch_ms"] / without["batch_ms"], 1.1),
         Target(
             f"whole batch with {PUT_MS} ms a PUT, more than in DynamoDB, ms", slow["batch_ms"] - without["batch_ms"], 60
         ),
         Target(
-            "every row after a restart: blocks in S3 / in DynamoDB", blocks["every_row_ms"] / without["every_row_ms"], 1
+            "every row after a restart: objects in S3 / in DynamoDB",
+            objects["every_row_ms"] / without["every_row_ms"],
+            1,
         ),
     ]
 
@@ -118,7 +120,7 @@ def main() -> None:
     show_figures(out, given, found)
     judged = targets(found)
     show(out, judged)
-    file = save("blocks", vars(given), found, judged)
+    file = save("objects", vars(given), found, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 
