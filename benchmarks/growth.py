@@ -28,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 from targets import ROOT, Target, console, save, show
 
-from dynastate.dynamodb.meter import units_of_write
 from dynastate.dynamodb.wire import from_wire
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import SPECS, Key, Role, namespace_of
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+from dynastate.storage.meter import units_of_write
 
 #: Partitions of the checkpoint, as `GrowthBenchmark.scala` numbers them.
 STORES = {"maintained": 0, "unmaintained": 1, "fresh": 2}

@@ -27,8 +27,6 @@ from targets import Target, console, save, show
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.items import FORMAT, Item, item_key
@@ -36,6 +34,8 @@ from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, part_key, sto
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 BOTO3, DIRECT = "boto3", "direct"
 COMMIT = "commit"

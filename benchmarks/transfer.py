@@ -25,7 +25,7 @@ from jvm import build
 from pyspark_runs import in_own_process, spark_session
 from targets import ROOT, Target, console, save, show
 
-from dynastate.dynamodb.meter import Meter
+from dynastate.storage.meter import Meter
 
 BEFORE, AFTER = 4, 6
 #: Keys of a batch that fills.

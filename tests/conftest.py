@@ -22,10 +22,10 @@ from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.settings import Settings
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines, closing
 from tests.support.fakes import FailingClient, FailingTables, MemoryTables
 from tests.upstream.dynamodb_local import DynamoDBLocal

@@ -13,10 +13,10 @@ from uuid import uuid4
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.failures import code_of
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
 from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.aws.spending import Ledger
 
 PREFIX: Final = "dynastate-test"

@@ -14,10 +14,10 @@ import botocore.exceptions as boto_errors
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import units_of_write
 from dynastate.dynamodb.wire import from_wire
 from dynastate.format.items import item_bytes
 from dynastate.prices import DEFAULT_PRICES, Prices
+from dynastate.storage.meter import units_of_write
 
 #: Prices are those of us-east-1; no Region is dearer by more.
 MARGIN: Final = 2

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, meta_key, part_key, store_shard, version_list_key
+from dynastate.storage.meter import Meter, units_of_write
 from tests.aws.place import Place
 from tests.aws.spending import READS, Ledger
 

@@ -15,10 +15,10 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, meta_key, version_list_key
+from dynastate.storage.meter import Meter
 from tests.aws.place import Place
 from tests.support.policies import POLICIES
 

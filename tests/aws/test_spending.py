@@ -9,11 +9,11 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import DynastateError
 from dynastate.format.items import FORMAT, item_key
 from dynastate.format.keys import meta_key, version_list_key
 from dynastate.format.version_list import REFUSED
+from dynastate.storage.meter import Meter
 from tests.aws.place import Place, own_tables
 from tests.aws.spending import Ledger, Units, planned, refuse_over
 from tests.support.processes import wait_until

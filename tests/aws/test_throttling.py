@@ -9,10 +9,10 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.limits import WRITES_MAX
-from dynastate.dynamodb.meter import Meter
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, part_key, store_shard
+from dynastate.storage.limits import WRITES_MAX
+from dynastate.storage.meter import Meter
 from tests.aws.place import Place, own_tables
 
 #: Write units a second that the table takes. DynamoDB lets in a burst, too: what was not used of the last 300 s.

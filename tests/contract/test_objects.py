@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB, credentials
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import DELETES_MAX, Objects, delete_objects, read_stream
 from dynastate.dynamodb.s3 import S3Objects
 from dynastate.errors import ConfigurationError
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream
+from dynastate.storage.meter import Meter
+from dynastate.storage.objects import DELETES_MAX, Objects, delete_objects, read_stream
 from tests.support.fakes import MemoryObjects
 from tests.support.s3mock import s3mock
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
 from dynastate.format.keys import meta_key as meta_key_of
+from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.fakes import MemoryTables
 
 RUN = "6d0f7a3e-0000-4000-8000-000000000000"

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.format.keys import EMPTY
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import attempt, make_engine, read, write
 from tests.support.store_builder import StoreBuilder, counted, user
 

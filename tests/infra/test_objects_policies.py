@@ -16,7 +16,6 @@ import pytest
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import VersionId
@@ -26,6 +25,7 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.settings import PREFIX as SETTINGS
+from dynastate.storage.meter import Meter
 from tests.infra.conftest import AsAws, Terraform
 from tests.support.engine_driver import (
     attempt,

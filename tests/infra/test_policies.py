@@ -20,7 +20,6 @@ import dynastate
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY, VersionId
@@ -33,6 +32,7 @@ from dynastate.operations.usage import usage_of_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar.engines import Engines
+from dynastate.storage.meter import Meter
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform
 from tests.support.engine_driver import State, attempt, begin, fold, numbers, read, save_snapshot, write, write_versions
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass

@@ -19,10 +19,10 @@ from dynastate.dynamodb.admin import check_tables, create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.embedded import HOST, REGION, EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, InternalError, UnavailableError
 from dynastate.format.keys import Key
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.support.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.usefixtures("dummy_credentials")

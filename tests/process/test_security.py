@@ -17,12 +17,12 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import Key
 from dynastate.settings import Settings
 from dynastate.sidecar import connection as under_test
 from dynastate.sidecar.listener import check_folder, is_ours
+from dynastate.storage.meter import Meter
 from tests.process.test_sidecar import WITHIN_S, A, Sidecar, spark_names
 from tests.support.fakes import Wire, wire_error
 from tests.support.processes import listening

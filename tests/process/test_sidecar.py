@@ -858,7 +858,7 @@ def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
         assert error_of(failed)[0] == VersionMissingError.kind
 
 
-def test_a_failed_install_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+def test_a_failed_import_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """The error is the answer to IMPORT, or to the end of its buckets, and what was written is deleted."""
     whole = protocol.encode(Import(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
     end = protocol.encode(protocol.SnapshotEnd())

@@ -11,10 +11,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from dynastate.dynamodb.limits import STORED_BYTES_MAX
 from dynastate.dynamodb.wire import from_wire
 from dynastate.format.items import item_bytes
 from dynastate.format.keys import SPECS, Role
+from dynastate.storage.limits import STORED_BYTES_MAX
 from tests.support.fakes import client_error
 
 Wire = dict[str, Any]

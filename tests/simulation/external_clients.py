@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import retry_routes
@@ -29,6 +27,8 @@ from dynastate.reader.families import Family, Row
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from dynastate.unsaferow.key_encoders import KeyEncoder
 from dynastate.unsaferow.nested import Struct
 from dynastate.unsaferow.types import Binary

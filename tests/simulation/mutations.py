@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import Retry
 from dynastate.engine import (
     catalog,
@@ -37,6 +36,7 @@ from dynastate.format.meta import QueryRun, StoreMeta
 from dynastate.format.parts import Part, Tally, join_fragments, parse_part
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations import compact, drop
+from dynastate.storage.meter import Meter
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 #: Each mutation with a seed that finds it. Where the engine or the simulation changed, look for another one.

@@ -14,10 +14,8 @@ from typing import Any, Final
 from unittest.mock import Mock, patch
 from uuid import UUID
 
-from dynastate.dynamodb import boto_tables, limits, rates, tables
-from dynastate.dynamodb import objects as object_seam
+from dynastate.dynamodb import boto_tables, rates
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.wire import to_wire
 from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
@@ -39,6 +37,9 @@ from dynastate.operations.verify import verify
 from dynastate.reader import families as column_families
 from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.storage import limits, tables
+from dynastate.storage import objects as object_seam
+from dynastate.storage.meter import Meter
 from tests.simulation import replicas
 from tests.simulation.actors import Executor, Reader, read
 from tests.simulation.dynamodb import DynamoDB, Place, Wire

@@ -11,11 +11,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import from_wire
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import EMPTY, Key, Role, meta_key, part_key, store_shard, version_list_key
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.storage.meter import Meter
 from tests.simulation.dynamodb import DynamoDB, Wire
 from tests.support.fakes import FailingClient
 

@@ -9,7 +9,6 @@ from contextlib import nullcontext, suppress
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.errors import (
     ConfigurationError,
@@ -25,6 +24,7 @@ from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
 from tests.simulation.actors import read as read_as_promised
 from tests.simulation.model import Model
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base

@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 import dynastate
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, store_shard
 from dynastate.reader.state import StateReader
+from dynastate.storage.meter import Meter
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.jvm import LOG4J, build_jar
 from tests.support.processes import is_alive, remove_tree, sidecars_of, wait_until

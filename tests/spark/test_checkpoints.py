@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
 from dynastate.format.keys import meta_key, store_shard
 from dynastate.operations.adopt import adopt_stores, state_location
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Open, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_state

@@ -26,7 +26,6 @@ import dynastate.spark.configure
 import dynastate.spark.jar
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
@@ -40,6 +39,7 @@ from dynastate.spark.configure import (
 )
 from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
+from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source
 from tests.support.jvm import make_repository

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import find_stores
 from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import SPECS, store_shard
@@ -22,6 +21,7 @@ from dynastate.operations.prediction import DAY_S, Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
 from dynastate.operations.runs import read_meta
 from dynastate.operations.usage import usage_of_namespace
+from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, Sessions
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Source, Sources, make_rows, make_source, run

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import REGION
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import find_stores
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.pins import refuse_forked
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, Case
 from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, take_all

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 import dynastate
 from dynastate import import_checkpoint
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import StoreMeta, meta_item
@@ -30,6 +29,7 @@ from dynastate.operations.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer import jvm, steps
 from dynastate.spark.transfer.steps import Moved
+from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, only
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
@@ -40,6 +38,8 @@ from dynastate.format.version_list import VersionEntry
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.settings import Settings
 from dynastate.sidecar.metrics import commit_counters
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 State = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]

@@ -15,10 +15,6 @@ from typing import Any, NamedTuple
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_growth, refuse_items, refuse_keys
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import DELETES_MAX, Objects
-from dynastate.dynamodb.tables import Tables, always
 from dynastate.errors import UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
@@ -27,6 +23,10 @@ from dynastate.format.namespace import NAMESPACE
 from dynastate.format.objects import OBJECT_BYTES, ObjectId
 from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_growth, refuse_items, refuse_keys
+from dynastate.storage.meter import Meter
+from dynastate.storage.objects import DELETES_MAX, Objects
+from dynastate.storage.tables import Tables, always
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
 

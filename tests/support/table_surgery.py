@@ -10,12 +10,12 @@ import sys
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import item_key
 from dynastate.format.keys import Key, Role, graph_range, store_shard, version_list_key
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 
 
 def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:

@@ -10,7 +10,6 @@ from unittest.mock import Mock, patch
 
 from dynastate.dynamodb import rates
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import units_of_write
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine import writer
 from dynastate.engine.writer import PartWriter, PendingWrites
@@ -18,6 +17,7 @@ from dynastate.errors import DynastateError
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, part_key
 from dynastate.settings import Settings
+from dynastate.storage.meter import units_of_write
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.threads import Threads
 from tests.support.fakes import client_error

@@ -7,8 +7,8 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Final
 
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, save_snapshot
 from tests.support.store_builder import StoreBuilder, counted, family, user
 

@@ -16,11 +16,11 @@ from uuid import uuid4
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.format.keys import Attempt
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.reports import METRICS, REPORTED
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
+from dynastate.storage.meter import Meter
 from dynastate.ui.app import HEADERS
 from dynastate.ui.watch import NO_STORES
 from tests.support.command_line import refused, run

@@ -28,7 +28,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dynastate
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import from_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, DynastateError, MismatchError, VersionMissingError
@@ -65,6 +64,7 @@ from dynastate.sidecar import protocol
 from dynastate.sidecar.connection import READ_BUFFER_BYTES
 from dynastate.sidecar.engines import parse_settings
 from dynastate.sidecar.listener import converse as serve_connection
+from dynastate.storage.meter import Meter
 from dynastate.unsaferow.key_encoders import SEED as HASH_SEED
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.nested import Struct
@@ -389,7 +389,7 @@ VALUES: st.SearchStrategy[Value] = st.one_of(
 SORTS = st.one_of(
     st.sampled_from(sorted({key.sort for key in WHOLE.items})),
     st.sampled_from(("meta", "list/", "list/x", "snapshot/", "snapshot/1/2", "schema/", "journal", "list/~", "metal")),
-    st.text(alphabet="group/snapshotmeta0123456789abcdef~", min_size=1, max_size=70),
+    st.text(alphabet="list/group/snapshotmeta0123456789abcdef~", min_size=1, max_size=70),
 )
 ROLES: tuple[Role, ...] = ("delta", "snapshot")
 ATTRIBUTES = st.sampled_from(sorted({name for item in WHOLE.items.values() for name in item} | {"strange"}))

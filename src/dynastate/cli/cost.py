@@ -137,13 +137,13 @@ def cost(
     asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/operations.md from
     the listed versions; and what one other choice each would save a month, those that save most first.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import of_namespace
     from dynastate.operations.advice import Plan
     from dynastate.operations.reports import usage_of_queries
     from dynastate.operations.sample import CodecRatios, zstd_ratios
     from dynastate.operations.usage import StorageUsage, usage_of_stores
     from dynastate.prices import Prices
+    from dynastate.storage.meter import Meter
 
     if not namespace and progress_file is None:
         raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")

@@ -124,9 +124,9 @@ def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
 @command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
-    from dynastate.dynamodb.meter import Meter
     from dynastate.engine import catalog
     from dynastate.operations.inspect import inspect_store
+    from dynastate.storage.meter import Meter
 
     with call.tables() as tables:
         found = asdict(inspect_store(tables, catalog.only(tables, store, Meter()), Meter()))
@@ -186,9 +186,9 @@ def _type_text(kind: Any) -> str:
 @command(app, "versions orders/0/17/default", "versions orders/0/17/default --wide")
 def versions(call: Call, store: Store) -> None:
     """List the committed attempts of a store. The newest version depends on those that are current."""
-    from dynastate.dynamodb.meter import Meter
     from dynastate.engine import catalog
     from dynastate.operations.inspect import list_versions
+    from dynastate.storage.meter import Meter
 
     with call.tables() as tables:
         found = [asdict(each) for each in list_versions(tables, catalog.only(tables, store, Meter()), Meter())]

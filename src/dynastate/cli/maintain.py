@@ -90,10 +90,10 @@ def clean(
     checkpoint was deleted, are listed first; it asks, and looks for 5 to 30 seconds whether a query writes to them.
     Exit code 1: it was not confirmed, and nothing was deleted.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.clean import clean_earlier, clean_store, describe_earlier, refuse_running
     from dynastate.operations.drop import look
     from dynastate.operations.scope import stores_in
+    from dynastate.storage.meter import Meter
 
     with call.engine() as (engine, tables):
         names = stores_in(tables, scope, Meter())
@@ -166,8 +166,8 @@ def fork(
     The fork shares parts and buckets with the query, which may run on: each has its own changes from then on, and
     clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.fork import fork_namespace
+    from dynastate.storage.meter import Meter
 
     with call.tables() as tables, progress("stores") as report:
         made = fork_namespace(tables, namespace, new, version, Meter(), report)
@@ -192,9 +192,9 @@ def adopt(
 
     The old location is refused from then on, also a run that is under way there. Exit code 1: it was not confirmed.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import every_store
     from dynastate.operations.adopt import adopt_stores, locations_of, state_location
+    from dynastate.storage.meter import Meter
 
     meter = Meter()
     location = state_location(checkpoint)
@@ -237,7 +237,6 @@ def drop(
     It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one writes. Exit code
     1: it was not confirmed.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.engine.catalog import every_store
     from dynastate.operations.drop import (
         drop_stores,
@@ -248,6 +247,7 @@ def drop(
         seconds_to_look,
     )
     from dynastate.operations.pins import refuse_forked
+    from dynastate.storage.meter import Meter
 
     meter = Meter()
     with call.tables() as tables, progress("stores") as report:

@@ -10,7 +10,7 @@ import typer
 from dynastate.cli.options import Call, command, number
 from dynastate.cli.output import progress
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
+from dynastate.storage.meter import Meter
 
 if TYPE_CHECKING:
     from dynastate.operations.rollback import Rollback

@@ -12,8 +12,8 @@ from dynastate.counts import plural
 from dynastate.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
-    from dynastate.dynamodb.tables import Tables
     from dynastate.operations.scope import Outcomes
+    from dynastate.storage.tables import Tables
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ _FAILED_MAX: Final = 20
 
 def current_stores(tables: Tables, scope: str) -> list[str]:
     """The stores of a scope, but for those of earlier queries, where there are others. Refuse a scope without any."""
-    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.scope import stores_in
+    from dynastate.storage.meter import Meter
 
     found = stores_in(tables, scope, Meter())
     if found.current and found.earlier:

@@ -47,9 +47,9 @@ def skew(
     partitions first; and the days until a limit is reached, if the growth of the retained versions goes on: the 1,000
     write units a second of one of DynamoDB's partition keys, half of --heap, and --budget.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.operations.skew import limits_of, no_forecast, read_keys, read_loads, skew_of
     from dynastate.prices import Prices
+    from dynastate.storage.meter import Meter
 
     meter, found = Meter(), None
     with call.engine(cache_mb=1) as (engine, tables):

@@ -68,12 +68,12 @@ def top(
     throttles, are not in the tables: give Spark's progress reports for them. In a terminal, q ends it, and s sorts by
     the next column.
     """
-    from dynastate.dynamodb.meter import Meter
     from dynastate.engine import catalog
     from dynastate.operations.monitor import Monitor, in_order, with_report
     from dynastate.operations.reports import ReportFile
     from dynastate.operations.runs import read_meta
     from dynastate.prices import Prices
+    from dynastate.storage.meter import Meter
 
     with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):
         names = catalog.of_namespace(tables, namespace, Meter(), refuse_lost=True).current

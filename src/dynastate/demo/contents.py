@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import SPECS, Role, store_shard
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.reports import usage_of_queries
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 
 def _figure(label: str) -> Any:

@@ -23,10 +23,10 @@ from dynastate.demo.contents import Figures
 from dynastate.demo.process import QUERIES, Checkpoint, Layout, SparkProcess
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.errors import InternalError
 from dynastate.operations.inspect import read_lists
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from dynastate.ui.server import serve
 
 _POLL_S: Final = 0.07

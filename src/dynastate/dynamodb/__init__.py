@@ -1,1 +1,1 @@
-"""The only boto3: the verbs, retries, wire form, metering, table administration, the embedded engine."""
+"""The driver below `storage`, and the only boto3: requests, retries, wire form, tables made, the embedded engine."""

@@ -12,10 +12,10 @@ from typing import Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.failures import code_of
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 
 #: DynamoDB makes an empty on-demand table in some ten seconds.
 ACTIVE_DEADLINE_S: Final = 120.0

@@ -15,12 +15,9 @@ from botocore import xform_name
 
 from dynastate.dynamodb.client import Client
 from dynastate.dynamodb.failures import ConditionFailedError, Fate, fate_of
-from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
-from dynastate.dynamodb.meter import Meter, units_of_write
 from dynastate.dynamodb.rates import WriteRate
 from dynastate.dynamodb.retries import Retry, RetryPolicy
 from dynastate.dynamodb.s3 import S3Objects
-from dynastate.dynamodb.tables import always
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
@@ -28,6 +25,9 @@ from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.format.meta import DELETING, DROPPED, FORKS
 from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.settings import Settings
+from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
+from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.tables import always
 
 
 class BotoTables:

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
-from dynastate.dynamodb.limits import ITEM_FULL
 from dynastate.errors import ConfigurationError, ItemFullError
 from dynastate.format.keys import Role
 from dynastate.settings import PREFIX
+from dynastate.storage.limits import ITEM_FULL
 
 if TYPE_CHECKING:
     from dynastate.dynamodb.client import Client

@@ -13,10 +13,10 @@ import botocore.exceptions as boto_errors
 
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.failures import Fate, fate_of
-from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
+from dynastate.storage.limits import WRITES_MAX
 
 #: A wire item: names to attribute values.
 Wire = dict[str, Any]

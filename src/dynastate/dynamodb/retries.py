@@ -25,12 +25,12 @@ from dynastate.dynamodb.failures import (
     throttling_reasons,
     translate,
 )
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.rates import WriteRate
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.keys import Role
 from dynastate.redaction import as_cause, get_logger
 from dynastate.settings import PREFIX
+from dynastate.storage.meter import Meter
 
 log = get_logger("dynastate.tables")
 

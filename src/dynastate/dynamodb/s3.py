@@ -22,12 +22,12 @@ from dynastate.dynamodb.failures import (
     lacks_credentials,
     status_of,
 )
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
 from dynastate.format.objects import ObjectId, bucket_and_prefix
 from dynastate.redaction import as_cause, get_logger
 from dynastate.settings import PREFIX, Settings
+from dynastate.storage.meter import Meter
 
 log = get_logger("dynastate.objects")
 

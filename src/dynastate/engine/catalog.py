@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.namespaces import (
     STORE_NAMES,
     NamespaceItems,
@@ -34,6 +32,8 @@ from dynastate.format.keys import META, Key, check_store, lists_from, meta_key, 
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord, namespace_key, store_key
 from dynastate.format.version_list import VERSIONS
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, get_apart
 
 EVERY: Final = "*"
 #: Stores that a message names.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, delete_all, delete_own_objects, own_locations
 from dynastate.engine import snapshots
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
@@ -22,6 +20,8 @@ from dynastate.format.objects import ObjectId, bucket_prefix, bucket_stream, del
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part_keys
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, delete_all, delete_own_objects, own_locations
 
 
 @dataclass(frozen=True)

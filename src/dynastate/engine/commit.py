@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
-from dynastate.dynamodb.meter import Meter, units_of_write
-from dynastate.dynamodb.tables import Tables, always, delete_all, delete_own_objects
 from dynastate.engine.known import KnownStores
 from dynastate.engine.lists import LIST_BYTES_MAX, is_long, refuse_full, shorten
 from dynastate.engine.objects import ObjectRule, ObjectWriter, StreamWriter
@@ -30,6 +27,9 @@ from dynastate.format.version_list import (
     encode_entry,
 )
 from dynastate.redaction import get_logger
+from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.tables import Tables, always, delete_all, delete_own_objects
 
 log = get_logger("dynastate.store")
 

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, own_location
 from dynastate.engine import snapshots
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.imported import ImportAttempt, ImportedVersion
@@ -27,6 +25,8 @@ from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, VersionId, check_sto
 from dynastate.format.manifest import bits_for
 from dynastate.format.meta import QueryRun
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, own_location
 
 #: Threads of an executor that compress, in all its sidecars: libraries do it without the interpreter's lock.
 COMPRESSORS: Final = min(4, os.cpu_count() or 1)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import LIST_SIZE, VersionId, meta_key, version_list_key
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
 from dynastate.redaction import get_logger
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 log = get_logger("dynastate.store")
 

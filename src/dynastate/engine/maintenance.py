@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, other_locations
 from dynastate.engine import cleanup, snapshots
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, enter_location
@@ -23,6 +21,8 @@ from dynastate.format.meta import newest_epoch, parse_meta
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, other_locations
 
 
 @dataclass(eq=False)

@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import check_store, meta_key
@@ -32,6 +30,8 @@ from dynastate.format.namespace import (
     store_item,
 )
 from dynastate.settings import PREFIX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
 STORE_NAMES: Final = (

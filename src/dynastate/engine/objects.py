@@ -9,9 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter, units_of_write
-from dynastate.dynamodb.objects import Objects
-from dynastate.dynamodb.tables import Tables, own_location
 from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
@@ -21,6 +18,9 @@ from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream, encod
 from dynastate.format.parts import part_of
 from dynastate.prices import Prices
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.objects import Objects
+from dynastate.storage.tables import Tables, own_location
 
 
 @dataclass(frozen=True)

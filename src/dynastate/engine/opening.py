@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.known import KnownStores
 from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader, hash_ranges
@@ -31,6 +29,8 @@ from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.redaction import get_logger
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 log = get_logger("dynastate.store")
 

@@ -10,10 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice
 from typing import Final, NamedTuple
 
-from dynastate.dynamodb.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import read_stream
-from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.graph import last_of_one_run
@@ -22,6 +18,10 @@ from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.objects import FRAME_BYTES, ObjectStream, decode_frames
 from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, StoredChunk, Tally, join_fragments, parse_part
 from dynastate.format.version_list import VersionEntry, part_keys
+from dynastate.storage.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.objects import read_stream
+from dynastate.storage.tables import Tables, get_apart
 
 #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
 WINDOW: Final = 25

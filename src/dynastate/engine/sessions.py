@@ -9,8 +9,6 @@ from datetime import datetime
 from typing import Final
 
 import dynastate
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.cache import Cache
 from dynastate.engine.known import KnownStores
 from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_location
@@ -31,6 +29,8 @@ from dynastate.format.meta import (
     oldest_runs,
     parse_meta,
 )
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
 SESSIONS_MAX: Final = 10_000

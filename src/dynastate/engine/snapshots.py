@@ -10,9 +10,6 @@ from typing import Final
 from uuid import uuid4
 from zlib import crc32
 
-from dynastate.dynamodb.limits import WRITES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, delete_all, delete_own_objects
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.engine.reader import bucket_runs, read_run
@@ -25,6 +22,9 @@ from dynastate.format.objects import ObjectPlace, bucket_stream
 from dynastate.format.parts import Chunk, Tally, bucket_items, copied_part, part_of
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry
+from dynastate.storage.limits import WRITES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 
 #: The threshold differs by store, around the setting, within this share of it: the stores of a query grow alike, and
 #: must not make their snapshots all at once.

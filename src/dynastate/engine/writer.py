@@ -12,12 +12,12 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dynastate.dynamodb.limits import WRITES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key
+from dynastate.storage.limits import WRITES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Bytes of items that may wait or be under way in one executor, all its sidecars together; callers with more wait.
 QUEUED_BYTES_MAX: Final = 32 * 1024 * 1024

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import read_version_lists
 from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, UnavailableError
@@ -21,6 +19,8 @@ from dynastate.format.namespace import namespace_key
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, get_apart
 
 
 @dataclass(frozen=True)

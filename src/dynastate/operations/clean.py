@@ -10,8 +10,6 @@ from datetime import datetime, timezone
 from functools import cache
 from threading import Lock
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart, other_locations
 from dynastate.engine.catalog import SHOWN_MAX, is_first_batch_over, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
@@ -30,6 +28,8 @@ from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.runs import writing_run
 from dynastate.operations.scope import Outcomes, each_store
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, get_apart, other_locations
 
 
 @dataclass(frozen=True)

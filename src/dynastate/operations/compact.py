@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
 from dynastate.errors import ConfigurationError
@@ -20,6 +19,7 @@ from dynastate.format.changes import Change, RowValue
 from dynastate.format.parts import CHUNK_BYTES_MAX, Chunk, StoredChunk
 from dynastate.operations.runs import writing_run
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.tables import Tables
 
 #: A column family's id and a key.
 _Place = tuple[int, bytes]

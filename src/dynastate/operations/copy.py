@@ -15,17 +15,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import uuid4
 
-from dynastate.dynamodb.limits import WRITES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import (
-    Tables,
-    delete_all,
-    delete_own_objects,
-    get_apart,
-    other_locations,
-    own_location,
-    own_locations,
-)
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import list_store, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError
@@ -45,6 +34,17 @@ from dynastate.operations.usage import StorageUsage, usage_of_stores
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import Settings
+from dynastate.storage.limits import WRITES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import (
+    Tables,
+    delete_all,
+    delete_own_objects,
+    get_apart,
+    other_locations,
+    own_location,
+    own_locations,
+)
 
 #: Sort keys before and after all others.
 _FIRST: Final = "\x00"

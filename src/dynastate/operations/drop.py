@@ -9,8 +9,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
 from dynastate.engine.catalog import find_stores, read_version_lists
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -45,6 +43,8 @@ from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, ref
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
 
 #: How often version lists are read until nothing changes them any more: only clean-up still may.
 _PASSES_MAX: Final = 20

@@ -13,7 +13,6 @@ from typing import Final
 from dynastate.counts import plural
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import region_of
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.operations.adopt import locations_of, state_location
@@ -21,6 +20,7 @@ from dynastate.operations.replicas import Side, Stores, Wanted, look_at, missing
 from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
+from dynastate.storage.meter import Meter
 
 #: Seconds for which a request is tried in the first Region, which may be lost.
 SOURCE_DEADLINE_S: Final = 10

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
 from dynastate.format.graph import ranges
 from dynastate.format.keys import Attempt, Key, Role, SnapshotId, VersionId, where
+from dynastate.storage.meter import Meter
 
 What = Literal["missing", "corrupt", "orphaned"]
 #: A version or a snapshot that names items.

@@ -18,9 +18,6 @@ from typing import Final
 from uuid import uuid4
 
 import dynastate
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX, WRITES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import (
@@ -68,6 +65,9 @@ from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph, unpin
 from dynastate.operations.scope import each_store, metered
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 _CHANGED: Final = "what the fork was begun with has changed"
 

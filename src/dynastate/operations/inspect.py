@@ -13,8 +13,6 @@ from math import inf
 from typing import Any, Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import by_query, every_store, meant
 from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
@@ -28,6 +26,8 @@ from dynastate.operations.drop import longest_gap_ms
 from dynastate.operations.pins import forks_of
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from dynastate.unsaferow.schema import described_families
 
 #: A commit is recent for this long, and for three times the longest time between two of the last ones of its run.

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.format.graph import last_of_one_run
@@ -23,6 +22,7 @@ from dynastate.operations.prediction import DAY_S
 from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.usage import commit_units, part_puts, part_units
 from dynastate.prices import DEFAULT_PRICES, Prices
+from dynastate.storage.meter import Meter
 
 #: Write units that follow from one of a part: snapshots, and deletes of both (docs/operations.md, "Rule of thumb").
 CHANGED_UNITS: Final = 3.6

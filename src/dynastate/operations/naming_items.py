@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.reader import WINDOW
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
@@ -16,6 +14,8 @@ from dynastate.format.keys import VERSION_MAX, Key, graph_range, store_shard
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import listed_entry, parse_list
 from dynastate.operations.findings import Finding, Namer
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, get_apart
 
 #: Sort keys of version lists, meta item, schemas and snapshots.
 NAMING: Final = graph_range(0, VERSION_MAX)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine import snapshots
 from dynastate.engine.catalog import has_versions, read_version_lists
 from dynastate.engine.opening import retry_routes
@@ -20,6 +18,8 @@ from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, meta_key,
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PIN, PINS
 from dynastate.format.snapshot import WRITING
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, get_apart
 
 
 def pins_of(meta: Item) -> frozenset[str]:

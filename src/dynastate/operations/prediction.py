@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple
 
-from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.engine import commit, reader, snapshots
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
@@ -18,6 +17,7 @@ from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
 from dynastate.prices import Prices
 from dynastate.settings import Settings
+from dynastate.storage.limits import WRITES_MAX
 
 WRITE_UNIT_BYTES: Final = 1024
 READ_UNIT_BYTES: Final = 4096

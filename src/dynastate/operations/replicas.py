@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from dynastate.dynamodb.boto_tables import BotoTables, table_drift
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.graph import VersionGraph, is_of_one_run
@@ -20,6 +19,7 @@ from dynastate.operations.rollback import CommittedIds, readable_versions
 from dynastate.operations.scope import each_store, metered
 from dynastate.operations.verify import verify
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
 
 Replication = Literal["strong", "asynchronous", "none"]
 #: Statuses of a replica that takes part in replication.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables, get_apart
 from dynastate.engine.catalog import read_version_lists
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, location_of, meta_key, version_list_key, versions_of, where
 from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, get_apart
 
 
 def read_meta(tables: Tables, store: str, meter: Meter) -> tuple[Item, StoreMeta]:

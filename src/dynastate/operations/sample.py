@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.reader import Run, bucket_runs, entry_runs, read_items, read_run
 from dynastate.engine.snapshots import read_manifest
 from dynastate.errors import ConfigurationError, CorruptStateError
@@ -20,6 +18,8 @@ from dynastate.format.parts import StoredChunk, join_fragments
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.prediction import Workload
 from dynastate.operations.usage import newest_snapshot
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Stores that are looked into, and chunks of each: of its newest versions, and of its newest snapshot.
 STORES: Final = 4

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from dynastate.counts import plural
-from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.format.items import StorageSize
 from dynastate.operations.prediction import DAY_S, WRITE_UNIT_BYTES, PredictedUsage, RestartBytes, Workload, predict
 from dynastate.operations.usage import StorageUsage
 from dynastate.prices import Prices
+from dynastate.storage.limits import WRITES_MAX
 
 #: Names and key of an item that holds one row, about.
 ROW_ITEM_BYTES = 100

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import EVERY, QueryStores, meant, parse_name, queries_of, some, with_lost
 from dynastate.engine.namespaces import place_of, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Stores that are worked on at once. Each has a request under way and the items of a request or two in memory.
 STORES_AT_ONCE: Final = 8

@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.format.changes import RECORD_HEADER_BYTES, RowValue
 from dynastate.format.graph import VersionGraph
@@ -33,6 +31,8 @@ from dynastate.reader.families import Family, families_at
 from dynastate.reader.json_rows import json_text, row_to_json
 from dynastate.reader.partition import Partition, Source
 from dynastate.reader.scan import scan
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Partitions of an operator that are listed.
 LARGEST: Final = 5

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from dynastate.dynamodb.meter import Meter, units_of_write
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
@@ -18,6 +16,8 @@ from dynastate.format.version_list import VersionEntry, encode_entry, list_item
 from dynastate.operations.inspect import read_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.tables import Tables
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,6 @@ from functools import partial
 from itertools import chain, groupby, islice, pairwise
 from typing import Final
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import read_stream
-from dynastate.dynamodb.tables import Tables, other_locations, own_locations
 from dynastate.engine.namespaces import read_record
 from dynastate.engine.reader import Run, bucket_runs, entry_runs, verified_chunks
 from dynastate.errors import CorruptStateError
@@ -36,6 +33,9 @@ from dynastate.operations.inspect import nothing_of
 from dynastate.operations.naming_items import NAMING, NamingItems, read_each
 from dynastate.operations.pins import needed_pins, pin_of, pins_of, pins_on
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.objects import read_stream
+from dynastate.storage.tables import Tables, other_locations, own_locations
 
 #: Keys that are listed and compared at once, approximately.
 KEYS_LISTED: Final = 10_000

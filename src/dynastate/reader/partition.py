@@ -9,7 +9,6 @@ from itertools import chain
 from math import inf
 from threading import Event
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
 from dynastate.engine.reader import ALL, Lineage
@@ -19,6 +18,7 @@ from dynastate.format.changes import RowValue, apply_change, decode_changes, key
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback
 from dynastate.reader.families import Family, families_at, nearest_family
+from dynastate.storage.meter import Meter
 
 Encoded = dict[bytes, RowValue]
 Changes = Iterable[RowChange]

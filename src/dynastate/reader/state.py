@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage, of_one_run
@@ -24,6 +22,8 @@ from dynastate.reader.partition import Source
 from dynastate.reader.placement import Placement
 from dynastate.reader.view import StateView, TakenBack, naming, no_family
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 
 def open_state(

@@ -9,7 +9,6 @@ from math import inf
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.changes import MERGE
 from dynastate.format.changes import Change as RowChange
@@ -21,6 +20,7 @@ from dynastate.reader.families import Family, Row, nearest_family
 from dynastate.reader.partition import Partition, Source
 from dynastate.reader.placement import Placement
 from dynastate.reader.scan import scan
+from dynastate.storage.meter import Meter
 from dynastate.unsaferow.nested import Struct
 
 if TYPE_CHECKING:

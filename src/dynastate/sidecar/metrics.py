@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.commit import Committed
 from dynastate.format.items import StorageSize
 from dynastate.prices import Prices
+from dynastate.storage.meter import Meter
 
 
 def counters(meter: Meter, prices: Prices) -> dict[str, int]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import CorruptStateError, DynastateError, VersionMissingError
 from dynastate.operations.findings import Report
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
 
 
 class _CancelledError(Exception):

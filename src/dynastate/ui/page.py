@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
+from dynastate.storage.meter import Meter
 from dynastate.ui.watch import Known, now_utc
 
 

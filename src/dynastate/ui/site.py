@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import endpoint_of, region_of
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
@@ -24,6 +23,7 @@ from dynastate.operations.monitor import operator_of
 from dynastate.prices import Prices
 from dynastate.reader.state import StateReader
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.storage.meter import Meter
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import Cursor
 from dynastate.ui.kept import Kept

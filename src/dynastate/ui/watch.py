@@ -10,8 +10,6 @@ from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import Final
 
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import queries_of, stores_in_list
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import read_namespace
@@ -29,6 +27,8 @@ from dynastate.operations.reports import Batch, ReportFile
 from dynastate.operations.runs import read_meta
 from dynastate.operations.skew import StoreLoad, read_loads
 from dynastate.prices import Prices
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 #: Seconds after which a look, and the sizes of stores that have changed, are read again.
 LOOK_S: Final = 2.0

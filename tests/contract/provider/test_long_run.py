@@ -24,11 +24,11 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.snapshots import read_manifest
 from dynastate.format.keys import SPECS
 from dynastate.format.keys import Key as ItemKey
 from dynastate.format.snapshot import DONE, Snapshot
+from dynastate.storage.meter import Meter
 from tests.contract.provider.server import Change, Key, State, StoreServer, Value, change
 from tests.contract.provider.test_random_operations import bits
 from tests.support.dynoxide import Dynoxide, fast_dynamodb

@@ -9,11 +9,11 @@ import pytest
 from moto import mock_aws
 
 from dynastate.dynamodb import boto_tables
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.operations import drop
 from dynastate.reader import state
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.support.fakes import Clock, Longest, Wire
 

@@ -8,13 +8,13 @@ import botocore.exceptions as boto_errors
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, version_list_key
 from dynastate.format.keys import meta_key as meta_key_of
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.support.fakes import Clock, FailingClient, Fault, Longest, client_error, lost_answer
 

@@ -14,11 +14,11 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client_and_session
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import version_list_key
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.credential_services import CredentialServices

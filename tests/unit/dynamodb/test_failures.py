@@ -12,11 +12,11 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Key
 from dynastate.settings import PREFIX, Settings
+from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.fakes import Wire, lost_answer, wire_error

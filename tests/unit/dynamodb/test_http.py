@@ -32,11 +32,11 @@ from dynastate.dynamodb.client import Client, make_client
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.failures import Fate, fate_of
 from dynastate.dynamodb.http import HOT, Target, signed
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.certificates import context_of, make_certificate

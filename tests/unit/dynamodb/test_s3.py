@@ -19,12 +19,12 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.s3 import S3Objects
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.objects import ObjectId
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 
 PLACE = ObjectId("s3://bucket/prefix", "n/0/0/default#delta/1/a/000000")
 DEADLINE_S = 30

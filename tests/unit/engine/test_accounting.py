@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.accounting import StoreAccount
 from dynastate.engine.engine import Engine
 from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import EMPTY, LIST_SIZE
 from dynastate.format.version_list import encode_entry
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     Engines,
     State,

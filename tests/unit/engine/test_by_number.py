@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
@@ -17,6 +15,8 @@ from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
     QUERY,

@@ -11,8 +11,6 @@ from uuid import uuid4
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.engine.engine import Engine
@@ -29,6 +27,8 @@ from dynastate.operations.scope import STORES_AT_ONCE, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
 from tests.support.engine_driver import SCHEMA, Engines, query_run

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     Engines,
     State,

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.items import FORMAT
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, version_list_key
+from dynastate.storage.meter import Meter
 from tests.support.corruption import (
     FIRST_SNAPSHOT,
     NEWEST,

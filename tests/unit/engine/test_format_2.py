@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import from_wire
 from dynastate.engine import catalog
 from dynastate.engine.engine import Engine
@@ -24,6 +23,7 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 

@@ -6,14 +6,14 @@ from contextlib import suppress
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, UnavailableError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,
     State,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.commit import INLINE_BYTES_MAX
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,
     Engines,

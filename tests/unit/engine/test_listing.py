@@ -10,8 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.catalog import QueryStores, every_store, find_stores, of_namespace
 from dynastate.engine.engine import Engine
@@ -24,6 +22,8 @@ from dynastate.operations.copy import copy_stores, plan_copy
 from dynastate.operations.drop import drop_stores, refuse_made_meanwhile
 from dynastate.operations.fork import fork_namespace
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.fakes import Dying, FailingTables, MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 

@@ -9,8 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from dynastate.dynamodb import objects as seam
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine import objects as engine_objects
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -25,6 +23,8 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import SNAPSHOT_TABLE, Settings
+from dynastate.storage import objects as seam
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import (
     SCHEMA,
     SHARDS,

@@ -10,7 +10,6 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import HeldChanges
@@ -20,6 +19,7 @@ from dynastate.format import parts
 from dynastate.format.changes import key_hash
 from dynastate.format.items import FORMAT
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import (
     SCHEMA,
     Engines,

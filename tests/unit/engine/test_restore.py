@@ -7,11 +7,11 @@ from contextlib import suppress
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, VersionId
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import State, attempt, closing, graph, recover, save_snapshot, write
 from tests.support.fakes import MemoryTables
 

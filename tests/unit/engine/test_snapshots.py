@@ -10,8 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import snapshots, writer
 from dynastate.engine.engine import Engine
 from dynastate.engine.snapshots import is_worth_it
@@ -19,6 +17,8 @@ from dynastate.errors import InternalError, RouteInvalidError, UnavailableError,
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.format.version_list import VersionEntry
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SHARDS,
     Engines,

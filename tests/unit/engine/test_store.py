@@ -12,9 +12,6 @@ from typing import Any, Final
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.limits import ITEM_BYTES_MAX, STORED_BYTES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import commit as commits
 from dynastate.engine import reader
 from dynastate.engine.commit import HANDED_OVER_BYTES
@@ -51,6 +48,9 @@ from dynastate.operations.clean import clean_store
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
+from dynastate.storage.limits import ITEM_BYTES_MAX, STORED_BYTES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
     QUERY,

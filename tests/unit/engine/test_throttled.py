@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynastate.dynamodb.meter import units_of_write
+from dynastate.storage.meter import units_of_write
 from tests.support.throttled import Load
 
 #: How long the table takes for all items, unless these are too many for a test.

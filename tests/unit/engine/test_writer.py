@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine import writer
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, part_key
+from dynastate.storage.meter import Meter
 from tests.support.fakes import Clock, Door, FailingTables, Fault, MemoryTables
 from tests.support.processes import wait_until
 

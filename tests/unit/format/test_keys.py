@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynastate.dynamodb.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MAX
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import (
@@ -22,6 +21,7 @@ from dynastate.format.keys import (
 )
 from dynastate.format.meta import parse_schema
 from dynastate.format.parts import PARTS_MAX
+from dynastate.storage.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MAX
 
 STORE = "ns/0/0/default"
 A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))

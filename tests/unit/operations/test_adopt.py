@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item
@@ -13,6 +11,8 @@ from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.meta import StoreMeta, meta_item, parse_meta
 from dynastate.operations.adopt import adopt_stores, locations_of
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
     SCHEMA,

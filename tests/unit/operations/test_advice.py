@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from dynastate.cli.output import dollars
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import of_namespace
 from dynastate.format.items import StorageSize
 from dynastate.operations.advice import Choice, Month, Plan
@@ -20,6 +18,8 @@ from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload
 from dynastate.operations.sample import CodecRatios, zstd_ratios
 from dynastate.operations.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines
 from tests.unit.operations.test_prediction import ROOT, Run
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import is_entered, read_record
@@ -36,6 +34,8 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import SNAPSHOT_TABLE, Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
     SCHEMA,

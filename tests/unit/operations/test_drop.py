@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
@@ -24,6 +22,8 @@ from dynastate.operations.inspect import inspect_store, inspect_stores
 from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.operations.verify import verify
 from dynastate.progress import no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
     QUERY,

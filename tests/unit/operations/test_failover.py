@@ -14,13 +14,13 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, version_list_key
 from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
 from dynastate.settings import PREFIX, Settings
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import QUERY, attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder

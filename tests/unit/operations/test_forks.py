@@ -10,8 +10,6 @@ from itertools import count, product
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine.catalog import find_stores, whole_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import read_record
@@ -40,6 +38,8 @@ from dynastate.operations.usage import usage_of_store
 from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
     QUERY,

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter, units_of_write
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import commit, snapshots
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
@@ -27,6 +25,8 @@ from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload, pre
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,
     Engines,

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import QueryStores, every_store, of_namespace
 from dynastate.engine.namespaces import list_store, place_of
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -21,6 +20,7 @@ from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import SCHEMA, attempt, chunk, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.processes import press_ctrl_c

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.snapshots import read_manifest
 from dynastate.format.keys import VersionId, meta_key
@@ -20,6 +19,7 @@ from dynastate.operations.copy import copy_stores, plan_copy
 from dynastate.operations.drop import drop_stores, locations_of_others
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import (
     Engines,
     attempt,

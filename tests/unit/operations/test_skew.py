@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.operations.advice import Month
 from dynastate.operations.compact import compact_store
@@ -25,6 +24,7 @@ from dynastate.operations.skew import (
 )
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.storage.meter import Meter
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, user
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import Tables
 from dynastate.engine import catalog
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import STORE_NAMES
@@ -30,6 +28,8 @@ from dynastate.operations.skew import read_loads
 from dynastate.operations.usage import commit_units, usage_of_namespace, usage_of_store
 from dynastate.prices import Prices
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,
     Engines,

@@ -12,7 +12,6 @@ from uuid import uuid4
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.dynamodb.wire import to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
@@ -26,6 +25,7 @@ from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.compact import compact_store
 from dynastate.operations.findings import Checked, Finding, Report
 from dynastate.operations.verify import verify
+from dynastate.storage.meter import Meter
 from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store, lost_list
 from tests.support.engine_driver import (
     SCHEMA,

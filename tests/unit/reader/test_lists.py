@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.engine import Engine
 from dynastate.engine.imported import ImportedVersion
 from dynastate.errors import VersionMissingError
@@ -26,6 +25,7 @@ from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from tests.support.engine_driver import Engines, attempt, namespace_of, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, family, user

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine import opening, snapshots
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
@@ -33,6 +32,7 @@ from dynastate.reader.arrow import write_parquet
 from dynastate.reader.state import StateReader, open_state
 from dynastate.reader.view import Change, Past, StateView
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
 from tests.support.engine_driver import CHECKPOINT, Engines, attempt, graph, query_run

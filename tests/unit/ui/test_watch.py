@@ -11,12 +11,12 @@ from threading import Event
 
 import pytest
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import DROPPED, MARKED
 from dynastate.operations.drop import drop_stores
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.storage.meter import Meter
 from dynastate.ui.site import NAMESPACES_S, Listing
 from dynastate.ui.watch import LOADS_S, NO_STORES_S, OLD_S, STORES_S, Known, Watch
 from tests.support.engine_driver import attempt, make_engine

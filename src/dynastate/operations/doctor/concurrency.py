@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.probe import Probe, RefusedError, Wire
 from dynastate.operations.doctor.checks import FAILED_CONDITION, append, check, expect, text, write_all
+from dynastate.storage.limits import WRITES_MAX
 
 #: Repetitions: a race is not lost every time.
 TURNS = 5

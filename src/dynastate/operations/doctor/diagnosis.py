@@ -6,12 +6,12 @@ import statistics
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dynastate.dynamodb.limits import WRITES_MAX
 from dynastate.dynamodb.probe import Probe, RefusedError
 from dynastate.errors import UnavailableError
 from dynastate.operations.doctor.checks import CHECKS, KB, Check, WrongError, append, write_all
 from dynastate.operations.doctor.tables import TABLES
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.limits import WRITES_MAX
 
 # isort: split
 from dynastate.operations.doctor import concurrency, items, requests  # noqa: F401  # they add their checks

@@ -7,9 +7,9 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any, Final
 
-from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
 from dynastate.dynamodb.probe import Probe, Wire
 from dynastate.operations.doctor.checks import check, expect, refused, text, write_all
+from dynastate.storage.limits import KEYS_MAX, WRITES_MAX
 
 #: Seconds that clocks may differ: AWS refuses signatures of more than five minutes.
 SKEW_MAX_S: Final = 240

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph, last_of_one_run
@@ -18,6 +17,7 @@ from dynastate.settings import PREFIX
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.rows import same_schema
 from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
+from dynastate.storage.meter import Meter
 from dynastate.unsaferow.schema import described_families
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import Prices
@@ -16,6 +15,7 @@ from dynastate.settings import PREFIX
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
 from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
+from dynastate.storage.meter import Meter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.tables import get_apart
 from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import location_of, meta_key
@@ -26,6 +24,8 @@ from dynastate.operations.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
 from dynastate.spark.transfer.jvm import SPARK, Jvm
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import get_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

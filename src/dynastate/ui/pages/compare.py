@@ -7,9 +7,9 @@ from collections.abc import Generator, Sequence
 from shlex import quote
 from typing import Any, Final
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.reader.json_rows import row_to_json
 from dynastate.reader.state import StateReader
+from dynastate.storage.meter import Meter
 from dynastate.ui.cursor import Cursor
 from dynastate.ui.page import Ask, Page, counted
 from dynastate.ui.pages.operator import family_option, stores_of

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import Any
 
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.prediction import PredictedUsage, predict
 from dynastate.operations.reports import REPORTED, usage_of_batches
@@ -14,6 +13,7 @@ from dynastate.operations.sample import zstd_ratios
 from dynastate.operations.scenarios import MONTH_DAYS
 from dynastate.operations.usage import commit_units
 from dynastate.settings import Settings
+from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import RETAIN, plan_of

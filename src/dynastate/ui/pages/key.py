@@ -7,9 +7,9 @@ from shlex import quote
 from typing import Any, Final
 
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
 from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json
 from dynastate.reader.view import StateView
+from dynastate.storage.meter import Meter
 from dynastate.ui.page import Ask, Page, counted
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site

@@ -8,10 +8,10 @@ from shlex import quote
 from typing import Final
 
 from dynastate.counts import plural
-from dynastate.dynamodb.meter import Meter
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspect import CommittedAttempt
 from dynastate.operations.skew import StoreLoad, no_forecast, read_keys, skew_of
+from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.site import Site

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.operations.monitor import StoreActivity
+from dynastate.storage.meter import Meter
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import dollars_a_day
 from dynastate.ui.site import Site

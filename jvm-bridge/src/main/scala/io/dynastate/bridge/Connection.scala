@@ -30,7 +30,7 @@ final case class Wanted(base: Long, bits: Int)
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit | (snapshot | install) [(bucket append*)* endSnapshot])* [abort] }}}
+ * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit | (snapshot | import) [(bucket append*)* endSnapshot])* [abort] }}}
  *
  * A `snapshot` that is not wanted is over with its answer.
  *

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from dynastate.dynamodb.meter import Meter
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream
+from dynastate.storage.meter import Meter
 
 #: Objects that one request deletes.
 DELETES_MAX = 1_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from dynastate.dynamodb.limits import KEYS_MAX, WRITES_MAX
-from dynastate.dynamodb.meter import Meter
-from dynastate.dynamodb.objects import Objects, delete_objects
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role
 from dynastate.format.objects import ObjectId, is_of_tables, location_of_tables
+from dynastate.storage.limits import KEYS_MAX, WRITES_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.objects import Objects, delete_objects
 
 
 def always() -> bool:
